@@ -1,0 +1,91 @@
+"""The cell: one frozen measurement request, and the id that follows from it alone."""
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from longca.core.schema import Frozen
+
+Direction = Literal["fwd", "bwd"]
+Dtype = Literal["bf16", "fp16", "fp32"]
+Scalar = bool | int | float | str
+
+BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
+
+
+class Cell(Frozen):
+    """What to measure. Every field is resolved, so equal requests have equal ids on every machine."""
+
+    kind: Literal["kernel", "cp"]
+    kernel: str
+    """the attention operator; under `cp` the one that each rank runs"""
+    strategy: str | None = None
+    """the context-parallel strategy; None for a kernel on one device"""
+    world: int = Field(1, ge=1)
+    """number of ranks"""
+    mask: str
+    mask_params: dict[str, Scalar] = {}
+    """all parameters of the mask, defaults included"""
+    corpus: str | None = None
+    """where document lengths come from; None for masks without documents"""
+    seqlen: int = Field(ge=1)
+    """tokens over all ranks, queries and keys alike"""
+    num_q_heads: int = Field(ge=1)
+    num_kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    dtype: Dtype
+    direction: Direction
+    seed: int = Field(0, ge=0)
+    """seed of everything drawn in the mask; 0 where nothing is"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Cell":
+        if self.num_q_heads % self.num_kv_heads:
+            raise ValueError(f"{self.num_q_heads} query heads cannot be shared evenly among {self.num_kv_heads} KV heads")
+        if (self.kind == "cp") != (self.strategy is not None):
+            raise ValueError("a `cp` cell needs a strategy, a `kernel` cell has none")
+        if self.kind == "kernel" and self.world != 1:
+            raise ValueError("a `kernel` cell runs on one device: world must be 1")
+        return self
+
+    @cached_property
+    def cell_id(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of the canonical JSON of all fields."""
+        canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def __hash__(self) -> int:
+        return hash(self.cell_id)
+
+    @property
+    def method(self) -> str:
+        """What is measured, as tables name it: the kernel, or `strategy+kernel`."""
+        return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
+
+    @property
+    def mask_key(self) -> dict[str, Any]:
+        """All that decides the mask: the arguments of `longca.masks.build_mask` beside the pattern's name."""
+        return {"seqlen": self.seqlen, "corpus": self.corpus, "seed": self.seed, "num_kv_heads": self.num_kv_heads,
+                **self.mask_params}
+
+    @property
+    def title(self) -> str:
+        """A short line for logs and tables."""
+        params = ",".join(f"{key}={value}" for key, value in self.mask_params.items())
+        mask = f"{self.mask}({params})" if params else self.mask
+        world = f" ×{self.world}" if self.kind == "cp" else ""
+        return (f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
+                f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}")
+
+    def flops(self, area: int, num_groups: int) -> int:
+        """Floating-point operations of this cell in its direction.
+
+        Args:
+            area: visible (query, key) pairs, summed over the mask's head groups.
+            num_groups: number of head groups the area is summed over.
+        """
+        forward = 4 * area * self.num_q_heads * self.head_dim // num_groups
+        return forward if self.direction == "fwd" else int(forward * BACKWARD_FLOPS_RATIO)

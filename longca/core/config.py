@@ -1,0 +1,46 @@
+"""Settings of a run, in layers: defaults, config/config.yaml, LONGCA_* variables, the command line."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from longca.core.errors import unknown
+from longca.core.schema import Frozen, merge, parse, read_yaml
+
+CONFIG_FILE = Path("config/config.yaml")
+PREFIX = "LONGCA_"
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER"}  # read elsewhere: by the registry and by the environment record
+
+
+class Config(Frozen):
+    """All settings, resolved."""
+
+    study: str = "quick"
+    """study to run: a name in config/studies, or a path"""
+    results: Path = Path("results")
+    """folder of results; each study has its own folder below"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes the GPU where there is one"""
+    shard_minutes: float = Field(15.0, gt=0)
+    """estimated minutes of measuring in one job"""
+    progress: Literal["auto", "rich", "plain"] = "auto"
+    """plain lines where there is no terminal or CI is set"""
+
+
+def load_config(overrides: Mapping[str, Any] | None = None, path: Path = CONFIG_FILE,
+                environ: Mapping[str, str] | None = None) -> Config:
+    """The settings in force; a missing file is an empty layer, an override of None is not set."""
+    environ = os.environ if environ is None else environ
+    from_env = {}
+    for key, value in environ.items():
+        if key.startswith(PREFIX) and key not in NOT_SETTINGS:
+            name = key.removeprefix(PREFIX).lower()
+            if name not in Config.model_fields:
+                raise unknown("environment variable", key, [PREFIX + field.upper() for field in Config.model_fields])
+            from_env[name] = value
+    from_file = read_yaml(path) if path.exists() else {}
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    return parse(Config, merge(from_file, from_env, given), str(path))

@@ -1,0 +1,37 @@
+"""What a user is told when something they gave cannot be used."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something outside the program must change: the command prints this line and exits with code 2.
+
+    Args:
+        what: what happened, with the offending value quoted.
+        why: the rule it broke, where the first part does not say so.
+        todo: what to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, why: str = "", todo: str = "") -> None:
+        self.what, self.why, self.todo = what, why, todo
+        super().__init__(what, why, todo)
+
+    def __str__(self) -> str:
+        sentence = f"{self.what}: {self.why}" if self.why else self.what
+        return f"{sentence}. {self.todo}" if self.todo else sentence
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The `count` known names most like `name`, best first; empty where nothing is alike."""
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.45)
+
+
+def unknown(kind: str, name: str, known: Iterable[str], todo: str = "") -> UserError:
+    """The error for a name that nothing bears: it offers the nearest names, or all of them if none is alike."""
+    known = sorted(known)
+    close = nearest(name, known)
+    offer = "did you mean " + ", ".join(f"'{n}'" for n in close) + "?" if close else "known: " + ", ".join(known)
+    return UserError(f"Unknown {kind} '{name}'", why=offer.rstrip("."), todo=todo)

@@ -1,0 +1,130 @@
+"""The one registry: a plug-in is a file in its kind's folder, found by looking, listed nowhere.
+
+Kernels, masks, strategies and figures are Python files that define one subclass of their kind's contract; corpora
+are JSON files. The file's name is the plug-in's name everywhere. Further folders are taken from `LONGCA_PLUGINS`
+(separated like `PATH`), each with sub-folders named like the kinds' plurals.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from longca.core.errors import UserError, unknown
+
+PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+
+
+class Plugin:
+    """Base of every contract. `name` and `path` come from the file and are set by the registry."""
+
+    name: str = ""
+    path: Path = Path()
+    label: ClassVar[str] = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where one kind of plug-in lives and which class it must be."""
+
+    name: str
+    plural: str
+    folder: str  # relative to the package
+    contract: str  # "module:class"
+    suffix: str = ".py"
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("mask", "masks", "masks/patterns", "longca.masks.contract:Pattern"),
+        Kind("corpus", "corpora", "data/corpora", "longca.data.corpus:Corpus", ".json"),
+        Kind("kernel", "kernels", "kernels/backends", "longca.kernels.contract:Kernel"),
+        Kind("strategy", "strategies", "cp/strategies", "longca.cp.contract:Strategy"),
+        Kind("figure", "figures", "report/figures", "longca.report.contract:Figure"),
+    )
+}
+
+
+class Registry:
+    """All plug-ins of one kind. Listing reads folders only; loading imports one file."""
+
+    def __init__(self, kind: str, extra_folders: list[Path] | None = None) -> None:
+        self.kind = KINDS[kind]
+        extra = plugin_folders() if extra_folders is None else extra_folders
+        self.folders = [PACKAGE_ROOT / self.kind.folder, *(folder / self.kind.plural for folder in extra)]
+
+    def paths(self) -> dict[str, Path]:
+        """Name → file, sorted by name. Two files of one name are an error, since records could not tell them apart."""
+        found: dict[str, Path] = {}
+        for folder in self.folders:
+            for path in sorted(folder.glob(f"*{self.kind.suffix}")):
+                if path.stem.startswith("_"):
+                    continue
+                if path.stem in found:
+                    raise UserError(f"Two {self.kind.plural} are named '{path.stem}'",
+                                    why=f"{found[path.stem]} and {path}", todo="Rename one of the files")
+                found[path.stem] = path
+        return dict(sorted(found.items()))
+
+    def names(self) -> list[str]:
+        return list(self.paths())
+
+    def load(self, name: str) -> Any:
+        """The plug-in of that name.
+
+        Raises:
+            UserError: no file has that name (the nearest names are given), or the file does not hold one plug-in.
+        """
+        path = self.paths().get(name)
+        if path is None:
+            raise unknown(self.kind.name, name, self.paths(), todo=f"`longca list {self.kind.plural}` shows all")
+        module_name, _, class_name = self.kind.contract.partition(":")
+        contract = getattr(importlib.import_module(module_name), class_name)
+        plugin = _from_module(path, contract) if self.kind.suffix == ".py" else contract.from_file(path)
+        plugin.name, plugin.path = name, path
+        return plugin
+
+    def load_all(self) -> list[Any]:
+        return [self.load(name) for name in self.names()]
+
+
+def plugin_folders() -> list[Path]:
+    """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`."""
+    return [Path(part).resolve() for part in os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep) if part]
+
+
+def _from_module(path: Path, contract: type) -> Plugin:
+    module = _import_file(path)
+    classes = [value for value in vars(module).values()
+               if inspect.isclass(value) and issubclass(value, contract) and value.__module__ == module.__name__
+               and not value.__name__.startswith("_")]
+    if len(classes) != 1:
+        raise UserError(f"'{path}' is not a plug-in", todo="Remove it or make it one",
+                        why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
+    return classes[0]()
+
+
+def _import_file(path: Path) -> ModuleType:
+    if path.is_relative_to(PACKAGE_ROOT):
+        return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
+    module_name = f"longca_plugins.{path.parent.name}.{path.stem}"
+    loaded = sys.modules.get(module_name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise UserError(f"Plug-in '{path}' cannot be imported", why=f"{type(error).__name__}: {error}",
+                        todo="Mend or remove the file") from error
+    return module

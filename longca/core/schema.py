@@ -1,0 +1,101 @@
+"""Data from outside → frozen pydantic types, with one-line errors that name the nearest valid key."""
+
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from longca.core.errors import UserError, nearest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Frozen(BaseModel):
+    """A value: no unknown keys, no change after construction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def parse(model: type[Model], data: Any, where: str) -> Model:
+    """`data` as a `model`.
+
+    Args:
+        where: what the data is, to begin the error with ("config/studies/quick.yaml").
+
+    Raises:
+        UserError: the first thing wrong, in one line.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_first_problem(model, error)}", todo=_further(error)) from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; an empty file is an empty mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}'", why=error.strerror or str(error)) from error
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        raise UserError(f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or "") from error
+
+
+def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
+    problem = error.errors()[0]
+    path = [part for part in problem["loc"]]
+    place = ".".join(str(part) for part in path)
+    if problem["type"] == "extra_forbidden":
+        known = _fields_at(model, path[:-1])
+        close = nearest(str(path[-1]), known, 1)
+        hint = f"did you mean '{close[0]}'?" if close else "known keys: " + ", ".join(sorted(known))
+        return f"unknown key '{place}', {hint}".rstrip(".")
+    if problem["type"] == "missing":
+        return f"key '{place}' is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"'{place}' = {problem['input']!r}: {message}" if place else message
+
+
+def _further(error: ValidationError) -> str:
+    more = error.error_count() - 1
+    return f"({more} more problem{'s' if more > 1 else ''} after this one)" if more else ""
+
+
+def _fields_at(model: type[BaseModel], path: list[int | str]) -> list[str]:
+    """Field names of the sub-model that `path` leads to."""
+    current: Any = model
+    for part in path:
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            current = _model_in(current.model_fields[part].annotation)
+    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+
+
+def _model_in(annotation: Any) -> Any:
+    """The first model type inside an annotation such as `tuple[Grid, ...]` or `Measure | None`."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    for inner in typing.get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win, key by key; nested mappings are merged."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+                result[key] = merge(result[key], value)
+            else:
+                result[key] = value
+    return result

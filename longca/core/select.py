@@ -1,0 +1,62 @@
+"""Which cells of a study: the same filters in every command."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from longca.core.cell import Cell
+from longca.core.errors import UserError, unknown
+from longca.core.schema import Frozen
+from longca.core.units import parse_length
+
+
+class Selection(Frozen):
+    """Filters over cells; an empty filter lets everything pass.
+
+    Names take globs ("causal*"), several of them separated by commas, and "!" before one that is left out.
+    """
+
+    kernel: str = ""
+    strategy: str = ""
+    mask: str = ""
+    direction: str = ""
+    seqlen: str = ""
+    """"8K", "1K..8K", or several separated by commas"""
+    world: str = ""
+
+    def apply(self, cells: Iterable[Cell]) -> list[Cell]:
+        """The cells that pass, in their order. Raises UserError if none does, or a name matches nothing."""
+        cells = list(cells)
+        axes = {"kernel": self.kernel, "strategy": self.strategy, "mask": self.mask, "direction": self.direction}
+        chosen = cells
+        for axis, text in axes.items():
+            if text:
+                known = {getattr(cell, axis) for cell in cells} - {None}
+                accepted = _names(axis, text, known)
+                chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
+        for axis, text in {"seqlen": self.seqlen, "world": self.world}.items():
+            if text:
+                ranges = [_range(axis, part) for part in text.split(",")]
+                chosen = [cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)]
+        if not chosen:
+            given = ", ".join(f"{name} '{value}'" for name, value in self.model_dump().items() if value)
+            raise UserError("No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters")
+        return chosen
+
+
+def _names(axis: str, text: str, known: set[str]) -> set[str]:
+    wanted, refused = set(), set()
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        matching = {name for name in known if fnmatchcase(name, part.removeprefix("!"))}
+        if not matching:
+            raise unknown(f"{axis} in this study", part.removeprefix("!"), known)
+        (refused if part.startswith("!") else wanted).update(matching)
+    return (wanted if any(not part.startswith("!") for part in parts) else known) - refused
+
+
+def _range(axis: str, text: str) -> tuple[int, int]:
+    low, dots, high = text.partition("..")
+    try:
+        return parse_length(low), parse_length(high if dots else low)
+    except ValueError as error:
+        raise UserError(f"'{text}' is not a range of {axis}", why=str(error), todo="Write 8K or 1K..8K") from error

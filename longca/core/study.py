@@ -1,0 +1,149 @@
+"""The study: a YAML grid of cells, and how to measure them."""
+
+import itertools
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from longca.core.cell import Cell, Direction, Dtype, Scalar
+from longca.core.errors import UserError, unknown
+from longca.core.plugin import Registry
+from longca.core.schema import Frozen, parse, read_yaml
+from longca.core.units import parse_heads, parse_length
+
+STUDIES = Path("config/studies")
+
+Length = Annotated[int, BeforeValidator(parse_length)]
+
+
+class Measure(Frozen):
+    """How each cell is measured. Part of the method version: a change measures again."""
+
+    warmup: int = Field(3, ge=0)
+    """untimed calls before the samples"""
+    repeats: int = Field(10, ge=1)
+    """timed calls at most"""
+    max_seconds: float = Field(10.0, gt=0)
+    """timed calls stop after this long, but never before three"""
+    timeout_s: float = Field(300.0, gt=0)
+    """a cell that is not done by then ends as `timeout`"""
+
+
+class Grid(Frozen):
+    """The product of its lists."""
+
+    kind: Literal["kernel", "cp"] = "kernel"
+    kernel: tuple[str, ...]
+    strategy: tuple[str, ...] = ()
+    world: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
+    mask: tuple[str | dict[str, dict[str, Scalar | list[Scalar]]], ...]
+    """a name, or `name: {parameter: value or list of values}`"""
+    corpus: tuple[str, ...] = ("pile",)
+    corpus_from: dict[Length, str] = {}
+    """first length → corpus; overrides `corpus` from that length on"""
+    seqlen: tuple[Length, ...] = ()
+    seqlen_per_rank: tuple[Length, ...] = ()
+    heads: tuple[str, ...]
+    head_dim: tuple[int, ...] = (128,)
+    dtype: tuple[Dtype, ...] = ("bf16",)
+    direction: tuple[Direction, ...] = ("fwd", "bwd")
+    seed: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+
+    @field_validator("kernel", "strategy", "world", "mask", "corpus", "seqlen", "seqlen_per_rank", "heads", "head_dim",
+                     "dtype", "direction", "seed", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for heads in value:
+            parse_heads(heads)
+        return value
+
+
+class Study(Frozen):
+    """A named list of grids."""
+
+    name: str = ""
+    title: str = ""
+    seed: int = 0
+    """order in which the cells are measured"""
+    measure: Measure = Measure()
+    grids: tuple[Grid, ...] = Field(min_length=1)
+
+    def cells(self) -> list[Cell]:
+        """All cells, each once, in the order of the file. Raises UserError for a name or value that cannot be."""
+        found: dict[str, Cell] = {}
+        for number, grid in enumerate(self.grids):
+            for cell in _expand(grid, f"study '{self.name}', grid {number + 1}"):
+                found.setdefault(cell.cell_id, cell)
+        if not found:
+            raise UserError(f"Study '{self.name}' has no cells", why="its grids are empty",
+                            todo="Give each grid at least one kernel, mask, length and head count")
+        return list(found.values())
+
+
+def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
+    """The study of that name in `config/studies`, or at that path."""
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml"):
+        path = folder / f"{name_or_path}.yaml"
+        if not path.exists():
+            raise unknown("study", name_or_path, [file.stem for file in folder.glob("*.yaml")],
+                          todo=f"Studies are the files in {folder}/")
+    data = read_yaml(path)
+    if isinstance(data, dict):
+        data.setdefault("name", path.stem)
+    return parse(Study, data, str(path))
+
+
+def _expand(grid: Grid, where: str) -> list[Cell]:
+    masks, corpora = Registry("mask"), Registry("corpus")
+    for kind, names in (("kernel", grid.kernel), ("strategy", grid.strategy), ("corpus", (*grid.corpus, *grid.corpus_from.values()))):
+        known = Registry(kind).names()
+        for name in names:
+            if name not in known:
+                raise unknown(kind, name, known, todo=f"It stands in {where}")
+    if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
+        raise UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`")
+    variants = [variant for entry in grid.mask for variant in _mask_variants(entry, masks)]
+    cells = []
+    for pattern, params in variants:
+        axes = itertools.product(grid.kernel, grid.strategy or (None,), grid.world, grid.corpus,
+                                 grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
+                                 grid.direction, grid.seed)
+        for kernel, strategy, world, corpus, length, heads, head_dim, dtype, direction, seed in axes:
+            num_q_heads, num_kv_heads = parse_heads(heads)
+            seqlen = length * world if grid.seqlen_per_rank else length
+            fields = dict(
+                kind=grid.kind, kernel=kernel, strategy=strategy, world=world, mask=pattern.name, mask_params=params,
+                corpus=_corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None, seqlen=seqlen,
+                num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
+                direction=direction, seed=seed if pattern.stochastic or pattern.uses_documents else 0)
+            try:
+                pattern.check(seqlen, pattern.Params(**params))
+                cells.append(Cell(**fields))
+            except ValidationError as error:
+                raise UserError(f"{where}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+            except ValueError as error:
+                raise UserError(f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)) from None
+    return cells
+
+
+def _mask_variants(entry: str | dict[str, dict[str, Any]], masks: Registry) -> list[tuple[Any, dict[str, Scalar]]]:
+    """(pattern, resolved parameters) for each combination of the listed parameter values."""
+    variants = []
+    for name, given in ({entry: {}} if isinstance(entry, str) else entry).items():
+        pattern = masks.load(name)
+        lists = [value if isinstance(value, list) else [value] for value in given.values()]
+        for values in itertools.product(*lists):
+            variants.append((pattern, pattern.resolve(dict(zip(given, values, strict=True)))))
+    return variants
+
+
+def _corpus_at(grid: Grid, corpus: str, seqlen: int) -> str:
+    reached = [start for start in grid.corpus_from if start <= seqlen]
+    return grid.corpus_from[max(reached)] if reached else corpus

@@ -1,0 +1,65 @@
+"""What a context-parallel strategy must say and do. One file in `strategies/` is one strategy.
+
+Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from longca.core.cell import Cell
+from longca.core.plugin import Plugin
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.kernels.contract import Forward, Kernel, Problem
+    from longca.masks.traits import Traits
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which tokens this rank holds, in the order it holds them: position ids of the whole sequence."""
+
+    positions_L: np.ndarray  # int64
+
+
+class PreparedStrategy:
+    """A strategy made ready for one problem on one rank. Only `forward` and `backward` are timed.
+
+    Tensors are this rank's shards, q_LHD, k_LGD, v_LGD and dout_LHD; results likewise.
+    """
+
+    def __init__(self, problem: Problem, shard: Shard) -> None:
+        self.problem = problem
+        self.shard = shard
+        self.costs: dict[str, float] = {}  # plan_ms, moved_bytes, formula_bytes …
+        self.notes: list[str] = []
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        raise NotImplementedError
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        raise NotImplementedError
+
+
+class Strategy(Plugin):
+    """A way to run a mask over several devices."""
+
+    summary: ClassVar[str] = ""
+    url: ClassVar[str] = ""
+
+    def supports(self, cell: Cell, traits: Traits) -> str | None:
+        """None if it does this cell over `cell.world` ranks, else why not. The kernel's own limits are asked apart."""
+        raise NotImplementedError
+
+    def local_cells(self, cell: Cell) -> list[Cell]:
+        """The kernel cells that ranks will run, for the kernel's `supports` (heads and lengths as each rank sees them)."""
+        raise NotImplementedError
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
+        """Plan, buffers and the local kernel's own preparation, on every rank alike."""
+        raise NotImplementedError

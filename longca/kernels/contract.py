@@ -1,0 +1,109 @@
+"""What an attention kernel must say and do. One file in `backends/` is one kernel.
+
+Shapes: T tokens, H query heads, G KV heads, D head dim. Public tensors are q_THD, k_TGD, v_TGD, out_THD, lse_TH.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from longca.core.cell import Cell
+from longca.core.plugin import Plugin
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.mask import Mask
+    from longca.masks.traits import Traits
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention call: everything that is known before the tensors are."""
+
+    mask: Mask
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+    needs_backward: bool
+
+    @property
+    def scale(self) -> float:
+        """Factor on q·k: 1 / sqrt(D)."""
+        return self.head_dim ** -0.5
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Result of a forward call, in the kernel's own layout."""
+
+    out: torch.Tensor
+    lse: torch.Tensor | None = None  # natural log of the row sums of exp(scale·q·k), float32; −inf for empty rows
+    saved: Any = None  # whatever this kernel's backward needs
+
+
+class Prepared:
+    """A kernel made ready for one problem: layout, indices and compiling are done. Only these calls are timed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.costs: dict[str, float] = {}  # plan_ms, compile_ms, metadata_bytes
+        self.notes: list[str] = []
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        """A public tensor in the kernel's own layout, contiguous there. Untimed."""
+        return x_THD
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        """Back to T × heads × D. Untimed."""
+        return x
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        """The kernel's LSE as float32 T × H. Untimed."""
+        return lse
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
+        raise NotImplementedError
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) of one forward result; never accumulates into `.grad`."""
+        raise NotImplementedError
+
+
+class Kernel(Plugin):
+    """An attention operator on one device."""
+
+    family: ClassVar[Literal["dense", "sparse", "both", "control"]] = "dense"
+    paper_row: ClassVar[str | None] = None  # its name in the study's tables
+    needs: ClassVar[tuple[str, ...]] = ("torch",)  # modules
+    url: ClassVar[str] = ""
+    summary: ClassVar[str] = ""  # one line for lists
+    returns_lse: ClassVar[bool] = False
+
+    def available(self, device_type: str) -> str | None:
+        """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not."""
+        return missing_modules(self.needs)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        """None if it does this cell, else why not. Pure; decides by traits, never by the mask's name."""
+        raise NotImplementedError
+
+    def prepare(self, problem: Problem) -> Prepared:
+        """Everything that need not be timed. Raises what the backend raises."""
+        raise NotImplementedError
+
+    def nominal_ms(self, cell: Cell) -> float | None:
+        """For a control: how long the call lasts by construction. None for attention."""
+        return None
+
+
+def missing_modules(modules: tuple[str, ...]) -> str | None:
+    """Why these modules cannot be imported, without importing them; None if they are all there."""
+    import importlib.util
+
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    return f"module '{missing[0]}' is not installed" if missing else None

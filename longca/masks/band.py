@@ -1,0 +1,113 @@
+"""The band algebra: the one definition of every mask.
+
+A band is a row `(q0, q1, k0, k1, lo, hi)` of an int64 array: query i in [q0, q1) sees key j in [k0, k1) iff
+lo <= j - i <= hi. Offsets that do not bind are ±INF. Bands are closed under cutting by a rectangle, under translation
+and under token striping, each band giving at most one. All functions take and return (n, 6) arrays.
+"""
+
+import numpy as np
+
+Q0, Q1, K0, K1, LO, HI = range(6)
+INF = 1 << 40  # beyond any offset, and far enough from the ends of int64 that sums and products stay exact
+
+
+def as_bands(rows: object) -> np.ndarray:
+    """Rows of six numbers (±math.inf allowed) as a normal (n, 6) int64 array."""
+    array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
+    array = np.clip(array, -INF, INF).astype(np.int64).reshape(-1, 6)
+    return normal(array)
+
+
+def normal(bands: np.ndarray) -> np.ndarray:
+    """The same pairs in normal form: no empty band, rectangles tight, offsets that do not bind ±INF, sorted."""
+    b = np.array(bands, dtype=np.int64).reshape(-1, 6)
+    # rows that see a key, then columns that a remaining row sees: after one pass of each, both are tight
+    b[:, Q0], b[:, Q1] = np.maximum(b[:, Q0], b[:, K0] - b[:, HI]), np.minimum(b[:, Q1], b[:, K1] - b[:, LO])
+    b[:, K0], b[:, K1] = np.maximum(b[:, K0], b[:, Q0] + b[:, LO]), np.minimum(b[:, K1], b[:, Q1] + b[:, HI])
+    b = b[(b[:, Q0] < b[:, Q1]) & (b[:, K0] < b[:, K1]) & (b[:, LO] <= b[:, HI])]
+    b[b[:, LO] <= b[:, K0] - (b[:, Q1] - 1), LO] = -INF
+    b[b[:, HI] >= (b[:, K1] - 1) - b[:, Q0], HI] = INF
+    return b[np.lexsort(b.T[::-1])]
+
+
+def areas(bands: np.ndarray) -> np.ndarray:
+    """Exact number of visible pairs of each band, (n,) int64."""
+    q0, q1, k0, k1, lo, hi = bands.T
+    below = np.clip(lo - 1, k0 - q1, k1 - 1 - q0)
+    upto = np.clip(hi, k0 - q1, k1 - 1 - q0)
+    return np.maximum(_pairs_upto(q0, q1, k0, k1, upto) - _pairs_upto(q0, q1, k0, k1, below), 0)
+
+
+def _pairs_upto(q0: np.ndarray, q1: np.ndarray, k0: np.ndarray, k1: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Pairs of the rectangle with j - i <= h: row i has clamp(i + h + 1 - k0, 0, k1 - k0) of them."""
+    width, shift = k1 - k0, h + 1 - k0
+    return _clamped_sum(q1 + shift, width) - _clamped_sum(q0 + shift, width)
+
+
+def _clamped_sum(x: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """Sum of clamp(t, 0, width) over all t < x."""
+    ramp = np.clip(x, 0, width + 1)
+    return ramp * (ramp - 1) // 2 + np.maximum(x - width - 1, 0) * width
+
+
+def cut(bands: np.ndarray, rows: tuple[int, int], cols: tuple[int, int]) -> np.ndarray:
+    """The part inside rows × cols, in the same coordinates."""
+    b = bands.copy()
+    b[:, Q0], b[:, Q1] = np.maximum(b[:, Q0], rows[0]), np.minimum(b[:, Q1], rows[1])
+    b[:, K0], b[:, K1] = np.maximum(b[:, K0], cols[0]), np.minimum(b[:, K1], cols[1])
+    return normal(b)
+
+
+def shift(bands: np.ndarray, dq: int, dk: int) -> np.ndarray:
+    """Queries moved by dq, keys by dk."""
+    b = bands.copy()
+    b[:, [Q0, Q1]] += dq
+    b[:, [K0, K1]] += dk
+    for column in (LO, HI):
+        finite = np.abs(b[:, column]) < INF
+        b[finite, column] += dk - dq
+    return b
+
+
+def stripe(bands: np.ndarray, q_rank: int, k_rank: int, world: int) -> np.ndarray:
+    """The pairs (q_rank + world·i, k_rank + world·j), as bands over (i, j)."""
+    b = bands.copy()
+    b[:, [Q0, Q1]] = -((q_rank - b[:, [Q0, Q1]]) // world)
+    b[:, [K0, K1]] = -((k_rank - b[:, [K0, K1]]) // world)
+    offset = k_rank - q_rank
+    low, high = np.abs(b[:, LO]) < INF, np.abs(b[:, HI]) < INF
+    b[low, LO] = -((offset - b[low, LO]) // world)
+    b[high, HI] = (b[high, HI] - offset) // world
+    return normal(b)
+
+
+def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Band by band (broadcast over leading axes), un-normalised: may be empty."""
+    low = np.maximum(a[..., [Q0, K0, LO]], b[..., [Q0, K0, LO]])
+    high = np.minimum(a[..., [Q1, K1, HI]], b[..., [Q1, K1, HI]])
+    return np.stack([low[..., 0], high[..., 0], low[..., 1], high[..., 1], low[..., 2], high[..., 2]], axis=-1)
+
+
+def overlap(bands: np.ndarray) -> tuple[int, int] | None:
+    """Indices of two bands that share a pair; None where all are disjoint. O(n²), a row at a time."""
+    for first in range(len(bands) - 1):
+        meeting = intersect(bands[first][None], bands[first + 1:])
+        empty = (meeting[:, Q0] >= meeting[:, Q1]) | (meeting[:, K0] >= meeting[:, K1]) | (meeting[:, LO] > meeting[:, HI])
+        meeting[empty] = 0
+        shared = np.flatnonzero(areas(meeting))
+        if len(shared):
+            return first, first + 1 + int(shared[0])
+    return None
+
+
+def dense(bands: np.ndarray, seqlen_q: int, seqlen_k: int) -> np.ndarray:
+    """Bool raster (seqlen_q, seqlen_k). O(S²): for tests, plots and small lengths only."""
+    raster = np.zeros((seqlen_q, seqlen_k), dtype=bool)
+    for q0, q1, k0, k1, lo, hi in bands.tolist():
+        offset = np.arange(k0, k1)[None, :] - np.arange(q0, q1)[:, None]
+        raster[q0:q1, k0:k1] |= (offset >= lo) & (offset <= hi)
+    return raster
+
+
+def _has_float(rows: object) -> bool:
+    return np.asarray(rows).dtype.kind == "f"

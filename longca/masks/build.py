@@ -1,0 +1,62 @@
+"""From a pattern's name, a length and a seed to the mask."""
+
+import hashlib
+
+import numpy as np
+
+from longca.core.cell import Cell, Scalar
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.masks.contract import Draw
+from longca.masks.mask import Mask
+
+
+def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+               documents: np.ndarray | None = None, **params: Scalar) -> Mask:
+    """The mask of that pattern.
+
+    Args:
+        name: file name of the pattern in `longca/masks/patterns`.
+        seqlen: number of tokens, queries and keys alike.
+        corpus: where document lengths come from, for patterns with documents; "pile" if not given.
+        seed: of everything that is drawn.
+        num_kv_heads: head groups, for patterns that differ by KV head.
+        documents: lengths to use instead of a corpus; they must sum to `seqlen`.
+        **params: of the pattern; the others have their defaults.
+
+    Raises:
+        UserError: unknown name or parameter, or values that do not go together.
+    """
+    pattern = Registry("mask").load(name)
+    values = pattern.Params(**pattern.resolve(params))
+    if seqlen < 1:
+        raise UserError(f"Mask '{name}' cannot have {seqlen} tokens", todo="Give a length of at least 1")
+    try:
+        pattern.check(seqlen, values)
+    except ValueError as error:
+        raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
+    if pattern.uses_documents:
+        documents = _documents(documents, seqlen, corpus or "pile", seed, values)
+    rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
+    mask = pattern.build(Draw(seqlen, documents if pattern.uses_documents else None, num_kv_heads, rng), values)
+    mask.name = name
+    mask.params = {**values.model_dump(), **({"documents": documents} if pattern.uses_documents else {}), **mask.params}
+    return mask
+
+
+def cell_mask(cell: Cell) -> Mask:
+    """The mask that a cell asks for."""
+    return build_mask(cell.mask, **cell.mask_key)
+
+
+def _documents(given: np.ndarray | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
+    if given is not None:
+        lengths = np.asarray(given, dtype=np.int64)
+        if lengths.min(initial=1) < 1 or lengths.sum() != seqlen:
+            raise UserError(f"Documents of {int(lengths.sum())} tokens do not fill a mask of {seqlen}",
+                            todo="Give positive lengths that sum to the mask's length")
+        return lengths
+    from longca.data.sampler import sample_documents
+
+    compat = bool(getattr(values, "paper_compat", False))
+    return sample_documents(corpus, seqlen, seed=seed, paper_compat=compat)

@@ -1,0 +1,46 @@
+"""What a mask pattern must say. One file in `patterns/` is one pattern."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from longca.core.plugin import Plugin
+from longca.core.schema import Frozen, parse
+from longca.masks.mask import Mask
+
+
+@dataclass(frozen=True)
+class Draw:
+    """All that a pattern may use to build a mask."""
+
+    seqlen: int
+    documents: np.ndarray | None  # int64 lengths that sum to seqlen; None unless the pattern uses documents
+    num_kv_heads: int
+    rng: np.random.Generator  # seeded from the seed and the pattern's name
+
+
+class Pattern(Plugin):
+    """A family of masks with parameters.
+
+    `params` given to `build` are an instance of the pattern's own `Params`.
+    """
+
+    family: ClassVar[Literal["regular", "heterogeneous", "dynamic"]]
+    number: ClassVar[int | None] = None  # in the study's list of 14
+    definition: ClassVar[str]  # visible iff …
+    uses_documents: ClassVar[bool] = False
+    stochastic: ClassVar[bool] = False  # does the seed change it? (documents do)
+
+    class Params(Frozen):
+        """Parameters with their defaults."""
+
+    def resolve(self, params: dict[str, Any]) -> dict[str, Any]:
+        """All parameters, defaults filled in and types settled. Raises UserError for a key or value it cannot have."""
+        return parse(self.Params, params, f"Mask '{self.name}'").model_dump()
+
+    def check(self, seqlen: int, params: Any) -> None:
+        """Raises ValueError where this length and these parameters do not go together."""
+
+    def build(self, draw: Draw, params: Any) -> Mask:
+        raise NotImplementedError

@@ -1,0 +1,139 @@
+"""The mask: disjoint bands for all heads, or one set of them for each KV-head group."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.cell import Scalar
+from longca.masks import band
+from longca.masks.grid import BlockGrid
+
+if TYPE_CHECKING:
+    from longca.masks.traits import Traits
+
+
+class Mask:
+    """Which keys each query sees. Immutable; everything else about it is derived from its bands.
+
+    With G = `num_groups` > 1, group g serves the g-th G-th of the KV heads and their query heads.
+    """
+
+    def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *, grid: BlockGrid | None = None,
+                 params: Mapping[str, object] | None = None, name: str = "") -> None:
+        """
+        Args:
+            groups: for each head group, disjoint bands, (n, 6) int64 (`longca.masks.band`).
+            grid: instead of `groups`, a block mask.
+            params: what was given and drawn: documents, prefix, window …
+        """
+        if (grid is None) == (not groups):
+            raise ValueError("a mask is made of bands or of a block grid: give one of the two")
+        self.seqlen_q, self.seqlen_k, self.grid, self.name = seqlen_q, seqlen_k, grid, name
+        self.params: Mapping[str, object] = dict(params or {})
+        self._groups = tuple(band.normal(group) for group in groups)
+
+    @property
+    def num_groups(self) -> int:
+        return self.grid.num_groups if self.grid is not None else len(self._groups)
+
+    @cached_property
+    def groups(self) -> tuple[np.ndarray, ...]:
+        """Bands of each head group, in normal form."""
+        if self.grid is None:
+            return self._groups
+        return tuple(band.normal(self.grid.bands(group)) for group in range(self.grid.num_groups))
+
+    @property
+    def bands(self) -> np.ndarray:
+        """The (n, 6) int64 bands (q0, q1, k0, k1, lo, hi) that all heads share; ±`band.INF` stands for ±infinity.
+
+        Raises ValueError where head groups differ: use `groups`.
+        """
+        if self.num_groups > 1:
+            raise ValueError(f"this mask differs among {self.num_groups} head groups: use `groups`")
+        return self.groups[0]
+
+    @cached_property
+    def area(self) -> int:
+        """Exact number of visible pairs, summed over head groups."""
+        if self.grid is not None:
+            return int(self.grid.areas().sum())
+        return sum(int(band.areas(group).sum()) for group in self._groups)
+
+    @property
+    def density(self) -> float:
+        """Share of all pairs that is visible."""
+        return self.area / (self.num_groups * self.seqlen_q * self.seqlen_k)
+
+    def dense(self) -> np.ndarray:
+        """Bool (Sq, Sk), or (G, Sq, Sk) where head groups differ. O(S²): small lengths only."""
+        rasters = [band.dense(group, self.seqlen_q, self.seqlen_k) for group in self.groups]
+        return rasters[0] if self.num_groups == 1 else np.stack(rasters)
+
+    def cut(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
+        """The part inside rows × cols, in the same absolute coordinates."""
+        return self._map(lambda bands: band.cut(bands, rows, cols))
+
+    def shift(self, dq: int, dk: int) -> "Mask":
+        """Queries moved by dq and keys by dk; what leaves the Sq × Sk rectangle is dropped."""
+        inside = (0, self.seqlen_q), (0, self.seqlen_k)
+        return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
+
+    def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
+        """The part inside rows × cols as a mask of its own, in local coordinates."""
+        return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]),
+                         rows[1] - rows[0], cols[1] - cols[0])
+
+    def stripe(self, q_rank: int, k_rank: int, world: int) -> "Mask":
+        """What queries q_rank, q_rank + world, … see of keys k_rank, k_rank + world, …, in local coordinates."""
+        return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world),
+                         len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world)))
+
+    def select_groups(self, first: int, last: int) -> "Mask":
+        """Head groups first..last only; a mask that all heads share stays as it is."""
+        if self.num_groups == 1:
+            return self
+        if self.grid is not None:
+            part = slice(first, last)
+            grid = BlockGrid(self.grid.visible[part], self.grid.q_bounds[part], self.grid.k_bounds[part])
+            return Mask(self.seqlen_q, self.seqlen_k, grid=grid, params=self.params, name=self.name)
+        return Mask(self.seqlen_q, self.seqlen_k, self.groups[first:last], params=self.params, name=self.name)
+
+    @cached_property
+    def traits(self) -> "Traits":
+        """What kernels ask about a mask, derived from its bands."""
+        from longca.masks.traits import derive
+
+        return derive(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that name the visible set: equal bands, equal digest, on every machine."""
+        content = hashlib.sha256(f"{self.seqlen_q},{self.seqlen_k},{self.num_groups}".encode())
+        if self.grid is not None:
+            for part in (self.grid.q_bounds, self.grid.k_bounds, np.packbits(self.grid.visible)):
+                content.update(np.ascontiguousarray(part).tobytes())
+        for group in self._groups:
+            content.update(len(group).to_bytes(8, "little"))
+            content.update(np.ascontiguousarray(group, dtype="<i8").tobytes())
+        return content.hexdigest()[:16]
+
+    @property
+    def drawn(self) -> dict[str, Scalar]:
+        """The scalars of `params`, and the number and longest of its documents: what a record keeps."""
+        scalars = {key: value for key, value in self.params.items() if isinstance(value, (bool, int, float, str))}
+        documents = self.params.get("documents")
+        if isinstance(documents, np.ndarray):
+            scalars |= {"num_documents": len(documents), "longest_document": int(documents.max())}
+        return scalars
+
+    def _map(self, change: Callable[[np.ndarray], np.ndarray], seqlen_q: int | None = None, seqlen_k: int | None = None) -> "Mask":
+        return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
+                    tuple(change(group) for group in self.groups), params=self.params, name=self.name)
+
+    def __repr__(self) -> str:
+        groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""
+        return f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density {self.density:.4f}{groups}>"

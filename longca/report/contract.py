@@ -1,0 +1,32 @@
+"""What a figure of the report must say and do. One file in `figures/` is one figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from longca.core.plugin import Plugin
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.style import Style
+
+
+class Figure(Plugin):
+    """A drawing of the derived table (`longca.store.table.derived`), with the data it shows."""
+
+    section: ClassVar[Literal["dense", "sparse", "cp", "memory", "accuracy", "noise"]]
+    order: ClassVar[int] = 100  # within the section
+    caption: ClassVar[str] = ""  # how it was measured and how to read it
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows it shows, which are also its CSV; empty if there is nothing to draw."""
+        raise NotImplementedError
+
+    def title(self, data: pd.DataFrame) -> str:
+        """What the figure says, as a claim that follows from the data."""
+        raise NotImplementedError
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        raise NotImplementedError
