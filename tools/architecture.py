@@ -70,12 +70,10 @@ def page() -> str:
              "Imports go one way. An arrow says \"imports\".", "", "```mermaid", "graph LR"]
     present = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
     lines += [f"  {name} --> {other}" for name in present for other in sorted(graph[name])]
-    lines += ["```", "", "| package | what it holds | imports | files | lines |", "|---|---|---|---:|---:|"]
+    lines += ["```", "", "| package | what it holds | imports |", "|---|---|---|"]
     for name in present:
-        files = [path for path in sorted((PACKAGE / name).rglob("*.py")) if path.name != "__init__.py"]
-        count = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
         doc = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
-        lines.append(f"| `{name}` | {' '.join(doc.split())} | {', '.join(sorted(graph[name])) or '–'} | {len(files)} | {count} |")
+        lines.append(f"| `{name}` | {' '.join(doc.split())} | {', '.join(sorted(graph[name])) or '–'} |")
     lines += ["", "Plug-in folders: a file there is a plug-in, listed nowhere else.", "", "| kind | folder | contract |", "|---|---|---|"]
     from longca.core.plugin import KINDS
 

@@ -54,10 +54,10 @@ def command(
 
 
 def _facts(cell: Cell) -> dict[str, Any]:
-    from longca.bench.plan import predict
+    from longca.bench.predict import Predictor
 
     device = device_type()
-    prediction = predict(cell, device)
+    prediction = Predictor(device).predict(cell)
     return {
         "cell": cell.title,
         "cell_id": cell.cell_id,
