@@ -15,9 +15,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Frozen(BaseModel):
-    """A value: no unknown keys, no change after construction."""
+    """A value: no unknown keys, no change after construction. In JSON, NaN and infinities are strings and come back as numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 def parse(model: type[Model], data: Any, where: str) -> Model:
