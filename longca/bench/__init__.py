@@ -1,0 +1,1 @@
+"""Measuring: timer, oracle, telemetry, worker processes, the runner."""

@@ -86,14 +86,21 @@ class Study(Frozen):
         return list(found.values())
 
 
-def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
-    """The study of that name in `config/studies`, or at that path."""
+def study_path(name_or_path: str, folder: Path = STUDIES) -> Path:
+    """The file of the study of that name in `config/studies`, or that path itself."""
     path = Path(name_or_path)
-    if path.suffix not in (".yaml", ".yml"):
-        path = folder / f"{name_or_path}.yaml"
-        if not path.exists():
-            raise unknown("study", name_or_path, [file.stem for file in folder.glob("*.yaml")],
-                          todo=f"Studies are the files in {folder}/")
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    path = folder / f"{name_or_path}.yaml"
+    if not path.exists():
+        raise unknown("study", name_or_path, [file.stem for file in folder.glob("*.yaml")],
+                      todo=f"Studies are the files in {folder}/")
+    return path
+
+
+def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
+    """The study of that name, or in that file. Raises UserError."""
+    path = study_path(name_or_path, folder)
     data = read_yaml(path)
     if isinstance(data, dict):
         data.setdefault("name", path.stem)

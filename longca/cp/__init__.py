@@ -1,0 +1,1 @@
+"""Context parallelism: the strategy contract, communication, and one file for each strategy."""

@@ -1,0 +1,1 @@
+"""The page and its figures, from records alone. Never imports torch."""

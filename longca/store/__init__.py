@@ -1,0 +1,1 @@
+"""Records on disk, and the tables derived from them. Never imports torch."""

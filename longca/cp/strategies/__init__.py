@@ -1,0 +1,1 @@
+"""Strategies: each file is one."""

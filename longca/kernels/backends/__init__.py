@@ -1,0 +1,1 @@
+"""Kernels: each file is one."""

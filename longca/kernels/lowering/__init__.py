@@ -1,0 +1,1 @@
+"""Masks in each backend's own form, derived from bands."""

@@ -1,0 +1,1 @@
+"""Mask patterns: each file is one."""

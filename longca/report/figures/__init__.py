@@ -1,0 +1,1 @@
+"""Figures: each file is one."""

@@ -1,0 +1,41 @@
+# make report   measure config/studies/$(STUDY).yaml on this machine and build its page
+# make test     all tests
+PYTHON ?= python3
+STUDY ?= quick
+ARGS ?=
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: report test setup lint dry-run lock docs clean
+
+report: setup
+	@snakemake --profile workflow/profiles/local --config study=$(STUDY) $(ARGS)
+	@echo $(CURDIR)/results/$(STUDY)/report.html
+
+test: setup
+	@python -m pytest $(ARGS)
+
+setup:
+	@$(PYTHON) tools/setup.py
+
+lint: setup
+	ruff check longca tests tools benchmarks
+	pyright
+	snakefmt --check Snakefile workflow
+	snakemake --profile workflow/profiles/local --lint
+
+dry-run: setup
+	@for profile in workflow/profiles/* slurm; do \
+	  echo "dry run: $$profile"; snakemake --profile $$profile --dry-run --quiet rules || exit 1; done
+
+# after a change of pyproject.toml: resolve all dependencies again, with hashes, for every platform
+lock: setup
+	uv pip compile pyproject.toml --extra dev --extra tokenizers --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
+
+# pages that are made from the code: the architecture page, the settings' schema
+docs: setup
+	python tools/architecture.py
+	python tools/schema.py
+
+clean:
+	rm -rf results .snakemake

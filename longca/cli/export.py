@@ -1,0 +1,20 @@
+"""`longca export`: the records as one table."""
+
+from longca.cli.options import Json, Results, StudyName, open_study, print_json
+
+
+def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
+    """Write a study's records as records.parquet, .csv and .json."""
+    from longca.store.export import export
+    from longca.store.load import load
+
+    _, _, folder = open_study(study, results=results)
+    loaded = load(folder)
+    paths = export(loaded.records, folder)
+    if as_json:
+        print_json({"files": paths, "num_records": len(loaded.records),
+                    "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})
+        return
+    for problem in loaded.problems:
+        print(f"skipped {problem.path}: {problem.reason}")
+    print(f"{len(loaded.records)} records → " + ", ".join(str(path) for path in paths))

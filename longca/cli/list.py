@@ -1,0 +1,60 @@
+"""`longca list`: what there is."""
+
+from typing import Annotated, Any
+
+import typer
+
+from longca.cli.options import Json, print_json, print_table
+from longca.core.errors import unknown
+from longca.core.plugin import KINDS, Registry
+
+
+def _plurals() -> list[str]:
+    return [kind.plural for kind in KINDS.values()]
+
+
+def command(
+    kind: Annotated[str | None, typer.Argument(help="masks, kernels, strategies, corpora or figures", show_default=False,
+                                               autocompletion=_plurals)] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the file of each")] = False,
+    as_json: Json = False,
+) -> None:
+    """List masks, kernels, strategies, corpora and figures, and whether they can run here."""
+    by_plural = {known.plural: known.name for known in KINDS.values()} | {known.name: known.name for known in KINDS.values()}
+    if kind is not None and kind not in by_plural:
+        raise unknown("kind", kind, _plurals())
+    kinds = [by_plural[kind]] if kind else list(KINDS)
+    found = {KINDS[name].plural: [_facts(name, plugin) for plugin in Registry(name).load_all()] for name in kinds}
+    if as_json:
+        print_json(found)
+        return
+    for plural, rows in found.items():
+        columns = [key for key in (rows[0] if rows else {"name": ""}) if verbose or key != "file"]
+        print_table(f"{len(rows)} {plural}", columns, [[row.get(column) for column in columns] for row in rows])
+
+
+def _facts(kind: str, plugin: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": plugin.name}
+    if kind == "mask":
+        facts |= {"no.": plugin.number, "family": plugin.family, "visible iff": plugin.definition,
+                  "parameters": ", ".join(f"{key}={value}" for key, value in plugin.Params().model_dump().items())}
+    elif kind == "kernel":
+        device = device_type()
+        facts |= {"label": plugin.label, "family": plugin.family, "summary": plugin.summary,
+                  f"on this {device}": plugin.available(device) or "available"}
+    elif kind in ("strategy", "corpus"):
+        facts |= {"label": plugin.label, "summary": plugin.summary}
+    elif kind == "figure":
+        facts |= {"section": plugin.section, "caption": plugin.caption}
+    return facts | {"file": str(plugin.path)}
+
+
+def device_type() -> str:
+    """"cuda" if this machine has an NVIDIA GPU that its driver shows, else "cpu"; without importing torch."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return "cuda" if pynvml.nvmlDeviceGetCount() else "cpu"
+    except Exception:  # no library, no driver, no device: whatever NVML says, there is no GPU to use
+        return "cpu"

@@ -1,0 +1,36 @@
+"""The command `longca`: one file a sub-command, errors caught once."""
+
+import importlib
+import sys
+
+import typer
+
+from longca.core.errors import UserError
+
+COMMANDS = ("doctor", "list", "explain", "plan", "run", "status", "export", "report", "data")  # in the order of use
+
+
+def build_app() -> typer.Typer:
+    app = typer.Typer(name="longca", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+                      help="Measure attention for long contexts, and report what was measured.",
+                      epilog="Exit codes: 0 done, 1 a verdict (something failed or differs), 2 bad input, 3 this machine cannot.")
+    for name in COMMANDS:
+        module = importlib.import_module(f"longca.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def main() -> None:
+    """Runs the command line; a UserError becomes one line and exit code 2."""
+    try:
+        build_app()()
+    except UserError as error:
+        print(f"longca: {error}", file=sys.stderr)
+        sys.exit(UserError.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader (head, less) has left
+        sys.stderr.close()

@@ -1,0 +1,66 @@
+"""Options that several commands share, so that they are the same everywhere."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longca.core.config import Config, load_config
+from longca.core.plugin import Registry
+from longca.core.select import Selection
+from longca.core.study import STUDIES, Study, load_study
+
+
+def _studies() -> list[str]:
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def _names(kind: str) -> Any:
+    return lambda: Registry(kind).names()
+
+
+StudyName = Annotated[str | None, typer.Argument(help="Name in config/studies, or a YAML file [default: the configured one]",
+                                                 autocompletion=_studies, show_default=False)]
+Results = Annotated[Path | None, typer.Option(help="Folder of results", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
+KernelFilter = Annotated[str, typer.Option("--kernel", "-k", help="Only these kernels: 'sdpa,fl*', '!naive'",
+                                           autocompletion=_names("kernel"))]
+StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies",
+                                             autocompletion=_names("strategy"))]
+MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))]
+DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
+SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
+WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
+
+
+def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "") -> Selection:
+    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world)
+
+
+def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:
+    """(settings, study, the study's folder of results)."""
+    config = load_config({"study": name, **overrides})
+    study = load_study(config.study)
+    return config, study, config.results / study.name
+
+
+def print_json(data: Any) -> None:
+    import json
+
+    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
+    """A table that fits the terminal: numbers to the right, text to the left, long text wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption or None, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left",
+                  title_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+    Console().print(table)

@@ -1,0 +1,56 @@
+"""`longca run`: measure cells."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longca.cli.options import (
+    DirectionFilter,
+    KernelFilter,
+    MaskFilter,
+    Results,
+    SeqlenFilter,
+    StrategyFilter,
+    StudyName,
+    WorldFilter,
+    open_study,
+    selection,
+)
+
+
+def command(
+    study: StudyName = None,
+    kernel: KernelFilter = "",
+    strategy: StrategyFilter = "",
+    mask: MaskFilter = "",
+    direction: DirectionFilter = "",
+    seqlen: SeqlenFilter = "",
+    world: WorldFilter = "",
+    shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
+    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom'")] = "",
+    force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
+    progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
+    results: Results = None,
+    log: Annotated[Path | None, typer.Option(help="Also write one line a cell to this file", show_default=False)] = None,
+) -> None:
+    """Measure a study's cells. Finished cells are kept: running again goes on where it stopped."""
+    from longca.bench.plan import shards
+    from longca.bench.runner import run_cells
+    from longca.core.errors import unknown
+    from longca.core.record import STATUSES
+
+    config, chosen, _ = open_study(study, results=results, device=device, progress=progress)
+    cells = chosen.cells()
+    if shard:
+        by_name = {piece.name: piece for piece in shards(cells, config.shard_minutes)}
+        if shard not in by_name:
+            raise unknown("shard", shard, by_name)
+        cells = list(by_name[shard].cells)
+    cells = selection(kernel, strategy, mask, direction, seqlen, world).apply(cells)
+    statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
+    for status in statuses - set(STATUSES):
+        raise unknown("status", status, STATUSES)
+    summary = run_cells(chosen, cells, config, retry=statuses, force=force, log=log)
+    print(summary)

@@ -1,0 +1,149 @@
+"""The corpus: how long the documents of a collection are. One JSON file in `corpora/` is one corpus."""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from longca.core.errors import UserError
+from longca.core.plugin import Plugin
+from longca.core.schema import Frozen, parse
+
+
+class Bin(NamedTuple):
+    """Documents of `lo` to `hi` tokens, both included."""
+
+    lo: Annotated[int, Field(ge=0)]
+    hi: Annotated[int, Field(ge=1, le=1 << 40)]  # far beyond any document, so that sums stay inside int64
+    count: Annotated[int, Field(ge=0)]
+
+
+class Weight(NamedTuple):
+    """Share of documents of `lo` to `hi` tokens, as a study published it."""
+
+    lo: Annotated[int, Field(ge=0)]
+    hi: Annotated[int, Field(ge=1)]
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class CorpusFile(Frozen):
+    """What a corpus file holds."""
+
+    label: str
+    """as figures and tables name it"""
+    description: str = ""
+    source: str
+    """where the numbers come from"""
+    licence: str = ""
+    unit: Literal["tokens", "bytes"] = "tokens"
+    """what a length counts; a byte is taken for a token"""
+    notes: tuple[str, ...] = ()
+    """what a reader must know about the numbers"""
+    bins: tuple[Bin, ...]
+    """documents per length, ascending and disjoint"""
+    histogram: tuple[Weight, ...] = ()
+    """the form the paper's own sampler used; needed for `paper_compat` only"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not sum(part.count for part in self.bins):
+            raise ValueError("the corpus has no documents")
+        for kind, parts in (("bins", self.bins), ("histogram", self.histogram)):
+            for number, part in enumerate(parts):
+                if part.lo > part.hi:
+                    raise ValueError(f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}")
+        for number, (one, two) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
+            if two.lo <= one.hi:
+                raise ValueError(f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
+                                 "they must ascend and not overlap")
+        if self.histogram and not sum(part.weight for part in self.histogram):
+            raise ValueError("all weights of `histogram` are 0")
+        return self
+
+    def to_json(self) -> str:
+        """The file's text: one bin a line, so that a difference reads well."""
+        fields = self.model_dump(mode="json", exclude_defaults=True)
+        lines = [f" {json.dumps(key)}: {_rows(value)}" for key, value in fields.items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+class Corpus(Plugin):
+    """A distribution of document lengths: counts per bin, lengths alike within a bin."""
+
+    def __init__(self, content: CorpusFile, name: str = "", path: Path = Path()) -> None:
+        self.content, self.name, self.path, self.label = content, name, path, content.label
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """The corpus in a JSON file. Raises UserError, which names the file, if it does not hold one."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"Cannot read '{path}'", why=error.strerror or str(error)) from error
+        except json.JSONDecodeError as error:
+            raise UserError(f"'{path}' line {error.lineno} is not valid JSON", why=error.msg) from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"'{path}' is not UTF-8 text", why=error.reason) from error
+        return cls(parse(CorpusFile, data, f"Corpus '{path}'"), path.stem, path)
+
+    @cached_property
+    def bins(self) -> np.ndarray:
+        """(n, 3) int64: shortest, longest, number of documents. A document has at least one token."""
+        bins = np.array([part for part in self.content.bins if part.count], dtype=np.int64)
+        bins[:, 0] = np.maximum(bins[:, 0], 1)
+        return bins
+
+    @property
+    def num_documents(self) -> int:
+        return int(self.bins[:, 2].sum())
+
+    @property
+    def num_tokens(self) -> float:
+        """Tokens of all documents, as expected from the bins."""
+        low, high, count = self.bins.T
+        return float(((low + high) / 2 * count).sum())
+
+    @property
+    def mean_length(self) -> float:
+        return self.num_tokens / self.num_documents
+
+    @property
+    def longest(self) -> int:
+        return int(self.bins[-1, 1])
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that name the numbers: equal bins and histogram, equal digest."""
+        numbers = json.dumps([self.content.bins, self.content.histogram], separators=(",", ":"))
+        return hashlib.sha256(numbers.encode()).hexdigest()[:16]
+
+    def up_to(self, length: int) -> tuple[float, float]:
+        """(share of documents, share of tokens) in documents of at most `length` tokens."""
+        low, high, count = self.bins.T
+        inside = np.clip(length - low + 1, 0, high - low + 1)
+        documents = count * inside / (high - low + 1)
+        tokens = documents * (low + low + inside - 1) / 2
+        return float(documents.sum() / self.num_documents), float(tokens.sum() / self.num_tokens)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain data for lists and pages; `by_length` has a row for each factor of two from 64 tokens on."""
+        rows, before = [], (0.0, 0.0)
+        edges = [64 << power for power in range(64) if 32 << power < self.longest]
+        for edge in edges or [64]:
+            share = self.up_to(edge)
+            rows.append({"up_to": edge, "documents": share[0] - before[0], "tokens": share[1] - before[1]})
+            before = share
+        return {"name": self.name, "label": self.label, "path": str(self.path), "digest": self.digest,
+                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit", "notes"}),
+                "num_documents": self.num_documents, "mean_length": self.mean_length, "longest": self.longest,
+                "has_histogram": bool(self.content.histogram), "by_length": rows}
+
+
+def _rows(value: Any) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in value) + "\n ]"

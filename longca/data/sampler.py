@@ -1,0 +1,93 @@
+"""The sampler: document lengths that fill a sequence exactly."""
+
+import hashlib
+import random
+
+import numpy as np
+
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.data.corpus import Corpus
+
+LONGEST_SHARE = 0.25  # of the sequence; longer documents are split, or one of them makes a document mask a full one
+PAPER_SEED = 42
+
+
+def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool = False) -> np.ndarray:
+    """Lengths of the documents of one sequence.
+
+    Documents are drawn from the corpus after all of its documents were split into pieces of at most a quarter of the
+    sequence; the last piece is cut to fit. The same arguments give the same lengths on every machine.
+
+    Args:
+        corpus: name of the corpus.
+        seqlen: tokens to fill.
+        paper_compat: draw as LongCA-bench's released code does: from its histogram, unsplit.
+
+    Returns:
+        int64 lengths, each at least 1, that sum to `seqlen`.
+
+    Raises:
+        UserError: unknown or damaged corpus, no tokens to fill, or no histogram for `paper_compat`.
+    """
+    if seqlen < 1:
+        raise UserError(f"A sequence cannot have {seqlen} tokens", todo="Give a length of at least 1")
+    source = Registry("corpus").load(corpus)
+    return draw_as_paper(source, seqlen, seed) if paper_compat else draw(source, seqlen, seed)
+
+
+def draw(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
+    """Lengths of split documents in random order, the last one cut to fit."""
+    cap = max(1, int(LONGEST_SHARE * seqlen))
+    rng = np.random.default_rng([seed, seqlen, *hashlib.sha256(corpus.name.encode()).digest()[:8]])
+    drawn = np.empty(0, dtype=np.int64)
+    while (filled := int(drawn.sum())) < seqlen:
+        expected = (seqlen - filled) / min(corpus.mean_length, cap)
+        drawn = np.concatenate([drawn, draw_pieces(corpus, cap, 16 + int(1.5 * expected), rng)])
+    ends = np.minimum(np.cumsum(drawn), seqlen)
+    return np.diff(ends[: np.searchsorted(ends, seqlen) + 1], prepend=0)
+
+
+def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Lengths of pieces drawn from the whole corpus cut into pieces of `cap` tokens, (at most num_draws,) int64.
+
+    A document of L tokens makes L // cap pieces of `cap` tokens and one of L % cap. Drawing pieces, not documents that
+    are then cut, keeps the pieces of one very long document from filling the sequence.
+    """
+    low, high, count = corpus.bins.T
+    whole_pieces = (_sum_of_quotients(high + 1, cap) - _sum_of_quotients(low, cap)) / (high + 1 - low) * count
+    upto = np.cumsum(np.concatenate([count, whole_pieces]))
+    # uniform floats only: numpy may change the algorithms behind its other draws from version to version
+    uniform = rng.random((2, num_draws))
+    chosen = np.searchsorted(upto, uniform[0] * upto[-1], side="right")
+    which = chosen % len(low)
+    length = low[which] + (uniform[1] * (high + 1 - low)[which]).astype(np.int64)
+    pieces = np.where(chosen < len(low), length % cap, cap)
+    return pieces[pieces > 0]
+
+
+def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
+    """Lengths as LongCA-bench 22683e3 draws them (`dist_attn/benchmark/utils.py`); its own seed is `seed` 0 here.
+
+    A bin is chosen by weight, a length uniformly from its two ends on, what is too long is cut. Its last bin is open,
+    so that one document in hundreds is millions of tokens long and fills the rest of the sequence.
+    """
+    histogram = corpus.content.histogram
+    if not histogram:
+        raise UserError(f"Corpus '{corpus.name}' has no histogram", why="`paper_compat` draws from the published one",
+                        todo="Use the default sampler, or one of the study's corpora")
+    rng = random.Random(PAPER_SEED + seed)
+    weights = [part.weight for part in histogram]
+    lengths, left = [], seqlen
+    while left:
+        part = rng.choices(histogram, weights)[0]
+        length = max(1, min(rng.randint(part.lo, part.hi), left))
+        lengths.append(length)
+        left -= length
+    return np.array(lengths, dtype=np.int64)
+
+
+def _sum_of_quotients(end: np.ndarray, divisor: int) -> np.ndarray:
+    """Sum of n // divisor over 0 <= n < end."""
+    quotient, rest = np.divmod(end, divisor)
+    return divisor * (quotient * (quotient - 1) // 2) + rest * quotient

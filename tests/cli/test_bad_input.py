@@ -1,0 +1,61 @@
+"""Every mistake gets one line that says what, why and what to do, and exit code 2."""
+
+import pytest
+
+GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ("kernel: naiv", ["Unknown kernel 'naiv'", "'naive'"]),
+    ("mask: causl", ["Unknown mask 'causl'", "'causal'"]),
+    ("corpus: piles", ["Unknown corpus 'piles'", "'pile'"]),
+    ("kind: cp, strategy: ulises", ["Unknown strategy 'ulises'", "'ulysses'"]),
+    ("sequlen: 64", ["unknown key", "sequlen", "'seqlen'"]),
+    ("seqlen: -4", ["-4", "length"]),
+    ("seqlen: 0", ["0", "length"]),
+    ("heads: '3:2'", ["3 query heads", "2 KV heads"]),
+    ("mask: {block_sparse_uniform: {density: 1.5}}", ["block_sparse_uniform", "density", "1.5"]),
+    ("mask: {block_sparse_uniform: {density: 0}}", ["block_sparse_uniform", "density"]),
+    ("mask: {block_sparse_uniform: {blok: 64}}", ["blok", "'block'"]),
+    ("mask: {block_sparse_uniform: {block: 64}}, seqlen: 100", ["block_sparse_uniform", "100", "64"]),
+    ("dtype: bf61", ["dtype", "bf16"]),
+])
+def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
+    text = GRID % change
+    for key in ("kernel", "mask", "seqlen", "heads"):  # the changed key replaces the good one
+        if change.startswith(f"{key}:") or f", {key}:" in change:
+            good = {"kernel": "kernel: naive, ", "mask": "mask: causal, ", "seqlen": "seqlen: 64, ", "heads": "heads: '2:1', "}[key]
+            text = text.replace(good, "", 1)
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    done = longca("plan", path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    for part in expected:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["plan", "quik"], ["Unknown study 'quik'", "'quick'"]),
+    (["run", "quick", "-k", "nosuch"], ["nosuch", "naive"]),
+    (["run", "quick", "-s", "3..x"], ["3..x"]),
+    (["run", "quick", "-m", "causal", "-s", "16K"], ["No cell", "16K"]),
+    (["run", "quick", "--retry", "eror"], ["'eror'", "'error'"]),
+    (["list", "kernel_s"], ["kernel_s", "kernels"]),
+    (["data", "show", "pil"], ["'pil'", "'pile'"]),
+    (["report", "quick"], ["record"]),
+    (["run", "quick", "--device", "tpu"], ["device", "tpu"]),
+])
+def test_a_command_that_cannot_be(longca, arguments, expected):
+    done = longca(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    for part in expected:
+        assert part in done.stderr
+
+
+def test_an_unknown_setting_in_the_environment(longca):
+    done = longca("plan", "quick", LONGCA_DEVISE="cpu")
+    assert done.returncode == 2
+    assert "LONGCA_DEVISE" in done.stderr and "LONGCA_DEVICE" in done.stderr

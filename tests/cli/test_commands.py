@@ -1,0 +1,79 @@
+"""The commands over a tiny study, as a user would call them."""
+
+import json
+
+
+def test_help_names_every_command(longca):
+    done = longca("--help")
+    assert done.returncode == 0
+    for command in ("doctor", "list", "explain", "plan", "run", "status", "report", "export", "data"):
+        assert f"  {command} " in done.stdout
+
+
+def test_list_shows_all_kinds_and_is_json(longca):
+    found = json.loads(longca("list", "--json").stdout)
+    assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures"}
+    assert len(found["masks"]) == 14
+    assert {"naive", "sdpa", "flex", "control"} <= {kernel["name"] for kernel in found["kernels"]}
+
+
+def test_plan_counts_cells_and_reasons(longca):
+    plan = json.loads(longca("plan", "quick", "--json", "--cells").stdout)
+    assert plan["num_cells"] == len(plan["cells"]) == len({cell["cell_id"] for cell in plan["cells"]})
+    assert plan["gpu_hours"] > 0
+
+
+def test_plan_of_the_paper_names_what_is_unsupported(longca):
+    done = longca("plan", "paper")
+    assert done.returncode == 0, done.stderr
+    assert "GPU hours" in done.stdout and "Unsupported" in done.stdout
+
+
+def test_run_status_export_report(longca, tiny, tmp_path):
+    folder = tmp_path / "results" / "tiny"
+    first = longca("run", tiny, "-k", "sdpa")
+    assert first.returncode == 0, first.stderr + first.stdout
+    status = json.loads(longca("status", tiny, "--json").stdout)
+    assert status["methods"]["sdpa"] == {"ok": 4} and status["methods"]["naive"] == {"left": 4}
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/*.json")}
+    assert longca("run", tiny).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in times} == times, "finished cells are not measured again"
+    status = json.loads(longca("status", tiny, "--json").stdout)
+    assert status["methods"] == {"naive": {"ok": 4}, "sdpa": {"ok": 4}, "ulysses+naive": {"ok": 1}}
+    exported = longca("export", tiny)
+    assert exported.returncode == 0 and (folder / "records.csv").read_text().count("\n") == 10
+    page = longca("report", tiny)
+    assert page.stdout.strip() == str(folder / "report.html") and (folder / "report.html").stat().st_size > 10_000
+    again = longca("report", folder / "records.parquet", "--out", tmp_path / "again.html")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_truncated_cell_is_named_and_measured_again(longca, tiny, tmp_path):
+    longca("run", tiny, "-k", "naive", "-m", "full", "-d", "fwd")
+    cell = next((tmp_path / "results" / "tiny").glob("cells/*/*.json"))
+    cell.write_text(cell.read_text()[:100])
+    status = longca("status", tiny)
+    assert cell.name in status.stdout
+    assert longca("report", tiny).returncode == 2, "no whole record is left"
+    assert longca("run", tiny, "-k", "naive", "-m", "full", "-d", "fwd").returncode == 0
+    assert json.loads(cell.read_text())["outcome"]["status"] == "ok"
+
+
+def test_explain_names_reason_and_result(longca, tiny):
+    flex = longca("explain", "quick", "-k", "flex", "-m", "causal", "-d", "bwd", "-s", "1K", "-c", "")
+    assert flex.returncode == 0, flex.stderr
+    assert "CPU" in flex.stdout and "not measured yet" in flex.stdout
+
+
+def test_doctor_says_what_is_there(longca):
+    checks = {check["check"]: check for check in json.loads(longca("doctor", "--json").stdout)}
+    assert checks["torch"]["state"] == "ok" and checks["kernel sdpa"]["state"] == "ok"
+
+
+def test_data_show_and_masks(longca, tiny):
+    shown = json.loads(longca("data", "show", "pile", "-s", "4K", "--json").stdout)
+    assert sum(shown["drawn"]) == 4096
+    masks = json.loads(longca("data", "masks", tiny).stdout)
+    assert {row["mask"] for row in masks} == {"full", "causal_document", "causal"}
+    drawn = json.loads(longca("data", "sample", tiny).stdout)
+    assert all(sum(row["lengths"]) == row["seqlen"] for row in drawn)

@@ -1,0 +1,81 @@
+"""A new mask, kernel, strategy, corpus and figure: one file each, then listed, run and drawn."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+MASK = '''
+"""Every query sees itself and the first token."""
+from longca.masks.band import INF, as_bands
+from longca.masks.contract import Pattern
+from longca.masks.mask import Mask
+class Anchor(Pattern):
+    label, family, definition = "anchor", "heterogeneous", "j = i or j = 0"
+    def build(self, draw, params):
+        n = draw.seqlen
+        return Mask(n, n, (as_bands([(0, n, 0, 1, -INF, INF), (1, n, 1, n, 0, 0)]),))
+'''
+KERNEL = '''
+"""The unfused kernel under another name."""
+from longca.kernels.backends.naive import Naive
+class Mine(Naive):
+    label, summary = "Mine", "a kernel of one file"
+'''
+STRATEGY = '''
+"""Ulysses under another name."""
+from longca.cp.strategies.ulysses import Ulysses
+class MyWay(Ulysses):
+    label, summary = "My way", "a strategy of one file"
+'''
+CORPUS_TEXT = ["a few words", "some more words than before", "x" * 40]
+FIGURE = '''
+"""How many cells each method has."""
+from longca.report.contract import Figure
+class Counts(Figure):
+    section, order, caption = "noise", 900, "Counts every record."
+    def data(self, table):
+        return table.groupby("method", observed=True).size().rename("cells").reset_index()
+    def title(self, data):
+        return f"{int(data.cells.sum())} cells were counted by a figure of one file"
+    def draw(self, data, style):
+        from matplotlib.figure import Figure as Canvas
+        canvas = Canvas(figsize=(4, 2))
+        canvas.subplots().barh(data.method, data.cells)
+        return canvas
+'''
+STUDY = """
+measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+grids:
+  - {kernel: mine, mask: [anchor, causal_document], corpus: my_words, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}
+  - {kind: cp, strategy: my_way, kernel: mine, world: 2, mask: anchor, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, longca) -> Path:
+    folder = tmp_path / "plugins"
+    for place, text in {"masks/anchor.py": MASK, "kernels/mine.py": KERNEL, "strategies/my_way.py": STRATEGY, "figures/counts.py": FIGURE}.items():
+        path = folder / place
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in CORPUS_TEXT))
+    done = longca("data", "build", "my_words", documents, "--folder", folder / "corpora", LONGCA_PLUGINS=str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_listed_run_and_drawn(plugins, longca, tmp_path):
+    env = {"LONGCA_PLUGINS": str(plugins)}
+    listed = json.loads(longca("list", "--json", **env).stdout)
+    for kind, name in (("masks", "anchor"), ("kernels", "mine"), ("strategies", "my_way"), ("corpora", "my_words"), ("figures", "counts")):
+        assert name in {plugin["name"] for plugin in listed[kind]}
+    study = tmp_path / "own.yaml"
+    study.write_text(STUDY)
+    ran = longca("run", study, **env)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    status = json.loads(longca("status", study, "--json", **env).stdout)
+    assert status["methods"] == {"mine": {"ok": 4}, "my_way+mine": {"ok": 2}}
+    page = Path(longca("report", study, **env).stdout.strip()).read_text()
+    assert "6 cells were counted by a figure of one file" in page and "anchor" in page

@@ -1,0 +1,56 @@
+"""The workflow is sound in every profile, and clean by Snakemake's own linter."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SNAKEMAKE = [sys.executable, "-m", "snakemake"]
+STAGES = ("corpora", "masks", "kernels", "cp", "collect", "report")
+
+
+def snakemake(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SNAKEMAKE, *arguments], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, check=False)
+
+
+@pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
+@pytest.mark.parametrize("study", ["quick", "paper"])
+def test_dry_run(profile, study, tmp_path):
+    done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for stage in STAGES:
+        assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
+
+
+def test_slurm_is_found_by_its_bare_name():
+    assert (ROOT / "slurm").is_symlink() and (ROOT / "slurm" / "config.yaml").exists()
+
+
+def test_no_profile_is_loaded_unasked():
+    assert not (ROOT / "workflow/profiles/default").exists() and not (ROOT / "profiles").exists()
+
+
+def test_lint():
+    done = snakemake("--lint", "--profile", "workflow/profiles/local")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_format():
+    done = subprocess.run([shutil.which("snakefmt", path=str(Path(sys.executable).parent)) or "snakefmt", "--check", "Snakefile", "workflow"],
+                          capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_snakefile_is_short():
+    assert len((ROOT / "Snakefile").read_text().splitlines()) < 40
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("study=quik", "quick"), ("shard_minutes=-1", "shard_minutes"), ("shart_minutes=3", "shart_minutes")])
+def test_bad_settings_are_refused(setting, expected):
+    done = snakemake("--profile", "workflow/profiles/local", "--dry-run", "--config", setting)
+    assert done.returncode != 0
+    assert expected in done.stdout + done.stderr

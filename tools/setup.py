@@ -1,0 +1,72 @@
+"""Makes .venv: pinned packages from requirements.lock, and a torch. Standard library only; safe to run again.
+
+torch is taken from the calling Python if it is there and new enough, so that a GPU machine keeps its CUDA build;
+else the pinned version is installed (from `TORCH_INDEX` if that is set).
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "longca-setup"
+LOCK = ROOT / "requirements.lock"
+OLDEST_TORCH = (2, 11)
+PINNED_TORCH = "torch==2.13.0"
+
+
+def main() -> None:
+    if sys.version_info < (3, 11):
+        sys.exit(f"Python {sys.version.split()[0]} is too old: longca needs 3.11 or newer. Run `make PYTHON=python3.12 …`")
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in (LOCK, ROOT / "pyproject.toml", Path(__file__)))).hexdigest()
+    if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
+        return
+    torch_site = find_torch()
+    say(f"Making .venv with Python {sys.version.split()[0]}")
+    venv.EnvBuilder(with_pip=True, clear=False, symlinks=True).create(VENV)
+    site = next((VENV / "lib").glob("python3.*")) / "site-packages"
+    if torch_site is not None:
+        say(f"Using the torch of {sys.executable}")
+        (site / "torch_of_the_machine.pth").write_text(f"{torch_site}\n")  # comes after .venv's own packages
+    say("Installing pinned packages")
+    pip("install", "--require-hashes", "-r", str(LOCK))
+    if torch_site is None and not torch_in(str(PYTHON)):
+        say(f"Installing {PINNED_TORCH}")
+        index = os.environ.get("TORCH_INDEX")
+        pip("install", PINNED_TORCH, *(["--index-url", index] if index else []))
+    pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    STAMP.write_text(wanted)
+
+
+def find_torch() -> str | None:
+    """The site-packages folder of the calling Python's torch, if that is new enough and can be imported."""
+    return torch_in(sys.executable)
+
+
+def torch_in(python: str) -> str | None:
+    code = "import pathlib, torch; print(torch.__version__); print(pathlib.Path(torch.__file__).parent.parent)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd="/", check=False)
+    if done.returncode:
+        return None
+    version, site = done.stdout.splitlines()[-2:]
+    found = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    return site if found >= OLDEST_TORCH else None
+
+
+def pip(*arguments: str) -> None:
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
+    if subprocess.run(command, check=False).returncode:
+        sys.exit(f"Setting up failed in: {' '.join(command[2:])}. Mend what pip says above and run make again")
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

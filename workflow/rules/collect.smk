@@ -1,0 +1,19 @@
+# Gathers the records of all shards into one table.
+rule collect:
+    input:
+        shard_files("kernel"),
+        shard_files("cp"),
+    output:
+        multiext(str(RESULTS / "records"), ".parquet", ".csv", ".json"),
+    log:
+        RESULTS / "logs/collect.log",
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        results=CONFIG.results,
+        code=source_digest("core", "store"),
+    resources:
+        mem_mb=4000,
+        runtime=10,
+    shell:
+        "{params.longca} export {params.study:q} --results {params.results:q} > {log:q} 2>&1"

@@ -1,0 +1,23 @@
+# What all stages share: the study, its shards, and the command.
+import sys
+
+from longca.bench.plan import shards
+from longca.core.config import load_config
+from longca.core.source import source_digest
+from longca.core.study import load_study, study_path
+
+CONFIG = load_config({key: config[key] for key in config})
+STUDY_FILE = study_path(CONFIG.study)
+STUDY = load_study(CONFIG.study)
+RESULTS = CONFIG.results / STUDY.name
+SHARDS = {shard.name: shard for shard in shards(STUDY.cells(), CONFIG.shard_minutes)}
+LONGCA = f"{sys.executable} -m longca"
+
+
+# a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must
+def shard_files(kind):
+    return [RESULTS / "shards" / f"{name}.done" for name, shard in SHARDS.items() if shard.kind == kind]
+
+
+def shard_minutes(wildcards, attempt):
+    return int(SHARDS[wildcards.shard].minutes * 2 * attempt) + 10

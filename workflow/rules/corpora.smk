@@ -1,0 +1,17 @@
+# Draws the documents of every mask that has some.
+rule corpora:
+    input:
+        STUDY_FILE,
+    output:
+        RESULTS / "corpora.json",
+    log:
+        RESULTS / "logs/corpora.log",
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        code=source_digest("core", "data"),
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    shell:
+        "{params.longca} data sample {params.study:q} --out {output:q} > {log:q} 2>&1"

@@ -1,0 +1,27 @@
+# Measures context parallelism: one process a rank, all on one node.
+rule cp:
+    input:
+        STUDY_FILE,
+        rules.masks.output,
+    output:
+        touch(RESULTS / "shards/{shard}.done"),
+    log:
+        RESULTS / "logs/{shard}.log",
+    wildcard_constraints:
+        shard="cp-.+",
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        results=CONFIG.results,
+        device=CONFIG.device,
+        progress=CONFIG.progress,
+        code=source_digest("core", "data", "masks", "kernels", "cp", "bench"),
+    threads: workflow.cores or 8
+    resources:
+        device=1,
+        gpu=lambda wildcards: SHARDS[wildcards.shard].world,
+        mem_mb=lambda wildcards: 32000 * SHARDS[wildcards.shard].world,
+        runtime=shard_minutes,
+    shell:
+        "{params.longca} run {params.study:q} --shard {wildcards.shard} --results {params.results:q}"
+        " --device {params.device} --progress {params.progress} 2>&1 | tee {log:q}"

@@ -1,0 +1,18 @@
+# Builds every mask once: its digest is what the measuring jobs must meet.
+rule masks:
+    input:
+        STUDY_FILE,
+        rules.corpora.output,
+    output:
+        RESULTS / "masks.json",
+    log:
+        RESULTS / "logs/masks.log",
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        code=source_digest("core", "data", "masks"),
+    resources:
+        mem_mb=8000,
+        runtime=30,
+    shell:
+        "{params.longca} data masks {params.study:q} --out {output:q} > {log:q} 2>&1"

@@ -1,0 +1,18 @@
+# Draws the page.
+rule report:
+    input:
+        rules.collect.output,
+    output:
+        RESULTS / "report.html",
+    log:
+        RESULTS / "logs/report.log",
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        results=CONFIG.results,
+        code=source_digest("core", "store", "report"),
+    resources:
+        mem_mb=4000,
+        runtime=10,
+    shell:
+        "{params.longca} report {params.study:q} --results {params.results:q} > {log:q} 2>&1"
