@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Frozen(BaseModel):
-    """A value: no unknown keys, no change after construction. In JSON, NaN and infinities are strings and come back as numbers."""
+    """A value: no unknown keys, no change after construction. NaN and infinities survive JSON, as strings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 

@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, make_record, monkeypatch):
     store = CellStore(tmp_path / "file")
     with pytest.raises(UserError, match="Cannot write"):
         store.write(make_record())
-    with pytest.raises(UserError, match="Cannot write .* Give another folder"), store.lock():
+    with pytest.raises(UserError, match=r"Cannot write .* Give another folder"), store.lock():
         pass
 
     def read_only(self: Path, **_: object) -> None:
