@@ -129,7 +129,7 @@ def _expand(grid: Grid, where: str) -> list[Cell]:
                 kind=grid.kind, kernel=kernel, strategy=strategy, world=world, mask=pattern.name, mask_params=params,
                 corpus=_corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None, seqlen=seqlen,
                 num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
-                direction=direction, seed=seed if pattern.stochastic or pattern.uses_documents else 0)
+                direction=direction, seed=seed if pattern.draws(pattern.Params(**params)) else 0)
             try:
                 pattern.check(seqlen, pattern.Params(**params))
                 cells.append(Cell(**fields))

@@ -18,6 +18,12 @@ def as_bands(rows: object) -> np.ndarray:
     return normal(array)
 
 
+def make(q0: object, q1: object, k0: object, k1: object, lo: object = -INF, hi: object = INF) -> np.ndarray:
+    """Bands from their columns, each a number or an array of n (broadcast), in normal form."""
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi)))
+    return normal(np.stack(columns, axis=1))
+
+
 def normal(bands: np.ndarray) -> np.ndarray:
     """The same pairs in normal form: no empty band, rectangles tight, offsets that do not bind ±INF, sorted."""
     b = np.array(bands, dtype=np.int64).reshape(-1, 6)

@@ -39,9 +39,7 @@ def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int =
         documents = _documents(documents, seqlen, corpus or "pile", seed, values)
     rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
     mask = pattern.build(Draw(seqlen, documents if pattern.uses_documents else None, num_kv_heads, rng), values)
-    mask.name = name
-    mask.params = {**values.model_dump(), **({"documents": documents} if pattern.uses_documents else {}), **mask.params}
-    return mask
+    return mask.named(name, {**values.model_dump(), **({"documents": documents} if pattern.uses_documents else {})})
 
 
 def cell_mask(cell: Cell) -> Mask:

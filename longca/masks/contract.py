@@ -1,6 +1,7 @@
 """What a mask pattern must say. One file in `patterns/` is one pattern."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,18 +20,28 @@ class Draw:
     num_kv_heads: int
     rng: np.random.Generator  # seeded from the seed and the pattern's name
 
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """Document n is tokens bounds[n]..bounds[n + 1]; int64, one more than there are documents."""
+        assert self.documents is not None, "only a pattern with `uses_documents` has documents"
+        return np.concatenate([[0], np.cumsum(self.documents)])
+
+    def mask(self, *bands: np.ndarray, **drawn: object) -> Mask:
+        """The mask of these disjoint bands (several (n, 6) arrays), the same for all heads; `drawn` goes to `Mask.params`."""
+        return Mask(self.seqlen, self.seqlen, (np.concatenate(bands),), params=drawn)
+
 
 class Pattern(Plugin):
     """A family of masks with parameters.
 
-    `params` given to `build` are an instance of the pattern's own `Params`.
+    `params` given to `check`, `draws` and `build` are an instance of the pattern's own `Params`.
     """
 
     family: ClassVar[Literal["regular", "heterogeneous", "dynamic"]]
     number: ClassVar[int | None] = None  # in the study's list of 14
     definition: ClassVar[str]  # visible iff …
     uses_documents: ClassVar[bool] = False
-    stochastic: ClassVar[bool] = False  # does the seed change it? (documents do)
+    stochastic: ClassVar[bool] = False  # does it draw anything itself, beside its documents?
 
     class Params(Frozen):
         """Parameters with their defaults."""
@@ -38,6 +49,10 @@ class Pattern(Plugin):
     def resolve(self, params: dict[str, Any]) -> dict[str, Any]:
         """All parameters, defaults filled in and types settled. Raises UserError for a key or value it cannot have."""
         return parse(self.Params, params, f"Mask '{self.name}'").model_dump()
+
+    def draws(self, params: Any) -> bool:
+        """Does the seed change the mask?"""
+        return self.stochastic or self.uses_documents
 
     def check(self, seqlen: int, params: Any) -> None:
         """Raises ValueError where this length and these parameters do not go together."""

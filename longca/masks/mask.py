@@ -1,8 +1,9 @@
 """The mask: disjoint bands for all heads, or one set of them for each KV-head group."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,19 +33,24 @@ class Mask:
         if (grid is None) == (not groups):
             raise ValueError("a mask is made of bands or of a block grid: give one of the two")
         self.seqlen_q, self.seqlen_k, self.grid, self.name = seqlen_q, seqlen_k, grid, name
-        self.params: Mapping[str, object] = dict(params or {})
+        self._params = dict(params or {})
         self._groups = tuple(band.normal(group) for group in groups)
+        for bands in self._groups:
+            bands.setflags(write=False)  # area, traits and digest are kept once derived
+
+    @property
+    def params(self) -> Mapping[str, object]:
+        """What was given and drawn. Read only."""
+        return MappingProxyType(self._params)
 
     @property
     def num_groups(self) -> int:
         return self.grid.num_groups if self.grid is not None else len(self._groups)
 
-    @cached_property
-    def groups(self) -> tuple[np.ndarray, ...]:
-        """Bands of each head group, in normal form."""
-        if self.grid is None:
-            return self._groups
-        return tuple(band.normal(self.grid.bands(group)) for group in range(self.grid.num_groups))
+    @property
+    def groups(self) -> Sequence[np.ndarray]:
+        """Bands of each head group, in normal form. Those of a block grid are made at each look, since there can be many."""
+        return self._groups if self.grid is None else _GridBands(self.grid)
 
     @property
     def bands(self) -> np.ndarray:
@@ -65,8 +71,8 @@ class Mask:
 
     @property
     def density(self) -> float:
-        """Share of all pairs that is visible."""
-        return self.area / (self.num_groups * self.seqlen_q * self.seqlen_k)
+        """Share of all pairs that is visible; 0 if there are none."""
+        return self.area / max(self.num_groups * self.seqlen_q * self.seqlen_k, 1)
 
     def dense(self) -> np.ndarray:
         """Bool (Sq, Sk), or (G, Sq, Sk) where head groups differ. O(S²): small lengths only."""
@@ -75,32 +81,44 @@ class Mask:
 
     def cut(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
         """The part inside rows × cols, in the same absolute coordinates."""
-        return self._map(lambda bands: band.cut(bands, rows, cols))
+        if self.grid is None:
+            return self._map(lambda bands: band.cut(bands, rows, cols))
+        (q0, q1), (k0, k1) = _inside(rows, self.seqlen_q), _inside(cols, self.seqlen_k)
+        return self._of_grid(self.grid.crop((q0, q1), (k0, k1)).place(q0, k0, self.seqlen_q, self.seqlen_k))
 
     def shift(self, dq: int, dk: int) -> "Mask":
         """Queries moved by dq and keys by dk; what leaves the Sq × Sk rectangle is dropped."""
-        inside = (0, self.seqlen_q), (0, self.seqlen_k)
-        return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
+        if self.grid is None:
+            inside = (0, self.seqlen_q), (0, self.seqlen_k)
+            return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
+        (q0, q1), (k0, k1) = (_inside((-move, length - move), length) for move, length in ((dq, self.seqlen_q), (dk, self.seqlen_k)))
+        return self._of_grid(self.grid.crop((q0, q1), (k0, k1)).place(max(dq, 0), max(dk, 0), self.seqlen_q, self.seqlen_k))
 
     def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
         """The part inside rows × cols as a mask of its own, in local coordinates."""
-        return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]),
-                         rows[1] - rows[0], cols[1] - cols[0])
+        seqlens = rows[1] - rows[0], cols[1] - cols[0]
+        if self.grid is not None:
+            return self._of_grid(self.grid.crop(rows, cols), *seqlens)
+        return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]), *seqlens)
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> "Mask":
         """What queries q_rank, q_rank + world, … see of keys k_rank, k_rank + world, …, in local coordinates."""
-        return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world),
-                         len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world)))
+        seqlens = len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world))
+        if self.grid is not None:
+            return self._of_grid(self.grid.stripe(q_rank, k_rank, world), *seqlens)
+        return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world), *seqlens)
 
     def select_groups(self, first: int, last: int) -> "Mask":
         """Head groups first..last only; a mask that all heads share stays as it is."""
         if self.num_groups == 1:
             return self
         if self.grid is not None:
-            part = slice(first, last)
-            grid = BlockGrid(self.grid.visible[part], self.grid.q_bounds[part], self.grid.k_bounds[part])
-            return Mask(self.seqlen_q, self.seqlen_k, grid=grid, params=self.params, name=self.name)
-        return Mask(self.seqlen_q, self.seqlen_k, self.groups[first:last], params=self.params, name=self.name)
+            return self._of_grid(self.grid.select(first, last))
+        return Mask(self.seqlen_q, self.seqlen_k, self._groups[first:last], params=self.params, name=self.name)
+
+    def named(self, name: str, params: Mapping[str, object]) -> "Mask":
+        """The same mask under a name, with further parameters; its own stand above them."""
+        return Mask(self.seqlen_q, self.seqlen_k, self._groups, grid=self.grid, params={**params, **self.params}, name=name)
 
     @cached_property
     def traits(self) -> "Traits":
@@ -111,11 +129,13 @@ class Mask:
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that name the visible set: equal bands, equal digest, on every machine."""
+        """16 hexadecimal digits: equal bands or equal grids, equal digest, on every machine."""
         content = hashlib.sha256(f"{self.seqlen_q},{self.seqlen_k},{self.num_groups}".encode())
         if self.grid is not None:
-            for part in (self.grid.q_bounds, self.grid.k_bounds, np.packbits(self.grid.visible)):
-                content.update(np.ascontiguousarray(part).tobytes())
+            content.update(f"blocks {self.grid.visible.shape}".encode())
+            for bounds in (self.grid.q_bounds, self.grid.k_bounds):
+                content.update(np.ascontiguousarray(bounds, dtype="<i8").tobytes())
+            content.update(np.packbits(self.grid.visible).tobytes())
         for group in self._groups:
             content.update(len(group).to_bytes(8, "little"))
             content.update(np.ascontiguousarray(group, dtype="<i8").tobytes())
@@ -132,8 +152,32 @@ class Mask:
 
     def _map(self, change: Callable[[np.ndarray], np.ndarray], seqlen_q: int | None = None, seqlen_k: int | None = None) -> "Mask":
         return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
-                    tuple(change(group) for group in self.groups), params=self.params, name=self.name)
+                    tuple(change(group) for group in self._groups), params=self.params, name=self.name)
+
+    def _of_grid(self, grid: BlockGrid, seqlen_q: int | None = None, seqlen_k: int | None = None) -> "Mask":
+        return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
+                    grid=grid, params=self.params, name=self.name)
 
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""
         return f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density {self.density:.4f}{groups}>"
+
+
+class _GridBands(Sequence[np.ndarray]):
+    """The bands of a block grid's groups, each made when it is looked at."""
+
+    def __init__(self, grid: BlockGrid) -> None:
+        self._grid = grid
+
+    def __len__(self) -> int:
+        return self._grid.num_groups
+
+    def __getitem__(self, group):  # an index or a slice, as any sequence takes
+        if isinstance(group, slice):
+            return tuple(self[number] for number in range(len(self))[group])
+        return self._grid.bands(range(len(self))[group])
+
+
+def _inside(part: tuple[int, int], length: int) -> tuple[int, int]:
+    """The part of [0, length) that is in the half-open range, empty at one end if none is."""
+    return min(max(part[0], 0), length), max(min(max(part[1], 0), length), min(max(part[0], 0), length))

@@ -2,7 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from longca.masks.band import HI, K1, Q0
+from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
+from longca.masks.runs import all_rows_see, most_col_runs, most_row_runs
+from longca.masks.segments import diagonal_segments
 
 
 @dataclass(frozen=True)
@@ -29,4 +35,43 @@ class Traits:
 
 
 def derive(mask: Mask) -> Traits:
-    raise NotImplementedError
+    """What holds in every head group, from areas and coverage: the same however the mask is cut into bands."""
+    num_bands, empty_rows, row_runs, col_runs = _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
+    square = mask.seqlen_q == mask.seqlen_k
+    segments = diagonal_segments(mask)
+    triangle = mask.num_groups * mask.seqlen_q * (mask.seqlen_q + 1) // 2
+    return Traits(
+        seqlen_q=mask.seqlen_q,
+        seqlen_k=mask.seqlen_k,
+        num_groups=mask.num_groups,
+        num_bands=num_bands,
+        full=mask.area == mask.num_groups * mask.seqlen_q * mask.seqlen_k,
+        causal=square and mask.area == triangle and not _looks_ahead(mask),
+        num_segments=len(segments.bounds) - 1 if segments else 0,
+        window=segments.window if segments else None,
+        block_size=mask.grid.block_size if mask.grid is not None else None,
+        is_block_grid=mask.grid is not None,
+        empty_rows=empty_rows,
+        max_row_intervals=row_runs,
+        max_col_intervals=col_runs,
+    )
+
+
+def _looks_ahead(mask: Mask) -> bool:
+    """Does some query see a key behind it? The farthest key of a band in normal form is at its upper offset."""
+    return any((np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]) > 0).any() for bands in mask.groups)
+
+
+def _band_runs(mask: Mask) -> tuple[int, bool, int, int]:
+    """(bands, some row is empty, most runs in a row, most in a column) over all groups."""
+    groups = mask.groups
+    return (sum(len(bands) for bands in groups), any(not all_rows_see(bands, mask.seqlen_q) for bands in groups),
+            max(most_row_runs(bands) for bands in groups), max(most_col_runs(bands) for bands in groups))
+
+
+def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
+    """As `_band_runs`, without making the bands."""
+    rows = [grid.row_runs(group) for group in range(grid.num_groups)]
+    cols = [grid.col_runs(group) for group in range(grid.num_groups)]
+    return (sum(int(runs.sum()) for runs in rows), any(bool((runs == 0).any()) for runs in rows),
+            max(int(runs.max(initial=0)) for runs in rows), max(int(runs.max(initial=0)) for runs in cols))

@@ -1,0 +1,45 @@
+"""Which k-blocks each q-block keeps: the same on every machine, since scores are whole numbers and none are equal."""
+
+import math
+
+import numpy as np
+
+HEAD_DIM = 128  # of the q and k that "qk" scores stand for
+STEPS = 4096  # of one unit of q and k: products of rounded values are exact in float64, in whatever order they are added
+
+
+def random_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: float) -> np.ndarray:
+    """Bool (num_q, num_k): every choice of ⌊density · num_k⌋ blocks (at least 1) of a row is equally likely."""
+    scores = rng.integers(0, 1 << 32, size=(num_q, num_k), dtype=np.uint32)
+    scores &= np.uint32(0xFFFFFFFF << _bits(num_k) & 0xFFFFFFFF)  # the column in the low bits, so that none are equal
+    scores |= np.arange(num_k, dtype=np.uint32)
+    return _largest(scores, density)
+
+
+def qk_blocks(rng: np.random.Generator, num_q: int, num_k: int, density: float) -> np.ndarray:
+    """Bool (num_q, num_k): the ⌊density · num_k⌋ blocks (at least 1) of a row whose mean key is most like its mean query.
+
+    q and k are independent standard normal; the mean of a block of them is normal too and is drawn as such, scaled to
+    unit variance, which changes no order. Scores then have the rank of the head dim, so that rows favour the same
+    k-blocks, as they do not with random scores.
+    """
+    q, k = (np.rint(rng.standard_normal((num, HEAD_DIM)) * STEPS) for num in (num_q, num_k))
+    scores = (q @ k.T).astype(np.int64)
+    scores <<= _bits(num_k)
+    scores |= np.arange(num_k)
+    return _largest(scores, density)
+
+
+def num_kept(num_blocks: int, density: float) -> int:
+    """Blocks of a row of `num_blocks` that are kept; at least 1."""
+    return max(1, math.floor(density * num_blocks + 1e-9))  # 0.29 · 100 is 28.999…
+
+
+def _largest(scores: np.ndarray, density: float) -> np.ndarray:
+    """Which scores (no two of a row equal) are among their row's largest."""
+    behind = scores.shape[1] - num_kept(scores.shape[1], density)
+    return scores >= np.partition(scores, behind, axis=1)[:, behind, None]
+
+
+def _bits(num_columns: int) -> int:
+    return (num_columns - 1).bit_length()

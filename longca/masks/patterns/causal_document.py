@@ -1,0 +1,24 @@
+"""Packed documents, each with causal attention."""
+
+from typing import Any
+
+from longca.core.schema import Frozen
+from longca.masks import band
+from longca.masks.contract import Draw, Pattern
+from longca.masks.mask import Mask
+
+
+class CausalDocument(Pattern):
+    label = "Causal document"
+    family = "regular"
+    number = 4
+    definition = "same document and j ≤ i"
+    uses_documents = True
+
+    class Params(Frozen):
+        paper_compat: bool = False
+        """documents from the paper's own sampler"""
+
+    def build(self, draw: Draw, params: Any) -> Mask:
+        start, end = draw.bounds[:-1], draw.bounds[1:]
+        return draw.mask(band.make(start, end, start, end, hi=0))

@@ -1,0 +1,25 @@
+"""Attention to the last tokens."""
+
+from pydantic import Field
+
+from longca.core.schema import Frozen
+from longca.masks import band
+from longca.masks.contract import Draw, Pattern
+from longca.masks.mask import Mask
+
+
+class CausalSlidingWindow(Pattern):
+    label = "Causal sliding window"
+    family = "regular"
+    number = 6
+    definition = "0 ≤ i − j ≤ window"
+
+    class Params(Frozen):
+        window: int = Field(1024, ge=0)
+        """keys visible before the token's own"""
+
+    def build(self, draw: Draw, params: Params) -> Mask:
+        """No `paper_compat`: the released code counts and runs this very mask (but for one kernel that it gives an
+        empty mask where the window is as long as the sequence, which is nothing to repeat).
+        """
+        return draw.mask(band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0))

@@ -1,0 +1,104 @@
+"""Masks that are squares along the diagonal under one window: what kernels for packed documents take."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.masks import band
+from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
+from longca.masks.ragged import spread
+
+if TYPE_CHECKING:
+    from longca.masks.mask import Mask
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Token i of segment n sees token j iff j is in that segment and -left <= j - i <= right."""
+
+    bounds: np.ndarray  # int64 (n + 1): segment n is tokens bounds[n]..bounds[n + 1]
+    window: tuple[int, int]  # (left, right), FlashAttention's convention: -1 for no bound
+
+
+def diagonal_segments(mask: "Mask") -> Segments | None:
+    """The fewest segments that are this mask, in every head group; None if there are none.
+
+    A bound that binds in no segment is given as -1. O(bands · log bands), however the mask is cut into bands.
+    """
+    if mask.seqlen_q != mask.seqlen_k:
+        return None
+    if mask.grid is not None and any((mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)):
+        return None  # a row of a segment is one run: this spares most grids the making of bands
+    found = None
+    for bands in mask.groups:
+        segments = _segments(bands, mask.seqlen_q)
+        if segments is None or (found is not None and not _same(found, segments)):
+            return None
+        found = segments
+    return found
+
+
+def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
+    if len(bands) == 0:
+        return None
+    bounds = _finest(bands, seqlen)
+    length = np.diff(bounds)
+    if seqlen > 1 and len(length) == seqlen:  # each token sees itself alone: one segment does for all
+        return Segments(np.array([0, seqlen]), (0, 0)) if band.areas(bands).sum() == seqlen else None
+    bands = _split_diagonals(bands, bounds)
+    owner = np.searchsorted(bounds, bands[:, Q0], side="right") - 1
+    area, lowest, highest = np.zeros(len(length), dtype=np.int64), np.full(len(length), INF), np.full(len(length), -INF)
+    np.add.at(area, owner, band.areas(bands))
+    np.minimum.at(lowest, owner, np.maximum(bands[:, LO], bands[:, K0] - (bands[:, Q1] - 1)))
+    np.maximum.at(highest, owner, np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]))
+    left, right = _shared_bound(-lowest, length), _shared_bound(highest, length)
+    if left is None or right is None:
+        return None
+    start, end = bounds[:-1], bounds[1:]
+    lo, hi = (-INF if left < 0 else -left), (INF if right < 0 else right)
+    whole = band.areas(np.stack(np.broadcast_arrays(start, end, start, end, lo, hi), axis=1))
+    return Segments(bounds, (left, right)) if (area == whole).all() else None
+
+
+def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
+    """Bounds of the smallest diagonal squares that hold all pairs: a bound t has no pair with one token on each side.
+
+    The bounds that the upper (j > i) or the lower part of one band rules out are one run each.
+    """
+    q0, q1, k0, k1, lo, hi = bands.T
+    last = np.minimum(q1, k1 - 1) - 1  # last row with a key above the diagonal, if any bound binds no more
+    upper = np.stack([q0 + 1, np.where(hi > 0, np.minimum(k1, last + hi + 1), 0)])
+    first = np.maximum(q0, k0 + 1)
+    lower = np.stack([np.maximum(k0, first + lo) + 1, np.where(lo < 0, q1, 0)])
+    begin, behind = np.concatenate([upper, lower], axis=1)
+    some = begin < behind
+    change = np.zeros(seqlen + 2, dtype=np.int64)
+    np.add.at(change, begin[some], 1)
+    np.add.at(change, behind[some], -1)
+    return np.flatnonzero(np.cumsum(change[:seqlen + 1]) == 0)
+
+
+def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """The same pairs, each band in one segment: only a band that is no more than a diagonal can lie in several."""
+    diagonal = (bands[:, LO] == 0) & (bands[:, HI] == 0)
+    begin, end = bands[diagonal, Q0], bands[diagonal, Q1]
+    owner, segment = spread(np.searchsorted(bounds, begin, side="right") - 1, np.searchsorted(bounds, end))
+    begin, end = np.maximum(begin[owner], bounds[segment]), np.minimum(end[owner], bounds[segment + 1])
+    return np.concatenate([bands[~diagonal], band.make(begin, end, begin, end, 0, 0)])
+
+
+def _shared_bound(reach: np.ndarray, length: np.ndarray) -> int | None:
+    """The bound under which each segment reaches as far as it does: -1 if none binds, None if they disagree."""
+    if (reach < 0).any():
+        return None
+    binding = reach < length - 1
+    if not binding.any():
+        return -1
+    bound = int(reach[binding][0])
+    agrees = (reach[binding] == bound).all() and (length[~binding] - 1 <= bound).all()
+    return bound if agrees else None
+
+
+def _same(one: Segments, other: Segments) -> bool:
+    return one.window == other.window and np.array_equal(one.bounds, other.bounds)
