@@ -34,13 +34,15 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Count a study's cells, name what is unsupported and why, and estimate its GPU hours. Runs nothing."""
-    from longca.bench.plan import predict, shards
+    from longca.bench.plan import shards
+    from longca.bench.predict import EFFICIENCY, Predictor
     from longca.store.hardware import load_hardware
 
     config, chosen, _ = open_study(study)
     wanted = selection(kernel, strategy, mask, direction, seqlen, world).apply(chosen.cells())
     hardware = load_hardware(gpu)
-    predictions = {cell.cell_id: predict(cell, "cuda") for cell in wanted}
+    predictor = Predictor("cuda")
+    predictions = {cell.cell_id: predictor.predict(cell) for cell in wanted}
     rows, reasons, total_hours = [], Counter[tuple[str, str]](), 0.0
     for method in dict.fromkeys((cell.kind, cell.method) for cell in wanted):
         of_method = [cell for cell in wanted if (cell.kind, cell.method) == method]

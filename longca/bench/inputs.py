@@ -1,0 +1,47 @@
+"""The tensors that a cell works on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import torch
+
+from longca.core.cell import Cell, Dtype
+
+DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Standard normal values. T tokens, H query heads, G KV heads, D head dim."""
+
+    q_THD: torch.Tensor
+    k_TGD: torch.Tensor
+    v_TGD: torch.Tensor
+    dout_THD: torch.Tensor
+
+
+def make_inputs(cell: Cell, device: torch.device) -> Inputs:
+    """The inputs of a cell, of the whole sequence.
+
+    The same for every kernel, strategy and direction of one mask, length, head count and dtype, so that their errors
+    compare. They are drawn on the device: equal on all devices of one type, different between CPU and GPU.
+    """
+    generator = torch.Generator(device).manual_seed(input_seed(cell))
+
+    def draw(num_heads: int) -> torch.Tensor:
+        return torch.randn(cell.seqlen, num_heads, cell.head_dim, generator=generator, device=device,
+                           dtype=DTYPES[cell.dtype])
+
+    return Inputs(q_THD=draw(cell.num_q_heads), k_TGD=draw(cell.num_kv_heads), v_TGD=draw(cell.num_kv_heads),
+                  dout_THD=draw(cell.num_q_heads))
+
+
+def input_seed(cell: Cell) -> int:
+    """Seed of the inputs, and of which part of them is checked: from what is measured, not from how."""
+    shared = {"mask": cell.mask, **cell.mask_key, "num_q_heads": cell.num_q_heads, "head_dim": cell.head_dim,
+              "dtype": cell.dtype}
+    digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).digest()
+    return int.from_bytes(digest[:6], "big")

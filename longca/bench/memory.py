@@ -1,0 +1,63 @@
+"""Memory of one call.
+
+GPU: from torch's allocator; what a library takes from the driver behind its back is not seen. CPU: from the kernel's account of the
+process: the high-water mark of its resident set is reset before the call and read after it. Memory that the C library still
+holds from earlier calls would be used again unseen, so it is given back first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from longca.core.record import Memory
+
+RESET_PEAK = "5"  # written to clear_refs: proc_pid_clear_refs(5)
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> Memory | None:
+    """Peak of one call on this rank; None where the system does not tell."""
+    gc.collect()
+    return _of_gpu(call, device) if device.type == "cuda" else _of_process(call, Path("/proc/self"))
+
+
+def _of_gpu(call: Callable[[], object], device: torch.device) -> Memory:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    del result
+    return Memory(peak_bytes=(peak - before,), absolute_peak_bytes=(peak,), source="cuda_allocator")
+
+
+def _of_process(call: Callable[[], object], proc: Path) -> Memory | None:
+    _trim_heap()
+    try:
+        (proc / "clear_refs").write_text(RESET_PEAK)
+        before = _status_bytes(proc, "VmRSS")
+        result = call()
+        peak = _status_bytes(proc, "VmHWM")
+    except OSError:
+        return None
+    del result
+    return Memory(peak_bytes=(max(peak - before, 0),), absolute_peak_bytes=(peak,), source="resident_set")
+
+
+def _status_bytes(proc: Path, field: str) -> int:
+    found = re.search(rf"^{field}:\s*(\d+) kB$", (proc / "status").read_text(), re.MULTILINE)
+    if found is None:
+        raise OSError(f"{proc}/status does not give {field}")
+    return int(found[1]) * 1024
+
+
+def _trim_heap() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library only
+    if trim is not None:
+        trim(0)

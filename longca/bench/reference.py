@@ -1,0 +1,81 @@
+"""Attention of one chunk of query rows by its definition, exact or as a kernel of a narrow dtype would compute it.
+
+Shapes: G head groups, R query heads per group, n rows of the chunk, C keys that the chunk sees, D head dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """`wide` is what sums are kept in; operands of the second matmuls and results are rounded to `narrow`, if given."""
+
+    wide: torch.dtype
+    narrow: torch.dtype | None = None
+
+    def round(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.narrow is None else x.to(self.narrow).to(self.wide)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Operands of one chunk, in the wide dtype; q comes with the scale multiplied in."""
+
+    q_GRnD: torch.Tensor
+    k_GCD: torch.Tensor
+    v_GCD: torch.Tensor
+    dout_GRnD: torch.Tensor | None
+    visible_nC: torch.Tensor
+    scale: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Results that belong to the chunk's rows; `dq` only with a backward."""
+
+    out_GRnD: torch.Tensor
+    lse_GRn: torch.Tensor
+    dq_GRnD: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What the chunk adds to the gradients of the keys it sees, and the size of what was subtracted to get it."""
+
+    dk_GCD: torch.Tensor
+    dv_GCD: torch.Tensor
+    dscores_norm: torch.Tensor  # ‖P∘dP‖, before Σ P∘dP is taken off it
+
+
+def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
+    """out, LSE and, given dout, the gradients. Rows that see no key: out 0, LSE −∞, dq 0."""
+    rounded = arithmetic.round
+    num_groups, ratio, num_rows, _ = chunk.q_GRnD.shape
+    shape = (num_groups, ratio, num_rows, chunk.k_GCD.shape[1])
+
+    q = chunk.q_GRnD.flatten(1, 2)
+    p = (q @ chunk.k_GCD.mT).view(shape)  # scores, then in place exp(score − max), then probabilities
+    p.masked_fill_(~chunk.visible_nC, float("-inf"))
+    top = p.amax(-1, keepdim=True) if shape[-1] else p.new_full((*shape[:-1], 1), float("-inf"))
+    top = top.masked_fill(top == float("-inf"), 0)
+    p.sub_(top).exp_()
+    total = p.sum(-1, keepdim=True)
+    lse = (top + total.log()).squeeze(-1)
+    p.div_(total.masked_fill(total == 0, 1))
+    p = p.view(num_groups, ratio * num_rows, shape[-1])
+    out = rounded(rounded(p) @ chunk.v_GCD)
+    if chunk.dout_GRnD is None:
+        return Rows(out.view(chunk.q_GRnD.shape), lse), None
+
+    dout = chunk.dout_GRnD.flatten(1, 2)
+    dscores = (dout @ chunk.v_GCD.mT).mul_(p)
+    norm = torch.linalg.vector_norm(dscores)
+    delta = (dout * out).sum(-1, keepdim=True)
+    dscores = rounded(dscores.addcmul_(p, delta, value=-1))
+    dq = rounded(dscores @ chunk.k_GCD * chunk.scale)
+    rows = Rows(out.view(chunk.q_GRnD.shape), lse, dq.view(chunk.q_GRnD.shape))
+    return rows, Keys(dscores.mT @ q, rounded(p).mT @ dout, norm)

@@ -1,0 +1,62 @@
+"""Which part of the result the oracle checks: all of it if that is cheap, else what a budget of operations pays for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from longca.kernels.contract import Problem
+
+BUDGET_FLOPS = {"cpu": 8e9, "cuda": 2e13}  # of float64: below a second on two CPU cores, and on an H200
+ROWS_PER_PIECE = 64
+MIN_PIECES = 4
+
+
+@dataclass(frozen=True)
+class Scope:
+    """KV heads, with the query heads that share them, and ranges of query rows."""
+
+    kv_heads: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]  # half-open, ascending, apart
+    text: str  # for the record
+
+    @property
+    def num_rows(self) -> int:
+        return sum(last - first for first, last in self.rows)
+
+
+def whole(problem: Problem, kv_heads: tuple[int, ...] | None = None) -> Scope:
+    """All rows, of all KV heads or of those given."""
+    kv_heads = tuple(range(problem.num_kv_heads)) if kv_heads is None else tuple(kv_heads)
+    return Scope(kv_heads, ((0, problem.mask.seqlen_q),), _heads_text(problem, kv_heads) or "all")
+
+
+def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -> Scope:
+    """What the budget pays for: fewer KV heads first, then, of one KV head, fewer rows.
+
+    The part is drawn by `seed`. Rows are taken in pieces, the first and the last always, since mistakes live at edges.
+    The gradients of the keys stay exact with fewer rows: backward is linear in dout, which is zero outside the
+    pieces when the check runs (`Oracle.dout_THD`).
+    """
+    budget = BUDGET_FLOPS["cuda" if problem.device.type == "cuda" else "cpu"] if budget_flops is None else budget_flops
+    mask, rng = problem.mask, np.random.default_rng(seed)
+    matmul_flops = 2 * mask.area / mask.num_groups * problem.head_dim * problem.num_q_heads / problem.num_kv_heads
+    flops_per_head = matmul_flops * (7 if problem.needs_backward else 2)
+    num_heads = min(max(int(budget // max(flops_per_head, 1)), 1), problem.num_kv_heads)
+    kv_heads = tuple(sorted(rng.choice(problem.num_kv_heads, num_heads, replace=False).tolist()))
+    num_pieces = -(-mask.seqlen_q // ROWS_PER_PIECE)
+    chosen = max(int(num_pieces * budget / max(flops_per_head, 1)), MIN_PIECES)
+    if chosen >= num_pieces:
+        return whole(problem, kv_heads)
+    pieces = np.concatenate([[0, num_pieces - 1], 1 + rng.choice(num_pieces - 2, chosen - 2, replace=False)])
+    rows = tuple((piece * ROWS_PER_PIECE, min((piece + 1) * ROWS_PER_PIECE, mask.seqlen_q)) for piece in sorted(pieces.tolist()))
+    scope = Scope(kv_heads, rows, "")
+    heads = _heads_text(problem, kv_heads) or "all heads"
+    return Scope(kv_heads, rows, f"{heads}; {scope.num_rows} of {mask.seqlen_q} query rows")
+
+
+def _heads_text(problem: Problem, kv_heads: tuple[int, ...]) -> str:
+    if len(kv_heads) == problem.num_kv_heads:
+        return ""
+    return f"KV head{'s' if len(kv_heads) > 1 else ''} {', '.join(map(str, kv_heads))} of {problem.num_kv_heads}"

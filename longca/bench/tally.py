@@ -1,0 +1,56 @@
+"""The tally: one tensor's squared errors, summed over chunks."""
+
+from __future__ import annotations
+
+import torch
+
+MULTIPLE = 3.0
+ROUNDING = 1 / 8  # of eps: a quarter of the largest error of one rounding
+SUMMING = 16.0
+EPS32 = torch.finfo(torch.float32).eps
+
+
+class Tally:
+    """Error of a result and of the emulation against the reference, relative to the reference's Frobenius norm.
+
+    `size_squared` is what was summed where that is more than the sum: its root is the size that float32's rounding
+    errors go by. Sums stay on the device until they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.size_squared: torch.Tensor | float = 0.0
+        self._error_squared: torch.Tensor | float = 0.0
+        self._emulation_squared: torch.Tensor | float = 0.0
+        self._norm_squared: torch.Tensor | float = 0.0
+        self._max_abs: torch.Tensor | None = None
+
+    def add(self, result: torch.Tensor, reference: torch.Tensor, emulation: torch.Tensor) -> None:
+        """Three tensors of one shape."""
+        if not reference.numel():
+            return
+        error = (result.double() - reference).abs_()
+        largest = error.amax()
+        self._max_abs = largest if self._max_abs is None else torch.maximum(self._max_abs, largest)
+        self._error_squared += error.square_().sum()
+        self._emulation_squared += (emulation.double() - reference).square_().sum()
+        self._norm_squared += reference.square().sum()
+
+    def relative(self) -> float:
+        return float(self._error_squared) ** 0.5 / self._denominator
+
+    def max_abs(self) -> float:
+        return 0.0 if self._max_abs is None else float(self._max_abs)
+
+    def budget(self, eps: float) -> float:
+        """The relative error allowed in a dtype of that eps: see `longca.bench.oracle`."""
+        emulation = float(self._emulation_squared) ** 0.5 / self._denominator
+        return MULTIPLE * emulation + ROUNDING * eps + SUMMING * EPS32 * self._size / self._denominator
+
+    @property
+    def _size(self) -> float:
+        return max(float(self._norm_squared), float(self.size_squared)) ** 0.5
+
+    @property
+    def _denominator(self) -> float:
+        """‖reference‖, but not less than what float32 can tell from nothing; 1 where there was nothing at all."""
+        return max(float(self._norm_squared) ** 0.5, self._size * EPS32) or 1.0

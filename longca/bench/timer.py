@@ -1,0 +1,132 @@
+"""The timer: raw samples of a call, in order.
+
+On a GPU, each sample is the time between two CUDA events around the call, on a cold L2. The flush before it does a second
+job: while the GPU is busy with it, the host enqueues the call, so that the sample holds no launch latency that the
+device would have hidden in a stream of work. Nothing but the call stands between the two events.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from longca.bench.nvml import open_gpu
+from longca.bench.telemetry import Telemetry
+from longca.core.record import Samples
+from longca.core.study import Measure
+
+MIN_SAMPLES = 3
+L2_FACTOR = 2  # of the L2's size is written by a flush: the replacement of lines is not strictly by age
+MAX_LEAD_MS = 2.0  # of flushing before a call; a call that blocks the host would otherwise ask for ever more
+
+
+class Stopwatch(Protocol):
+    """A way to time one call."""
+
+    name: str
+
+    def warm(self, call: Callable[[], object]) -> None:
+        """The call, untimed."""
+        ...
+
+    def time_ms(self, call: Callable[[], object]) -> float: ...
+
+
+class HostStopwatch:
+    """The monotonic clock."""
+
+    name = "monotonic"
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock_ns = clock_ns
+
+    def warm(self, call: Callable[[], object]) -> None:
+        call()
+
+    def time_ms(self, call: Callable[[], object]) -> float:
+        start = self._clock_ns()
+        call()
+        return (self._clock_ns() - start) / 1e6
+
+
+class CudaStopwatch:
+    """CUDA events on the current stream, after a flush of the L2."""
+
+    name = "cuda_event"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        size = L2_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+        self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
+        self._num_flushes = 1
+        self._flush()  # the first one loads its kernel
+        self._flush_ms = self._between_events(self._flush)
+
+    def warm(self, call: Callable[[], object]) -> None:
+        torch.cuda.synchronize(self._device)
+        start = time.perf_counter_ns()
+        call()
+        enqueue_ms = (time.perf_counter_ns() - start) / 1e6
+        torch.cuda.synchronize(self._device)
+        self._num_flushes = max(1, math.ceil(min(enqueue_ms, MAX_LEAD_MS) / self._flush_ms))
+
+    def time_ms(self, call: Callable[[], object]) -> float:
+        for _ in range(self._num_flushes):
+            self._flush()
+        return self._between_events(call)
+
+    def _flush(self) -> None:
+        self._buffer.zero_()
+
+    def _between_events(self, call: Callable[[], object]) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+def time_calls(call: Callable[[], object], measure: Measure, device: torch.device,
+               before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None) -> Samples:
+    """Times of this process's calls.
+
+    Args:
+        call: what is timed; its result is dropped.
+        before_each: run before every call, untimed (a barrier, say).
+        agree: for several ranks: turns this rank's wish to stop into the same answer on all of them. Asked once after
+            each warm-up call and each sample; without it each rank would stop where its own clock says.
+
+    Returns:
+        Samples of one rank: `measure.repeats` of them, or fewer, but at least three, where `measure.max_seconds` ran out.
+    """
+    stopwatch: Stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
+    with open_gpu(device) as gpu:
+        return collect(stopwatch, call, measure, Telemetry(gpu), before_each, agree)
+
+
+def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, telemetry: Telemetry,
+            before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None,
+            now: Callable[[], float] = time.monotonic) -> Samples:
+    """Warm-up, then samples, by that stopwatch; `now` in seconds decides when time has run out."""
+    before_each = before_each or (lambda: None)
+    agree = agree or (lambda wish: wish)
+    start, warmup = now(), 0
+    while warmup < measure.warmup:
+        before_each()
+        stopwatch.warm(call)
+        warmup += 1
+        if agree(now() - start > measure.max_seconds):
+            break
+    start, times_ms, out_of_time = now(), [], False
+    while len(times_ms) < measure.repeats and not out_of_time:
+        before_each()
+        times_ms.append(stopwatch.time_ms(call))
+        telemetry.read()
+        out_of_time = agree(len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds)
+    stopped = "repeats" if len(times_ms) == measure.repeats else "time"
+    return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped, **telemetry.fields())

@@ -1,0 +1,107 @@
+"""Attention written out: every score is stored. The row that any better kernel is measured against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+class Naive(Kernel):
+    label = "Naive"
+    family = "both"
+    paper_row = "Naive"
+    summary = "Unfused torch: matmul, float32 softmax, matmul; any mask, any device, O(S²) memory"
+    url = "https://docs.pytorch.org/docs/stable/generated/torch.matmul.html"
+    returns_lse = True
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        return None
+
+    def prepare(self, problem: Problem) -> NaivePrepared:
+        return NaivePrepared(problem)
+
+
+class NaivePrepared(Prepared):
+    """Layout (G, R, T, D): R query heads beside each other under their KV head; keys have R = 1.
+
+    Folding R into the rows lets one matmul per KV head serve its whole group, and sums dK and dV over it.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._hidden: torch.Tensor | None = None  # (mask groups, 1, Sq, Sk)
+        if not problem.mask.traits.full:
+            from longca.kernels.lowering.dense import dense_mask
+
+            hidden = ~dense_mask(problem.mask, problem.device)
+            self._hidden = hidden.reshape(problem.mask.num_groups, 1, *hidden.shape[-2:])
+            self.costs["metadata_bytes"] = hidden.numel()
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        num_tokens, num_heads, head_dim = x_THD.shape
+        groups = self.problem.num_kv_heads
+        return x_THD.transpose(0, 1).reshape(groups, num_heads // groups, num_tokens, head_dim).contiguous()
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(0, 1).transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.flatten(0, 1).transpose(0, 1)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        scores = self._scores(q, k)
+        lse = scores.logsumexp(-1)
+        probs = _probabilities(scores, lse).to(q.dtype)
+        out = _matmul(probs, v)
+        return Forward(out, lse, saved=(q, k, v, out, probs) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v, out, probs = forward.saved
+        return self._gradients(q, k, v, out, probs, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+
+        Args:
+            lse: (G, R, T) float32; −inf where a row sees no key at all.
+        """
+        probs = _probabilities(self._scores(q, k), lse).to(q.dtype)
+        return self._gradients(q, k, v, out, probs, dout)
+
+    def _scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """scale·q·k in float32, −inf where hidden: (G, R, Sq, Sk)."""
+        scores = _matmul(q, k.mT).float().mul_(self.problem.scale)
+        if self._hidden is not None:
+            groups = self._hidden.shape[0]
+            scores.view(groups, -1, *scores.shape[-2:]).masked_fill_(self._hidden, float("-inf"))
+        return scores
+
+    def _gradients(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, probs: torch.Tensor,
+                   dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        delta = (dout.float() * out.float()).sum(-1, keepdim=True)
+        dscores = (_matmul(dout, v.mT).float() - delta).mul_(probs).mul_(self.problem.scale).to(q.dtype)
+        return _matmul(dscores, k), _matmul_over_rows(dscores, q), _matmul_over_rows(probs, dout)
+
+
+def _matmul(x: torch.Tensor, of_keys: torch.Tensor) -> torch.Tensor:
+    """(G, R, n, m) @ (G, 1, m, p), all R at once."""
+    return (x.flatten(1, 2) @ of_keys.squeeze(1)).unflatten(1, x.shape[1:3])
+
+
+def _matmul_over_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(G, R, n, m)ᵀ @ (G, R, n, p), summed over R: (G, 1, m, p)."""
+    return (x.flatten(1, 2).mT @ y.flatten(1, 2)).unsqueeze(1)
+
+
+def _probabilities(scores: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    """exp(scores − lse), in place of the scores; 0 in rows without keys."""
+    finite = lse.masked_fill(lse == float("-inf"), 0.0)
+    return scores.sub_(finite.unsqueeze(-1)).exp_()

@@ -1,0 +1,112 @@
+"""torch's own scaled dot-product attention, given what it needs to take its fused path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+class Sdpa(Kernel):
+    label = "SDPA"
+    family = "both"
+    paper_row = "SDPA"
+    summary = "torch.nn.functional.scaled_dot_product_attention: no mask, is_causal, or a bool mask of S²"
+    url = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        return None
+
+    def prepare(self, problem: Problem) -> SdpaPrepared:
+        return SdpaPrepared(problem)
+
+
+class SdpaPrepared(Prepared):
+    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups lie along the batch."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        traits = problem.mask.traits
+        self._options: dict[str, Any] = {"is_causal": traits.causal and not traits.full, "scale": problem.scale}
+        self._empty_rows: torch.Tensor | None = None  # (mask groups, 1, Sq, 1)
+        self._num_copies = 1
+        if not (traits.full or traits.causal):
+            self._add_mask(problem)
+        elif problem.num_kv_heads < problem.num_q_heads:
+            self._options["enable_gqa"] = True
+        self._note_path(problem)
+
+    def _add_mask(self, problem: Problem) -> None:
+        from longca.kernels.lowering.dense import dense_mask
+
+        visible = dense_mask(problem.mask, problem.device)
+        visible = visible.reshape(problem.mask.num_groups, 1, *visible.shape[-2:])
+        if problem.mask.traits.empty_rows:
+            # a row without keys may come out as NaN, which spreads to all of dK: it sees one key, and is set to 0 after
+            self._empty_rows = ~visible.any(-1, keepdim=True)
+            visible[..., :1] |= self._empty_rows
+            self.notes.append("rows without keys are repaired inside the timed call")
+        self._options["attn_mask"] = visible
+        self.costs["metadata_bytes"] = visible.numel()
+        self._num_copies = problem.num_q_heads // problem.num_kv_heads
+        if self._num_copies > 1:
+            self.notes.append(f"KV heads copied {self._num_copies} times, untimed: torch takes a mask with GQA to its "
+                              "unfused path; their gradients are summed inside the timed call")
+
+    def _note_path(self, problem: Problem) -> None:
+        """Which of torch's implementations it will take."""
+        import torch
+        from torch.nn.attention import SDPBackend
+
+        heads = problem.num_q_heads if self._num_copies > 1 else problem.num_kv_heads
+        q, k = (torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim, dtype=problem.dtype,
+                            device=problem.device, requires_grad=problem.needs_backward)
+                for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q), (heads, problem.mask.seqlen_k)))
+        choice = torch._fused_sdp_choice(q, k, k, **self._options)
+        self.notes.append(f"torch's {SDPBackend(choice).name} path")
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        num_tokens, num_heads, head_dim = x_THD.shape
+        if num_heads < self.problem.num_q_heads and self._num_copies > 1:
+            x_THD = x_THD.repeat_interleave(self._num_copies, 1)
+        x = x_THD.transpose(0, 1).contiguous()
+        return x.view(self._batch, -1, num_tokens, head_dim)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(0, 1).transpose(0, 1)
+
+    @property
+    def _batch(self) -> int:
+        return self.problem.mask.num_groups
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        import torch
+
+        if not self.problem.needs_backward:
+            with torch.no_grad():
+                return Forward(self._attend(q, k, v))
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        out = self._attend(q, k, v)
+        return Forward(out.detach(), saved=(out, (q, k, v)))
+
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        import torch.nn.functional as F
+
+        out = F.scaled_dot_product_attention(q, k, v, **self._options)
+        return out if self._empty_rows is None else out.masked_fill(self._empty_rows, 0.0)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        out, leaves = forward.saved
+        dq, dk, dv = torch.autograd.grad(out, leaves, dout, retain_graph=True)
+        return dq, self._sum_copies(dk), self._sum_copies(dv)
+
+    def _sum_copies(self, grad: torch.Tensor) -> torch.Tensor:
+        return grad if self._num_copies == 1 else grad.unflatten(1, (-1, self._num_copies)).sum(2)

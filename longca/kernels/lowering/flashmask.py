@@ -1,0 +1,67 @@
+"""The column form of FlashMask: for each key, the queries that do not see it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from longca.kernels.lowering.intervals import col_intervals
+from longca.masks.mask import Mask
+
+
+@dataclass(frozen=True, eq=False)
+class FlashMaskColumns:
+    """Rows hidden from key j, by the number of columns; `causal` hides rows i < j besides.
+
+    causal, 1: i >= LTS. causal, 2: LTS <= i < LTE. Not causal, 2 (LTS, UTE): i >= LTS or i < UTE.
+    Not causal, 4 (LTS, LTE, UTS, UTE): LTS <= i < LTE or UTS <= i < UTE.
+    """
+
+    causal: bool
+    columns: np.ndarray  # int32 (G, Sk, 1 | 2 | 4)
+
+
+def flashmask_columns(mask: Mask) -> FlashMaskColumns:
+    """The form with the fewest columns that holds the mask.
+
+    Raises:
+        ValueError: some key is hidden from more runs of queries than the form can say.
+    """
+    seen = [col_intervals(mask, group) for group in range(mask.num_groups)]
+    key = np.arange(mask.seqlen_k)
+    if all(_below_diagonal(table, key, mask.seqlen_q) for table in seen):
+        hidden = [_gaps(table, np.minimum(key, mask.seqlen_q), mask.seqlen_q) for table in seen]
+        if max(gaps.shape[1] for gaps in hidden) <= 2:
+            columns = np.stack([_resized(gaps, 2, mask.seqlen_q) for gaps in hidden])
+            to_the_end = (columns[..., 1] == mask.seqlen_q).all()
+            return FlashMaskColumns(True, columns[..., :1] if to_the_end else columns)
+    if all(table.shape[1] <= 2 for table in seen):
+        columns = np.stack(seen)[..., ::-1]  # hidden from the end of its one run on, and before the start
+        return FlashMaskColumns(False, np.ascontiguousarray(columns))
+    hidden = [_gaps(table, np.zeros_like(key), mask.seqlen_q) for table in seen]
+    most = max(gaps.shape[1] for gaps in hidden) // 2
+    if most > 2:
+        raise ValueError(f"some key is hidden from {most} separate runs of queries; FlashMask can say 2")
+    columns = np.stack([_resized(gaps, 4, mask.seqlen_q) for gaps in hidden])
+    return FlashMaskColumns(False, np.ascontiguousarray(columns[..., [2, 3, 0, 1]]))  # the lower gap first
+
+
+def _below_diagonal(table: np.ndarray, key: np.ndarray, seqlen_q: int) -> bool:
+    """Does no query before the key see it?"""
+    return bool((table[:, 0] >= np.minimum(key, seqlen_q)).all())
+
+
+def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
+    """Runs of queries in [begin, Sq) that do not see each key: int32 (Sk, 2n), unused slots Sq, Sq and last."""
+    starts = np.column_stack([begin, table[:, 1::2]])
+    ends = np.column_stack([table[:, 0::2], np.full(len(table), seqlen_q)])
+    real = starts < ends
+    order = np.argsort(~real, axis=1, kind="stable")[:, :max(int(real.sum(axis=1).max()), 1)]
+    kept = np.take_along_axis(real, order, axis=1)
+    gaps = np.empty((len(table), 2 * order.shape[1]), dtype=np.int32)
+    gaps[:, 0::2] = np.where(kept, np.take_along_axis(starts, order, axis=1), seqlen_q)
+    gaps[:, 1::2] = np.where(kept, np.take_along_axis(ends, order, axis=1), seqlen_q)
+    return gaps
+
+
+def _resized(gaps: np.ndarray, width: int, seqlen_q: int) -> np.ndarray:
+    return np.pad(gaps, ((0, 0), (0, width - gaps.shape[1])), constant_values=seqlen_q)

@@ -1,0 +1,106 @@
+"""Tiles: which of a kernel's tiles are visible, apart where all of a tile is (full) and where a part is (partial)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from longca.kernels.lowering.grid_tiles import grid_tiles
+from longca.kernels.lowering.intervals import transposed
+from longca.kernels.lowering.ranges import Csr, Runs, expand
+from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas
+from longca.masks.mask import Mask
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Visible tiles of each line of tiles. The CSR forms are made when first asked for."""
+
+    num_lines: int  # tiles along the axis whose tiles own the lists
+    num_across: int  # tiles along the other axis
+    full_runs: Runs
+    partial_runs: Runs
+
+    @cached_property
+    def full(self) -> Csr:
+        """Tiles whose every element is visible."""
+        return self.full_runs.expand()
+
+    @cached_property
+    def partial(self) -> Csr:
+        """Tiles with visible and hidden elements: these need the element mask."""
+        return self.partial_runs.expand()
+
+
+def row_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bool = False) -> Tiles:
+    """For each tile of queries, its tiles of keys. O(bands · query tiles) for bands; exact also where several bands share a tile.
+
+    Args:
+        whole: a tile that sticks out of Sq × Sk is then partial at most; without it, what sticks out does not count.
+    """
+    if mask.grid is not None:
+        grid = mask.grid
+        full, partial = grid_tiles(grid.visible[group], grid.q_bounds[group], grid.k_bounds[group], tile_q, tile_k, whole)
+    else:
+        full, partial = _band_tiles(mask.groups[group], mask.seqlen_q, mask.seqlen_k, tile_q, tile_k, whole)
+    return Tiles(-(-mask.seqlen_q // tile_q), -(-mask.seqlen_k // tile_k), full, partial)
+
+
+def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bool = False) -> Tiles:
+    """For each tile of keys, its tiles of queries: the transpose of `row_tiles`."""
+    if mask.grid is not None:
+        grid = mask.grid
+        full, partial = grid_tiles(grid.visible[group].T, grid.k_bounds[group], grid.q_bounds[group], tile_k, tile_q, whole)
+    else:
+        full, partial = _band_tiles(transposed(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole)
+    return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
+
+
+def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int, whole: bool) -> tuple[Runs, Runs]:
+    """A line's visible area per tile is a sum of steps, one up and one down for each range that a band covers alike."""
+    num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1  # ranges of two lines never touch
+    line, first, behind, area = _covered(bands, tile_rows, tile_cols)
+    place = np.concatenate([line * stride + first, line * stride + behind])
+    order = np.argsort(place, kind="stable")
+    place, total = place[order], np.cumsum(np.concatenate([area, -area])[order])
+    last = np.flatnonzero(np.diff(place, append=-1))
+    start, end, total = place[last[:-1]], place[last[1:]], total[last[:-1]]
+    start, end, total = start[total > 0], end[total > 0], total[total > 0]
+
+    line = start // stride
+    height, width = np.full(len(start), tile_rows), np.full(len(start), tile_cols)
+    if not whole:
+        height = np.minimum(height, num_rows - line * tile_rows)
+        width = np.minimum(width, num_cols - (start - line * stride) * tile_cols)
+    full = total == height * width
+    joins = (start[1:] == end[:-1]) & (full[1:] == full[:-1])
+    opens, closes = np.append(True, ~joins)[:len(start)], np.append(~joins, True)[:len(start)]
+    line, start, end, full = line[opens], start[opens], end[closes], full[opens]
+    first, behind = start - line * stride, end - line * stride
+    return (Runs.of(line[full], first[full], behind[full], num_lines),
+            Runs.of(line[~full], first[~full], behind[~full], num_lines))
+
+
+def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(line, first, behind, area): in each of the tiles [first, behind) of that line, some band has this area."""
+    top = bands[:, Q0] // tile_rows
+    spans = -(-bands[:, Q1] // tile_rows) - top
+    line, b = expand(top, spans), np.repeat(bands, spans, axis=0)
+    row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
+    # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
+    left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
+    inner0, inner1 = np.maximum(b[:, K0], row1 - 1 + b[:, LO]), np.minimum(b[:, K1], row0 + 1 + b[:, HI])
+    first, behind = left // tile_cols, -(-right // tile_cols)
+    full0, full1 = -(-inner0 // tile_cols), inner1 // tile_cols
+    none = full0 >= full1
+    full0, full1 = np.where(none, behind, full0), np.where(none, behind, full1)
+
+    # beside those tiles, a few in which the band must be measured
+    piece = np.repeat(np.arange(len(b)), 2)
+    tile, lengths = np.stack([first, full1], axis=1).ravel(), np.stack([full0 - first, behind - full1], axis=1).ravel()
+    piece, tile = np.repeat(piece, lengths), expand(tile, lengths)
+    part = b[piece]
+    part[:, Q0], part[:, Q1] = row0[piece], row1[piece]
+    part[:, K0], part[:, K1] = np.maximum(part[:, K0], tile * tile_cols), np.minimum(part[:, K1], (tile + 1) * tile_cols)
+    return (np.concatenate([line, line[piece]]), np.concatenate([full0, tile]), np.concatenate([full1, tile + 1]),
+            np.concatenate([(row1 - row0) * tile_cols, areas(part)]))
