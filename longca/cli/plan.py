@@ -36,11 +36,10 @@ def command(
     """Count a study's cells, name what is unsupported and why, and estimate its GPU hours. Runs nothing."""
     from longca.bench.plan import shards
     from longca.bench.predict import EFFICIENCY, Predictor
-    from longca.store.hardware import load_hardware
 
     config, chosen, _ = open_study(study)
     wanted = selection(kernel, strategy, mask, direction, seqlen, world).apply(chosen.cells())
-    hardware = load_hardware(gpu)
+    peak_flops = _peak_flops(gpu)
     predictor = Predictor("cuda")
     predictions = {cell.cell_id: predictor.predict(cell) for cell in wanted}
     rows, reasons, total_hours = [], Counter[tuple[str, str]](), 0.0
@@ -50,7 +49,7 @@ def command(
         for cell in of_method:
             if predictions[cell.cell_id].unsupported:
                 reasons[method[1], predictions[cell.cell_id].unsupported] += 1
-        hours = sum(predictions[cell.cell_id].seconds(hardware.flops(cell.dtype), chosen.measure) * cell.world for cell in running) / 3600
+        hours = sum(predictions[cell.cell_id].seconds(peak_flops, chosen.measure) * cell.world for cell in running) / 3600
         total_hours += hours
         rows.append([method[1], method[0], len(of_method), len(of_method) - len(running), round(hours, 2)])
     pieces = shards(wanted, config.shard_minutes)
@@ -63,6 +62,16 @@ def command(
         print_table("Cells", ["cell_id", "cell", "unsupported because"],
                     [[cell.cell_id, cell.title, predictions[cell.cell_id].unsupported or ""] for cell in wanted])
     print_table(f"{chosen.name}: {len(wanted):,} cells, {len(pieces)} jobs, about {total_hours:.1f} GPU hours on {gpu}",
-                ["method", "kind", "cells", "unsupported", "GPU hours"], rows, caption=hardware.assumption)
+                ["method", "kind", "cells", "unsupported", "GPU hours"], rows, caption=f"Estimate: {EFFICIENCY:.0%} of the bf16 peak, all supported cells run, checks included.")
     if reasons:
         print_table("Unsupported", ["method", "why", "cells"], [[method, why, count] for (method, why), count in reasons.most_common()])
+
+
+def _peak_flops(gpu: str) -> float:
+    from longca.core.errors import unknown
+    from longca.store.hardware import load_hardware
+
+    known = {one.name: one.peak_tflops.value * 1e12 for one in load_hardware().gpus}
+    if gpu not in known:
+        raise unknown("GPU", gpu, known, todo="GPUs are listed in config/hardware.yaml")
+    return known[gpu]
