@@ -46,7 +46,7 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
     num_documents = sum(part.num_documents for part in bins)
     notes = [f"Lengths count tokens of '{tokenizer.name}'." if tokenizer else "Lengths count bytes of UTF-8."]
     if num_empty:
-        notes.append(f"{num_empty:,} empty texts are left out.")
+        notes.append(f"Empty texts left out: {num_empty:,}.")
     content = CorpusFile(
         label=name, description=f"Lengths of {num_documents:,} documents in {_files(len(paths))}.",
         source=", ".join(map(str, files[:3])) + (f" and {len(files) - 3:,} more" if len(files) > 3 else ""),
