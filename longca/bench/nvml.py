@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ def open_gpu(device: torch.device) -> Iterator[Gpu | None]:
     if device.type != "cuda":
         yield None
         return
+    import torch
+
     try:
         import pynvml
 

@@ -11,8 +11,10 @@ and this mask cost in this dtype, whatever the kernel. A result may be off by
 relative to the reference; the constants stand in `longca.bench.tally`. The multiple leaves room for other orders of summing, for
 scores rounded to the dtype (unfused attention does that) and for gradients added up in it. The small terms matter where the
 emulation happens to be exact: a row with one key, say. The last one goes by what was summed, not by the sum: dS is a
-difference, and where the differences of a row cancel, no kernel can have a small relative error. A mask that is off by one
-key in each row gives an error of about 1/sqrt(keys in a row): far above the budget at all lengths measured.
+difference, and where the differences of a row cancel, no kernel can have a small relative error.
+
+A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 that shows below some 15,000 keys a
+row; in longer rows one wrong key drowns in rounding, and the shorter lengths of the same mask must show it.
 """
 
 from __future__ import annotations

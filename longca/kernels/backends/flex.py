@@ -1,0 +1,112 @@
+"""FlexAttention: compiled, with its block mask built from bands before the call."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+class Flex(Kernel):
+    label = "FlexAttention"
+    family = "both"
+    paper_row = "FlexAttention"
+    summary = "torch.compile of flex_attention over a block mask of 128 that is built from bands"
+    url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
+    returns_lse = True
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.direction == "bwd" and device_type == "cpu":
+            return "torch has no FlexAttention backward on CPU"
+        return None
+
+    def prepare(self, problem: Problem) -> FlexPrepared:
+        return FlexPrepared(problem)
+
+
+class FlexPrepared(Prepared):
+    """Layout (1, heads, T, D). Compiled for this problem's shapes alone, on inputs of zeros."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+        from torch.nn.attention.flex_attention import flex_attention
+
+        from longca.kernels.lowering.flex import block_mask
+
+        self._with_lse = problem.device.type == "cuda"
+        start = time.perf_counter()
+        self._options: dict[str, Any] = {
+            "block_mask": block_mask(problem.mask, problem.device, problem.num_q_heads), "scale": problem.scale,
+            "enable_gqa": problem.num_kv_heads < problem.num_q_heads}
+        if self._with_lse:
+            from torch.nn.attention.flex_attention import AuxRequest
+
+            self._options["return_aux"] = AuxRequest(lse=True)
+        else:
+            self.notes.append("no LSE: compiled FlexAttention does not return it on CPU")
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
+        torch._dynamo.reset()  # what earlier problems compiled would turn this one's shapes into dynamic ones
+        self._attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+        start = time.perf_counter()
+        self._compile()
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _compile(self) -> None:
+        import torch
+
+        mask = self.problem.mask
+
+        def zeros(num_heads: int, num_tokens: int) -> torch.Tensor:
+            return torch.zeros(1, num_heads, num_tokens, self.problem.head_dim, dtype=self.problem.dtype, device=self.problem.device)
+
+        q, k = zeros(self.problem.num_q_heads, mask.seqlen_q), zeros(self.problem.num_kv_heads, mask.seqlen_k)
+        forward = self.forward(q, k, k.clone())
+        if self.problem.needs_backward:
+            self.backward(forward, q)
+        if self.problem.device.type == "cuda":
+            torch.cuda.synchronize(self.problem.device)
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.transpose(0, 1).contiguous().unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0).transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.squeeze(0).transpose(0, 1).float()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        import torch
+
+        if not self.problem.needs_backward:
+            with torch.no_grad():
+                return Forward(*self._results(q, k, v))
+        leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
+        out, lse = self._results(*leaves)
+        return Forward(out.detach(), None if lse is None else lse.detach(), saved=(out, leaves))
+
+    def _results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        result = self._attend(q, k, v, **self._options)
+        return (result[0], result[1].lse) if self._with_lse else (result, None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        out, leaves = forward.saved
+        return torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+
+def _num_bytes(block_mask: Any) -> int:
+    """Of the block mask's index tensors."""
+    import torch
+
+    return sum(part.numel() * part.element_size() for part in block_mask.as_tuple() if isinstance(part, torch.Tensor))
