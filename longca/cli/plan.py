@@ -63,7 +63,9 @@ def command(
                     [[cell.cell_id, cell.title, predictions[cell.cell_id].unsupported or ""] for cell in wanted])
     print_table(f"{chosen.name}: {len(wanted):,} cells, {len(pieces)} jobs, about {total_hours:.1f} GPU hours on {gpu}",
                 ["method", "kind", "cells", "unsupported", "GPU hours"], rows, caption=f"Estimate: {EFFICIENCY:.0%} of the bf16 peak, all supported cells run, checks included.")
-    if reasons:
+    if not reasons:
+        print("Every kernel and strategy of the study supports all of its masks.")
+    else:
         print_table("Unsupported", ["method", "why", "cells"], [[method, why, count] for (method, why), count in reasons.most_common()])
 
 
