@@ -1,0 +1,173 @@
+"""A group: the worker processes of all ranks of one method, asked and answered together."""
+
+import selectors
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from longca.bench.channel import Message
+from longca.bench.launch import Place, RankProcess, threads_per_rank
+from longca.bench.result import Result
+from longca.core.cell import Cell
+from longca.core.record import Failed, TimedOut
+from longca.core.study import Measure
+
+START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
+PING_SECONDS = 60.0
+GRACE_SECONDS = 10.0  # for the other ranks, once one has failed
+TICK_SECONDS = 0.25
+FAILURES = ("error", "oom")  # what may leave a process unfit
+
+
+class Late(Exception):
+    """Not all ranks answered in time."""
+
+
+class Lost(Exception):
+    """A rank's process has ended."""
+
+    def __init__(self, rank: RankProcess) -> None:
+        self.cause = rank.cause_of_death()
+        self.log = rank.tail()
+        super().__init__(self.cause if rank.place.world == 1 else f"rank {rank.place.rank}: {self.cause}")
+
+
+class Refused(Exception):
+    """A rank has no device."""
+
+
+class Group:
+    """`world` ranks on this machine.
+
+    Every wait ends: with an answer, with a rank's death or its time. After a death or a timeout all ranks are killed.
+    """
+
+    def __init__(self, world: int, device: str, log: Path, stopped: Callable[[], bool]) -> None:
+        """Starts the processes; `ready` waits for them.
+
+        Args:
+            log: path of the logs, without suffix.
+            stopped: asked again and again while waiting; once it says yes, KeyboardInterrupt is raised.
+        """
+        self.stopped = stopped
+        self.is_alive = True
+        self._meeting = Path(tempfile.mkdtemp(prefix="longca-")) if world > 1 else None
+        rendezvous = (self._meeting / "ranks").as_uri() if self._meeting else ""
+        self.ranks: list[RankProcess] = []
+        self._selector = selectors.DefaultSelector()
+        try:
+            for rank in range(world):
+                suffix = f"-rank{rank}.log" if world > 1 else ".log"
+                process = RankProcess(Place(rank, world, rank, rendezvous), device, threads_per_rank(world),
+                                      log.with_name(log.name + suffix))
+                self.ranks.append(process)
+                self._selector.register(process, selectors.EVENT_READ)
+        except BaseException:
+            self.close(gently=False)
+            raise
+
+    def ready(self) -> Message:
+        """What rank 0 says of its device. Raises Late, Lost or Refused, and the group is gone then."""
+        try:
+            answers = self._collect(START_SECONDS)
+            for answer in answers.values():
+                if "refused" in answer:
+                    raise Refused(answer["refused"])
+        except BaseException:
+            self.close(gently=False)
+            raise
+        return answers[0]["ready"]
+
+    def measure(self, cell: Cell, measure: Measure) -> Result:
+        """Rank 0's result; or that of a rank which failed, died or did not answer in time."""
+        for rank in self.ranks:
+            rank.begin(f"{cell.cell_id} {cell.title}")
+        request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
+        try:
+            answers = self._ask(request, measure.timeout_s)
+        except Late:
+            self.close(gently=False)
+            return Result(outcome=TimedOut(seconds=measure.timeout_s))
+        except Lost as lost:
+            self.close(gently=False)
+            return Result(outcome=Failed(type="WorkerDied", message=f"worker died: {lost}", log=lost.log))
+        results = {rank: Result.model_validate(answer["result"]) for rank, answer in sorted(answers.items())}
+        failed = next((rank for rank, result in results.items() if result.outcome.status in FAILURES), None)
+        chosen = results[0] if failed is None else self._explained(results[failed], self.ranks[failed])
+        if len(results) < len(self.ranks):
+            self.close(gently=False)
+        return chosen
+
+    def is_healthy(self) -> bool:
+        """Whether all ranks still compute and answer each other."""
+        if not self.is_alive:
+            return False
+        try:
+            return all(answer.get("healthy") for answer in self._ask({"do": "ping"}, PING_SECONDS).values())
+        except (Late, Lost):
+            return False
+
+    def close(self, *, gently: bool = True) -> None:
+        """End all processes. May be called again."""
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        self._selector.close()
+        for rank in self.ranks:
+            rank.stop(gently=gently)
+        if self._meeting:
+            shutil.rmtree(self._meeting, ignore_errors=True)
+
+    def _explained(self, result: Result, rank: RankProcess) -> Result:
+        """A failed rank's result, with what its process printed and, among several, which it was."""
+        outcome, notes = result.outcome, result.notes
+        if isinstance(outcome, Failed):
+            printed = rank.tail()
+            log = f"{outcome.log}\nprinted:\n{printed}".strip() if printed else outcome.log
+            outcome = outcome.model_copy(update={"log": log})
+        if rank.place.world > 1:
+            notes = (*notes, f"rank {rank.place.rank} of {rank.place.world} failed")
+        return result.model_copy(update={"outcome": outcome, "notes": notes})
+
+    def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:
+        for rank in self.ranks:
+            try:
+                rank.send(request)
+            except EOFError:
+                raise Lost(rank) from None
+        return self._collect(timeout_s)
+
+    def _collect(self, timeout_s: float) -> dict[int, Message]:
+        """One answer a rank; of fewer ranks only where one failed and the others then hung. Raises Late or Lost."""
+        answers: dict[int, Message] = {}
+        deadline = time.monotonic() + timeout_s
+        while len(answers) < len(self.ranks):
+            if self.stopped():
+                raise KeyboardInterrupt
+            left = deadline - time.monotonic()
+            has_failure = any(_is_failure(answer) for answer in answers.values())
+            if left <= 0 and has_failure:
+                return answers
+            if left <= 0:
+                raise Late
+            # before the wait, so that the last words of a process that dies meanwhile are still read
+            dead = [rank for rank in self.ranks if rank.place.rank not in answers and not rank.is_alive]
+            ready = [key.fileobj for key, _ in self._selector.select(min(left, TICK_SECONDS))]
+            for rank in ready:
+                try:
+                    for message in rank.receive():
+                        answers[rank.place.rank] = message
+                        if _is_failure(message) and not has_failure:
+                            has_failure, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
+                except EOFError:
+                    raise Lost(rank) from None
+            for rank in dead:
+                if rank not in ready:  # a grandchild holds its pipe open
+                    raise Lost(rank)
+        return answers
+
+
+def _is_failure(answer: Message) -> bool:
+    return "refused" in answer or answer.get("result", {}).get("outcome", {}).get("status") in FAILURES

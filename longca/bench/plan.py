@@ -1,0 +1,63 @@
+"""Cutting a study into jobs of about equal length. Pure and quick: the workflow does so each time it is read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from longca.core.cell import Cell
+from longca.core.study import Measure
+
+OVERHEAD_SECONDS = 4.0  # building, compiling and checking a cell, and its share of starting a worker
+FORWARD_AND_BACKWARD = 1.4  # a timed backward call (2.5 forwards) needs one forward before it
+RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Cells that one job measures: of one kind, method and number of ranks."""
+
+    name: str
+    """part of file names: kind, method, ranks, number"""
+    kind: Literal["kernel", "cp"]
+    world: int
+    cells: tuple[Cell, ...]
+    minutes: float
+    """estimated"""
+
+
+def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None, density: float | None = None) -> float:
+    """A cell's duration. Without `density` no mask is looked at and the estimate is an upper one.
+
+    Args:
+        rate_flops: sustained FLOP/s of one device.
+        measure: how it is measured; the defaults if not given.
+        density: share of pairs that is visible; if not given, all, or what the mask's own `density` says.
+    """
+    measure = measure or Measure()
+    share = float(cell.mask_params.get("density", 1.0)) if density is None else density
+    flops = cell.flops(cell.seqlen**2, 1) * share
+    call_s = flops * (FORWARD_AND_BACKWARD if cell.direction == "bwd" else 1.0) / (rate_flops * cell.world)
+    timed_s = min(measure.repeats * call_s, max(measure.max_seconds, 3 * call_s))
+    return min(OVERHEAD_SECONDS + measure.warmup * call_s + timed_s, measure.timeout_s)
+
+
+def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
+    """The cells in jobs of at most about `minutes`, in their order; the same cells give the same shards.
+
+    A job's cells share their kind, method and number of ranks. A cell longer than `minutes` is a job of its own.
+    """
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(f"{cell.kind}-{cell.method}" + (f"-w{cell.world}" if cell.kind == "cp" else ""), []).append(cell)
+    return [shard for name, group in groups.items() for shard in _cut(name, group, minutes, rate_flops, measure)]
+
+
+def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measure | None) -> list[Shard]:
+    pieces: list[tuple[list[Cell], float]] = []
+    for cell in cells:
+        seconds = estimate_seconds(cell, rate_flops, measure)
+        if not pieces or pieces[-1][1] + seconds > minutes * 60:
+            pieces.append(([], 0.0))
+        pieces[-1] = ([*pieces[-1][0], cell], pieces[-1][1] + seconds)
+    return [Shard(f"{name}-{number}", cells[0].kind, cells[0].world, tuple(members), seconds / 60)
+            for number, (members, seconds) in enumerate(pieces)]

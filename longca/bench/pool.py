@@ -1,0 +1,118 @@
+"""The pool: at most a few groups of workers at a time, one for each method; sick ones are replaced."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from longca.bench.group import FAILURES, Group, Late, Lost, Refused
+from longca.bench.result import Result
+from longca.core.cell import Cell
+from longca.core.errors import UserError
+from longca.core.record import Failed, Unavailable
+from longca.core.schema import Frozen
+from longca.core.study import Measure
+
+MAX_CPU_RANKS = 8
+MAX_CPU_GROUPS = 3
+
+Key = tuple[str, str, str | None, int]
+
+
+class Device(Frozen):
+    """What cells are measured on."""
+
+    type: str
+    name: str
+    num_devices: int
+
+    def too_few(self, world: int) -> str | None:
+        """Why that many ranks cannot be here; None if they can."""
+        if self.type == "cpu":
+            return None if world <= MAX_CPU_RANKS else f"{world} ranks on one CPU: at most {MAX_CPU_RANKS} are measured"
+        return None if world <= self.num_devices else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
+
+
+def worker_key(cell: Cell) -> Key:
+    """Cells of one key share a group of worker processes."""
+    return cell.kind, cell.kernel, cell.strategy, cell.world
+
+
+class Pool:
+    """Measures cells in worker processes.
+
+    On GPUs one group lives at a time, since each process keeps device memory that the next would miss; on a CPU
+    `MAX_CPU_GROUPS` do. The group that was used longest ago goes first.
+    """
+
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+        """
+        Args:
+            device: "auto", "cpu" or "cuda".
+            logs: folder for what the workers print.
+            stopped: once it says yes, whatever is waited for ends with KeyboardInterrupt.
+
+        Raises:
+            UserError: no worker starts here, or the device is not here.
+        """
+        self.logs, self.stopped = logs, stopped
+        self._started = 0
+        self._groups: dict[Key | None, Group] = {}  # the one used last is last; None: not used yet
+        group = self._new_group(1, device)
+        try:
+            self.device = Device.model_validate(group.ready())
+        except Refused as refusal:
+            raise UserError(f"There is no device '{device}' here", why=str(refusal),
+                            todo="Use `--device cpu` or `auto`") from None
+        except Lost as lost:
+            last = (lost.log.splitlines() or [""])[-1]
+            raise UserError("The measuring process does not start", why=last or lost.cause,
+                            todo=f"Its output is in {group.ranks[0].log}") from None
+        except Late:
+            raise UserError("The measuring process does not start", why="it says nothing",
+                            todo=f"Its output is in {group.ranks[0].log}") from None
+        self._groups[None] = group
+
+    def measure(self, cell: Cell, measure: Measure) -> Result:
+        """What came of the cell. Raises KeyboardInterrupt if told to stop, and nothing for what the cell does."""
+        reason = self.device.too_few(cell.world)
+        if reason:
+            return Result(outcome=Unavailable(reason=reason))
+        key = worker_key(cell)
+        try:
+            group = self._group(key)
+        except (Late, Lost, Refused) as error:
+            return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
+                                         message=str(error) or "its processes did not get ready in time"))
+        result = group.measure(cell, measure)
+        if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
+            self._groups.pop(key).close(gently=False)
+        return result
+
+    def close(self, *, gently: bool = True) -> None:
+        for group in self._groups.values():
+            group.close(gently=gently)
+        self._groups.clear()
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(gently=kind is None)
+
+    def _group(self, key: Key) -> Group:
+        world = key[3]
+        if key not in self._groups and world == 1 and None in self._groups:
+            self._groups[key] = self._groups.pop(None)
+        if key in self._groups:
+            self._groups[key] = self._groups.pop(key)
+            return self._groups[key]
+        limit = 1 if self.device.type == "cuda" else MAX_CPU_GROUPS
+        while len(self._groups) >= limit:
+            self._groups.pop(next(iter(self._groups))).close()
+        group = self._new_group(world, self.device.type)
+        group.ready()
+        self._groups[key] = group
+        return group
+
+    def _new_group(self, world: int, device: str) -> Group:
+        self._started += 1
+        return Group(world, device, self.logs / f"worker{self._started}", self.stopped)

@@ -1,0 +1,130 @@
+"""The run: measures the cells that need it, one after another, and stores each as soon as it is done. Never imports torch."""
+
+import secrets
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from longca.bench.environment import source
+from longca.bench.expected import check_mask, read_digests
+from longca.bench.method import method_version
+from longca.bench.order import shuffled
+from longca.bench.pool import Pool
+from longca.bench.progress import Progress, duration, make_progress
+from longca.bench.result import Result
+from longca.core.cell import Cell
+from longca.core.config import Config
+from longca.core.record import STATUSES, Environment, Record, Source
+from longca.core.schema import Frozen
+from longca.core.study import Study
+from longca.store.cells import CellStore, Problem
+
+
+class Summary(Frozen):
+    """What a run came to."""
+
+    run_id: str
+    counts: dict[str, int]
+    """status → number of the cells asked for, whether measured now or before"""
+    num_measured: int
+    num_kept: int
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
+        return (f"{self.num_measured + self.num_kept} cells: {counts} "
+                f"({self.num_measured} measured in {duration(self.seconds)}, {self.num_kept} before)")
+
+
+def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: AbstractSet[str] = frozenset(), force: bool = False,
+              part: str | None = None, log: Path | None = None, progress: Progress | None = None) -> Summary:
+    """Measure those of the cells that have no record of today's method, in random order.
+
+    Args:
+        retry: statuses whose cells are measured again.
+        force: measure all again.
+        part: name of the shard that the cells are. Runs of different parts may share the folder of results.
+        log: a file that takes one line a cell.
+        progress: the display; else what `config.progress` says.
+
+    Raises:
+        UserError: another run holds the folder, it cannot be written, or the device is not here.
+        KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped. Finished cells are stored.
+    """
+    store = CellStore(config.results / study.name)
+    begun, started = time.monotonic(), datetime.now(UTC)
+    run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    show = progress or make_progress(config.progress, log)
+    with store.lock(part), _stopped_by_signals() as stopped:
+        digests = read_digests(store.folder / "masks.json")
+        with Pool(config.device, store.folder / "logs" / run_id, stopped.is_set) as pool:
+            versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
+            kept = {} if force else _kept(store, versions, retry, show)
+            todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed)
+            here = source()
+            show.start(len(cells), len(kept))
+            try:
+                counts = Counter(kept.values())
+                for cell in todo:
+                    if stopped.is_set():
+                        raise KeyboardInterrupt
+                    show.begin(cell)
+                    began, began_at = time.monotonic(), _now()
+                    result = check_mask(cell, pool.measure(cell, study.measure), digests)
+                    record = _record(cell, result, here, study=study.name, run_id=run_id, method_version=versions[cell.cell_id],
+                                     started_at=began_at, seconds=round(time.monotonic() - began, 3))
+                    store.write(record)
+                    counts[result.outcome.status] += 1
+                    show.end(record)
+            except KeyboardInterrupt:
+                show.note(f"Stopped with {show.num_left} cells to do: run again to go on")
+                raise
+            finally:
+                show.close()
+    return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(todo),
+                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3))
+
+
+def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, str]:
+    """cell_id → status of the records that stay."""
+    kept = {}
+    for cell_id, version in versions.items():
+        found = store.read(cell_id)
+        if isinstance(found, Problem):
+            show.note(f"Measured again: {found}")
+        elif found is not None and found.method_version == version and found.outcome.status not in retry:
+            kept[cell_id] = found.outcome.status
+    return kept
+
+
+def _record(cell: Cell, result: Result, here: Source, **facts: object) -> Record:
+    environment = (Environment(nodes=result.nodes, software=result.software, source=here)
+                   if result.nodes and result.software else None)
+    fields = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
+    return Record(cell_id=cell.cell_id, cell=cell, environment=environment, **fields, **facts)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set. A flag and no exception, so that nothing is left half done."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped  # signals are the main thread's
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
+    try:
+        yield stopped
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

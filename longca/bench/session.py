@@ -1,0 +1,98 @@
+"""What a worker does between its first message and its last: holds a device, and measures one cell after another on it."""
+
+import gc
+import sys
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from longca.bench.channel import Message
+from longca.bench.launch import Place
+from longca.bench.measure import measure_kernel
+from longca.bench.result import Result
+from longca.core.cell import Cell
+from longca.core.study import Measure
+
+PING_SIZE = 64
+
+
+class NoDevice(Exception):
+    """The device that was asked for is not here."""
+
+
+class Session:
+    """One rank at work."""
+
+    def __init__(self, place: Place, device: str, num_threads: int) -> None:
+        """
+        Args:
+            device: "cpu", "cuda", or "auto" for a GPU where there is one.
+
+        Raises:
+            NoDevice: there is no GPU for this rank.
+        """
+        torch.set_num_threads(num_threads)
+        self.device = _choose(device, place.local_rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.comm = None
+        if place.world > 1:
+            from longca.cp.comm import Comm
+
+            self.comm = Comm(place.rank, place.world, place.rendezvous, self.device)
+
+    @property
+    def facts(self) -> Message:
+        """What the runner must know of the device."""
+        from longca.bench.environment import device_name
+
+        num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
+        return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices}
+
+    def measure(self, request: Message) -> Message:
+        """Measure the cell of a request; its memory is free again afterwards."""
+        cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
+        result = self._measure(cell, measure)
+        self._free()
+        return {"result": result.model_dump(mode="json")}
+
+    def ping(self) -> Message:
+        """Whether the device still computes, and the other ranks still answer."""
+        try:
+            ones = torch.ones(PING_SIZE, PING_SIZE, device=self.device)
+            total = (ones @ ones).sum().item()
+            if self.comm is not None:
+                self.comm.barrier()
+        except Exception as error:  # whatever a sick device raises
+            return {"healthy": False, "reason": f"{type(error).__name__}: {error}"}
+        return {"healthy": total == PING_SIZE**3}
+
+    def close(self) -> None:
+        if self.comm is not None:
+            self.comm.close()
+
+    def _measure(self, cell: Cell, measure: Measure) -> Result:
+        if self.comm is None:
+            return measure_kernel(cell, measure, self.device)
+        from longca.bench.measure_cp import measure_cp
+
+        return measure_cp(cell, measure, self.device, self.comm)
+
+    def _free(self) -> None:
+        compiler: Any = sys.modules.get("torch._dynamo")
+        if compiler is not None:
+            compiler.reset()  # compiled graphs hold memory, and after a few of one function torch stops compiling it
+        gc.collect()
+        if self.device.type == "cuda":
+            with suppress(RuntimeError):  # a sick device: the runner's ping finds out
+                torch.cuda.empty_cache()
+
+
+def _choose(device: str, local_rank: int) -> torch.device:
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not found):
+        return torch.device("cpu")
+    if local_rank >= found:
+        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
+    return torch.device("cuda", local_rank)

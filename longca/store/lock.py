@@ -1,0 +1,105 @@
+"""The lock of a results folder: one run of it at a time, or several runs of different parts.
+
+It is an `flock`, which the system drops with the process that holds it: a killed run leaves nothing to clean up. The
+files themselves stay, since removing one would let two processes lock two files of one name.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from longca.core.errors import UserError
+
+NAME = ".lock"
+
+
+@contextmanager
+def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False,
+                announce: Callable[[str], object] = print) -> Iterator[None]:
+    """Hold `folder` while the block runs.
+
+    Args:
+        part: lock this part alone: other parts may run beside it, but the same part and a run of the whole may not.
+        wait: wait for the holder to end instead of being refused.
+        announce: is told in one line that and for whom it waits.
+
+    Raises:
+        UserError: somebody else holds it (and `wait` is not set), or the folder cannot be written.
+    """
+    files = []
+    try:
+        files.append(_take(folder, folder / NAME, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH, wait, announce))
+        if part is not None:
+            files.append(_take(folder, folder / f"{NAME}.{part}", fcntl.LOCK_EX, wait, announce))
+        _sign(files[-1])
+        yield
+    finally:
+        for file in reversed(files):
+            os.close(file)
+
+
+def holders(folder: Path) -> list[str]:
+    """Who holds the folder or a part of it, as "pid 12 on host, since …"."""
+    return [_signature(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
+
+
+def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[str], object]) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UserError(f"Cannot write '{folder}'", why=error.strerror or str(error),
+                        todo="Give another folder with `--results`") from error
+    try:
+        try:
+            fcntl.flock(file, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = "; ".join(holders(folder)) or "another process"
+            if not wait:
+                raise UserError(f"Another run is writing '{folder}'", why=holder,
+                                todo="Wait for it, stop it, or give another folder with `--results`") from None
+            announce(f"Waiting for another run that is writing '{folder}': {holder}")
+            fcntl.flock(file, mode)
+    except OSError as error:
+        os.close(file)
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise UserError(f"Cannot lock '{path}'", why=error.strerror,
+                            todo="Put the results on a file system that has locks, with `--results`") from error
+        raise
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _sign(file: int) -> None:
+    """Say who holds it, for the message that refuses others."""
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(holder).encode(), 0)
+    except OSError as error:
+        raise UserError("Cannot write the lock of the results", why=error.strerror or str(error)) from error
+
+
+def _is_held(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _signature(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"pid {holder['pid']} on {holder['host']}, since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "a process that has not signed yet"
