@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,16 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 DEFAULT_TIMEOUT_S = 300.0
 
 
+class PeerLost(RuntimeError):
+    """Another rank has not come, or is gone: what a rank meets when it is not itself to blame."""
+
+
 class Comm:
     """This process as one of `world` ranks, each on a device of its own.
 
     Tensors on GPUs go over NCCL, everything on the host over gloo: small messages then neither wait for the GPU's stream nor
-    disturb it. Every method but `close` is called by all ranks alike; a peer that does not come within the timeout makes it raise
-    (gloo) or ends the process (NCCL). One instance in a process, since torch's default group is one too.
+    disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises PeerLost, at the latest after the
+    timeout; on a GPU, where the host does not wait, NCCL ends the process. One instance in a process, as torch has one default group.
     """
 
     def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
@@ -40,12 +46,11 @@ class Comm:
         self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
         self.moved_bytes = 0
         """bytes that this rank has sent to others by `all_to_all`"""
-        backend, options = "gloo", {}
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-            backend, options = "cpu:gloo,cuda:nccl", {"device_id": self.device}
-        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s),
-                                **options)
+        dist.init_process_group("gloo" if device_type == "cpu" else f"cpu:gloo,{device_type}:nccl", init_method=rendezvous, rank=rank,
+                                world_size=world, timeout=timedelta(seconds=timeout_s),
+                                device_id=None if device_type == "cpu" else self.device)
         self._token = torch.zeros(1, device=self.device)
 
     @classmethod
@@ -75,7 +80,8 @@ class Comm:
         """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
         import torch.distributed as dist
 
-        dist.all_reduce(self._token)
+        with _peers():
+            dist.all_reduce(self._token)
 
     def any(self, mine: bool) -> bool:
         """Whether some rank says yes; the host waits for the answer."""
@@ -83,7 +89,8 @@ class Comm:
         import torch.distributed as dist
 
         answer = torch.tensor(int(mine))
-        dist.all_reduce(answer, dist.ReduceOp.MAX)
+        with _peers():
+            dist.all_reduce(answer, dist.ReduceOp.MAX)
         return bool(answer)
 
     def gather(self, mine: Any) -> list[Any]:
@@ -91,7 +98,8 @@ class Comm:
         import torch.distributed as dist
 
         objects: list[Any] = [None] * self.world
-        dist.all_gather_object(objects, mine)
+        with _peers():
+            dist.all_gather_object(objects, mine)
         return objects
 
     def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
@@ -114,5 +122,15 @@ class Comm:
         import torch.distributed as dist
 
         received = send.new_empty(sum(recv_sizes))
-        dist.all_to_all_single(received, send, recv_sizes, send_sizes)
+        with _peers():
+            dist.all_to_all_single(received, send, recv_sizes, send_sizes)
         return received
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Tells apart what comes of the others: torch raises a bare RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(f"a peer is gone or late: {error}") from error

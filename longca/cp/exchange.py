@@ -32,20 +32,20 @@ class HeadExchange:
     def __init__(self, comm: Comm, tokens: Sequence[range], head_dim: int) -> None:
         self.comm, self.head_dim = comm, head_dim
         self._num_tokens = [len(part) for part in tokens]
+        self._num_mine = self._num_tokens[comm.rank]
 
     def to_heads(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares]) -> list[torch.Tensor]:
         """L × all heads × D, of one dtype → T × h × D each: views of one tensor."""
         import torch
 
-        num_mine = self._num_tokens[self.comm.rank]
         widths = self._widths(shares)
-        sizes = [num_mine * width * self.head_dim for width in widths]
+        sizes = [self._num_mine * width * self.head_dim for width in widths]
+        width = widths[self.comm.rank]
         with torch.no_grad():
             send = tensors[0].new_empty(sum(sizes))
             for rank, piece in enumerate(send.split(sizes)):
                 parts = [x[:, share[rank].start:share[rank].stop] for x, share in zip(tensors, shares, strict=True)]
-                torch.cat(parts, dim=1, out=piece.view(num_mine, widths[rank], self.head_dim))
-            width = widths[self.comm.rank]
+                torch.cat(parts, dim=1, out=piece.view(self._num_mine, widths[rank], self.head_dim))
             received = self.comm.all_to_all(send, sizes, [num * width * self.head_dim for num in self._num_tokens])
         rows = received.view(sum(self._num_tokens), width, self.head_dim)
         return list(rows.split([len(share[self.comm.rank]) for share in shares], dim=1))
@@ -54,13 +54,13 @@ class HeadExchange:
         """T × h × D, of one dtype → for each tensor the blocks L × (heads of that rank) × D of all ranks."""
         import torch
 
-        num_mine = self._num_tokens[self.comm.rank]
         widths = self._widths(shares)
+        sizes = [self._num_mine * width * self.head_dim for width in widths]
+        width = widths[self.comm.rank]
         with torch.no_grad():
             rows = tensors[0].contiguous() if len(tensors) == 1 else torch.cat(list(tensors), dim=1)
-            received = self.comm.all_to_all(rows.view(-1), [num * widths[self.comm.rank] * self.head_dim for num in self._num_tokens],
-                                            sizes := [num_mine * width * self.head_dim for width in widths])
-        blocks = [piece.view(num_mine, width, self.head_dim) for piece, width in zip(received.split(sizes), widths, strict=True)]
+            received = self.comm.all_to_all(rows.view(-1), [num * width * self.head_dim for num in self._num_tokens], sizes)
+        blocks = [piece.view(self._num_mine, widths[rank], self.head_dim) for rank, piece in enumerate(received.split(sizes))]
         parts = [block.split([len(share[rank]) for share in shares], dim=1) for rank, block in enumerate(blocks)]
         return [list(of_ranks) for of_ranks in zip(*parts, strict=True)]
 

@@ -76,5 +76,5 @@ def _share(q: range, ratio: int) -> RankHeads:
         return RankHeads(q, range(0), ())
     kv = range(q.start // ratio, -(-q.stop // ratio))
     served = [min(q.stop, (head + 1) * ratio) - max(q.start, head * ratio) for head in kv]
-    step = math.gcd(*served)  # query heads by each KV head of the kernel call: as many as go evenly, to expand as little as can be
+    step = math.gcd(*served)  # query heads for each KV head of the kernel call: the most that go evenly, to expand the least
     return RankHeads(q, kv, tuple(index for index, count in enumerate(served) for _ in range(count // step)))

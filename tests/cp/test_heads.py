@@ -84,6 +84,6 @@ def test_mask_groups_are_those_of_the_kernel_call(planned: tuple[HeadPlan, int],
 
 def test_an_example_cuts_through_groups():
     shares = plan_heads(8, 2, 3).ranks
-    assert [share.q for share in shares] == [range(0, 3), range(3, 6), range(6, 8)]
-    assert [share.kv for share in shares] == [range(0, 1), range(0, 2), range(1, 2)]
+    assert [share.q for share in shares] == [range(3), range(3, 6), range(6, 8)]
+    assert [share.kv for share in shares] == [range(1), range(2), range(1, 2)]
     assert [share.local_kv for share in shares] == [(0,), (0, 1, 1), (0,)]

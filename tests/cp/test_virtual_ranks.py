@@ -79,11 +79,10 @@ def test_ranks_that_copy_kv_heads_or_idle_say_so():
     assert [any("has no heads" in note for note in part["notes"]) for part in parts] == [False, False, True]
 
 
-def test_gradients_of_replicated_kv_heads_are_rounded_once():
-    """In bfloat16, on 16 ranks that share one KV head: no worse than on two."""
-    def error(world: int) -> float:
-        case = Case("full", 64, 16, 1, torch.bfloat16)
-        assert plan_heads(16, 1, world).replicated
-        return case.errors(on_virtual_ranks(case.run, world))["dv"]
-
-    assert error(16) < 1.5 * error(2)
+def test_error_of_replicated_kv_gradients_does_not_grow_with_ranks():
+    """32 ranks that share one KV head, in bfloat16. Sums in bfloat16 nearly double the error between 2 and 32 ranks."""
+    case = Case("full", 64, 32, 1, torch.bfloat16)
+    few, many = (case.errors(on_virtual_ranks(case.run, world)) for world in (2, 32))
+    assert plan_heads(32, 1, 32).replicated
+    assert many["dk"] < 1.2 * few["dk"]
+    assert many["dv"] < 1.2 * few["dv"]

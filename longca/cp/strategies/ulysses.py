@@ -1,14 +1,14 @@
 """Ulysses: from tokens to heads in one all-to-all, attention over the whole sequence, and back (arXiv 2309.14509).
 
-Every rank runs the mask as it is, on its heads: all masks are balanced alike. Tokens are in contiguous shards, and neither lengths,
-heads nor ranks must divide each other: the all-to-alls have uneven pieces, KV heads go to every rank that needs them, and
-a rank without heads only takes part in the exchanges.
+Every rank runs the mask as it is, on its heads: all masks are balanced alike. Tokens are in contiguous shards, and neither
+lengths, heads nor ranks must divide each other: the all-to-alls have uneven pieces, KV heads go to every rank that needs
+them, and a rank without heads only takes part in the exchanges.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,19 +60,26 @@ class PreparedUlysses(PreparedStrategy):
     """One rank's part. L tokens of this rank, T of all; h query heads and g KV heads on this rank."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
-        start = time.perf_counter()
         tokens = even_ranges(problem.mask.seqlen_q, comm.world)
         mine = tokens[comm.rank]
         super().__init__(problem, Shard(np.arange(mine.start, mine.stop, dtype=np.int64)))
         self._plan = plan_heads(problem.num_q_heads, problem.num_kv_heads, comm.world)
         self._share = self._plan.ranks[comm.rank]
         self._exchange = HeadExchange(comm, tokens, problem.head_dim)
-        plan_ms = (time.perf_counter() - start) * 1e3
+        self._copies = self._prepare_copies(comm)
         self._kernel = self._prepare_kernel(problem, kernel, comm.rank)
-        self.costs |= {"plan_ms": plan_ms + self.costs.get("plan_ms", 0.0), **_formula_bytes(problem, comm.world)}
-        if self._share.expanded:
-            self.notes.append(f"rank {comm.rank}: its {len(self._share.q)} query heads cut through KV groups, so {len(self._share.kv)} "
-                              f"KV heads stand for {len(self._share.local_kv)} in the kernel call; the copies are timed")
+        self.costs |= _formula_bytes(problem, comm.world)
+
+    def _prepare_copies(self, comm: Comm) -> torch.Tensor | None:
+        """Where the kernel needs KV heads more than once: which."""
+        share = self._share
+        if not share.expanded:
+            return None
+        import torch
+
+        self.notes.append(f"rank {comm.rank}: its {len(share.q)} query heads cut through KV groups, so its {len(share.kv)} KV heads "
+                          f"are {len(share.local_kv)} in the kernel call; the copies are timed")
+        return torch.tensor(share.local_kv, device=comm.device)
 
     def _prepare_kernel(self, problem: Problem, kernel: Kernel, rank: int) -> Prepared | None:
         groups = self._plan.mask_groups(rank, problem.mask.num_groups)
@@ -89,44 +96,42 @@ class PreparedUlysses(PreparedStrategy):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         q, k, v = self._exchange.to_heads((q, k, v), (self._plan.q, self._plan.kv, self._plan.kv))
         if self._kernel is None:
-            result, out = None, q
+            local, out = None, q  # empty
         else:
-            result = self._kernel.forward(self._to_layout(q), self._to_layout(self._expand(k)), self._to_layout(self._expand(v)))
-            out = self._from_layout(result.out)
-        blocks, = self._exchange.to_tokens((out,), (self._plan.q,))
-        # no LSE: the kernels' own are of heads, and bringing them home would be traffic that nobody asked for
-        return Forward(join_heads(blocks, self._plan.q), saved=result)
+            to_layout = partial(_to_layout, self._kernel)
+            local = self._kernel.forward(to_layout(q), to_layout(self._expand(k)), to_layout(self._expand(v)))
+            out = self._kernel.from_layout(local.out)
+        (blocks,) = self._exchange.to_tokens((out,), (self._plan.q,))
+        # no LSE: it is of this rank's heads, and to bring it home would be traffic that attention does not need
+        return Forward(join_heads(blocks, self._plan.q), saved=local)
 
     def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        dout, = self._exchange.to_heads((dout,), (self._plan.q,))
+        (dout,) = self._exchange.to_heads((dout,), (self._plan.q,))
         if self._kernel is None:
-            grads = (dout, dout, dout)  # all empty
+            grads = (dout, dout, dout)  # empty
         else:
-            dq, dk, dv = map(self._from_layout, self._kernel.backward(forward.saved, self._to_layout(dout)))
-            grads = dq, self._fold(dk), self._fold(dv)
-        shares = self._plan.q, self._plan.kv, self._plan.kv
-        dq, dk, dv = (join_heads(blocks, share) for blocks, share in zip(self._exchange.to_tokens(grads, shares), shares, strict=True))
+            local = self._kernel.backward(forward.saved, _to_layout(self._kernel, dout))
+            dq, dk, dv = (self._kernel.from_layout(grad) for grad in local)
+            grads = (dq, self._fold(dk), self._fold(dv))
+        shares = (self._plan.q, self._plan.kv, self._plan.kv)
+        blocks = self._exchange.to_tokens(grads, shares)
+        dq, dk, dv = (join_heads(of_ranks, share) for of_ranks, share in zip(blocks, shares, strict=True))
         return dq, dk, dv
 
-    def _to_layout(self, x_ThD: torch.Tensor) -> torch.Tensor:
-        # the tensors received are views of rows of q, k and v: a kernel that keeps this layout still gets a contiguous one
-        return self._kernel.to_layout(x_ThD).contiguous()
-
-    def _from_layout(self, x: torch.Tensor) -> torch.Tensor:
-        return self._kernel.from_layout(x).to(self.problem.dtype)
-
     def _expand(self, x_TgD: torch.Tensor) -> torch.Tensor:
-        return x_TgD[:, list(self._share.local_kv)] if self._share.expanded else x_TgD
+        return x_TgD if self._copies is None else x_TgD.index_select(1, self._copies)
 
-    def _fold(self, grad_ThD: torch.Tensor) -> torch.Tensor:
-        """Gradients of expanded KV heads, summed in float32 over the copies of each."""
-        if not self._share.expanded:
-            return grad_ThD
-        import torch
+    def _fold(self, grad: torch.Tensor) -> torch.Tensor:
+        """Gradients of copied KV heads, summed in float32 over the copies of each."""
+        if self._copies is None:
+            return grad
+        wide = grad.float()
+        return wide.new_zeros(wide.shape[0], len(self._share.kv), wide.shape[2]).index_add_(1, self._copies, wide).to(grad.dtype)
 
-        index = torch.tensor(self._share.local_kv, device=grad_ThD.device)
-        folded = torch.zeros(grad_ThD.shape[0], len(self._share.kv), grad_ThD.shape[2], device=grad_ThD.device)
-        return folded.index_add_(1, index, grad_ThD.float()).to(grad_ThD.dtype)
+
+def _to_layout(kernel: Prepared, x_ThD: torch.Tensor) -> torch.Tensor:
+    # what was received are views of rows of q, k and v: a kernel that keeps this layout gets a contiguous one all the same
+    return kernel.to_layout(x_ThD).contiguous()
 
 
 def _formula_bytes(problem: Problem, world: int) -> dict[str, float]:
