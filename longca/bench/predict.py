@@ -51,11 +51,7 @@ class Predictor:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell, traits, self.device_type)
-        strategy = self._plugin("strategy", cell.strategy)
-        refusal = strategy.supports(cell, traits)
-        if refusal is None:
-            refusal = next(filter(None, (kernel.supports(local, traits, self.device_type) for local in strategy.local_cells(cell))), None)
-        return refusal
+        return self._plugin("strategy", cell.strategy).refusal(cell, traits, kernel, self.device_type)
 
     def _mask(self, cell: Cell) -> tuple[Traits, float]:
         key = mask_name(cell)

@@ -30,13 +30,14 @@ class Shard:
 class PreparedStrategy:
     """A strategy made ready for one problem on one rank. Only `forward` and `backward` are timed.
 
-    Tensors are this rank's shards, q_LHD, k_LGD, v_LGD and dout_LHD; results likewise.
+    Tensors are this rank's shards, q_LHD, k_LGD, v_LGD and dout_LHD; results likewise. All ranks call alike; with
+    `needs_backward`, `backward` can be called many times on one forward result.
     """
 
     def __init__(self, problem: Problem, shard: Shard) -> None:
         self.problem = problem
         self.shard = shard
-        self.costs: dict[str, float] = {}  # plan_ms, moved_bytes, formula_bytes …
+        self.costs: dict[str, float] = {}  # those of the kernel; bytes by the formula … (times and bytes moved are measured)
         self.notes: list[str] = []
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
@@ -56,9 +57,19 @@ class Strategy(Plugin):
         """None if it does this cell over `cell.world` ranks, else why not. The kernel's own limits are asked apart."""
         raise NotImplementedError
 
-    def local_cells(self, cell: Cell) -> list[Cell]:
-        """The kernel cells that ranks will run, for the kernel's `supports` (heads and lengths as each rank sees them)."""
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        """The different kernel cells that ranks will run, with what is known of their masks: heads and lengths as each rank
+        sees them. For the kernel's `supports`, so only of cells that this strategy does.
+        """
         raise NotImplementedError
+
+    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
+        """None if strategy and kernel together do this cell, else the first reason why not."""
+        reason = self.supports(cell, traits)
+        if reason is not None:
+            return reason
+        reasons = (kernel.supports(local, local_traits, device_type) for local, local_traits in self.local_cells(cell, traits))
+        return next(filter(None, reasons), None)
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
         """Plan, buffers and the local kernel's own preparation, on every rank alike."""

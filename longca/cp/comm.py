@@ -1,0 +1,136 @@
+"""The ranks of a job, and what they say to each other."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from longca.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+DEFAULT_TIMEOUT_S = 300.0
+
+
+class PeerLost(RuntimeError):
+    """Another rank has not come, or is gone: what a rank meets when it is not itself to blame."""
+
+
+class Comm:
+    """This process as one of `world` ranks, each on a device of its own.
+
+    Tensors on GPUs go over NCCL, everything on the host over gloo: small messages then neither wait for the GPU's stream nor
+    disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises PeerLost, at the latest after the
+    timeout; on a GPU, where the host does not wait, NCCL ends the process. One instance in a process, as torch has one default group.
+    """
+
+    def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
+                 timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """
+        Args:
+            local_rank: number of this rank's GPU on its machine; of no account on CPUs.
+            rendezvous: URL where the ranks meet: file:///… (a file that is not there yet), tcp://host:port of rank 0, or env://.
+            device_type: "cpu" or "cuda".
+            timeout_s: the longest that a rank waits for another one.
+        """
+        import torch
+        import torch.distributed as dist
+
+        self.rank, self.world = rank, world
+        self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
+        self.moved_bytes = 0
+        """bytes that this rank has sent to others by `all_to_all`"""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        dist.init_process_group("gloo" if device_type == "cpu" else f"cpu:gloo,{device_type}:nccl", init_method=rendezvous, rank=rank,
+                                world_size=world, timeout=timedelta(seconds=timeout_s),
+                                device_id=None if device_type == "cpu" else self.device)
+        self._token = torch.zeros(1, device=self.device)
+
+    @classmethod
+    def from_torchrun(cls, device_type: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Comm:
+        """The rank that the environment names, as torchrun sets it. Raises UserError where it does not."""
+        missing = [name for name in TORCHRUN if name not in os.environ]
+        if missing:
+            raise UserError(f"Environment variable {missing[0]} is not set", why="it says which rank this process is",
+                            todo="Start the ranks with torchrun")
+        rank, world, local_rank = (int(os.environ[name]) for name in TORCHRUN[:3])
+        return cls(rank, world, local_rank, "env://", device_type, timeout_s)
+
+    def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
+        """A piece for every rank, and a piece from every rank, in the order of ranks.
+
+        Args:
+            send: 1-d, contiguous; pieces of `send_sizes` elements, which may be 0 and differ.
+            recv_sizes: elements from each rank.
+
+        Returns:
+            1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the host does not wait.
+        """
+        self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
+        return self._exchange(send, send_sizes, recv_sizes)
+
+    def barrier(self) -> None:
+        """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
+        import torch.distributed as dist
+
+        with _peers():
+            dist.all_reduce(self._token)
+
+    def any(self, mine: bool) -> bool:
+        """Whether some rank says yes; the host waits for the answer."""
+        import torch
+        import torch.distributed as dist
+
+        answer = torch.tensor(int(mine))
+        with _peers():
+            dist.all_reduce(answer, dist.ReduceOp.MAX)
+        return bool(answer)
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Everybody's object, by rank; for small ones."""
+        import torch.distributed as dist
+
+        objects: list[Any] = [None] * self.world
+        with _peers():
+            dist.all_gather_object(objects, mine)
+        return objects
+
+    def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
+        """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not counted as moved."""
+        row = math.prod(mine.shape[1:])
+        to_first = [mine.numel(), *[0] * (self.world - 1)]
+        from_all = [rows * row if self.rank == 0 else 0 for rows in num_rows]
+        received = self._exchange(mine.contiguous().view(-1), to_first, from_all)
+        if self.rank:
+            return None
+        return [part.view(rows, *mine.shape[1:]) for part, rows in zip(received.split(from_all), num_rows, strict=True)]
+
+    def close(self) -> None:
+        """Leave the group."""
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+    def _exchange(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
+        import torch.distributed as dist
+
+        received = send.new_empty(sum(recv_sizes))
+        with _peers():
+            dist.all_to_all_single(received, send, recv_sizes, send_sizes)
+        return received
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Tells apart what comes of the others: torch raises a bare RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(f"a peer is gone or late: {error}") from error

@@ -1,0 +1,77 @@
+"""One strategy on one problem: what is run, and how far its results are from the reference."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from longca.core.plugin import Registry
+from longca.kernels.contract import Problem
+from longca.masks.build import build_mask
+from tests.cp.reference import attention
+
+STATIC_MASKS = {  # small parameters, so that every mask is itself at about a hundred tokens
+    "full": {}, "causal": {}, "full_document": {}, "causal_document": {}, "sliding_window": {"window": 16},
+    "causal_sliding_window": {"window": 16}, "shared_question": {}, "causal_blockwise": {}, "prefix_lm": {},
+    "prefix_lm_document": {}, "global_sliding_window": {"window": 10, "num_global": 8}, "block_causal_document": {"block": 16},
+}
+HEAD_DIM = 8
+TENSORS = ("out", "dq", "dk", "dv")
+
+
+@dataclass(frozen=True)
+class Case:
+    mask: str
+    seqlen: int
+    num_q_heads: int
+    num_kv_heads: int
+    dtype: torch.dtype = torch.float32
+    strategy: str = "ulysses"
+    seed: int = 0
+    params: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
+                f"-{self.seed}")
+
+    @property
+    def tolerance(self) -> float:
+        """Allowed relative error: some roundings of the dtype."""
+        return 16 * torch.finfo(self.dtype).eps if self.dtype == torch.float32 else 2 * torch.finfo(self.dtype).eps
+
+    def problem(self) -> Problem:
+        mask = build_mask(self.mask, seqlen=self.seqlen, seed=self.seed, num_kv_heads=self.num_kv_heads,
+                          **STATIC_MASKS.get(self.mask, {}), **dict(self.params))
+        return Problem(mask, self.num_q_heads, self.num_kv_heads, HEAD_DIM, self.dtype, torch.device("cpu"), needs_backward=True)
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """q, k, v, dout of the whole sequence: the same on every rank."""
+        generator = torch.Generator().manual_seed(self.seqlen)
+        heads = (self.num_q_heads, self.num_kv_heads, self.num_kv_heads, self.num_q_heads)
+        return tuple(torch.randn(self.seqlen, count, HEAD_DIM, generator=generator).to(self.dtype) for count in heads)
+
+    def run(self, comm: Any) -> dict[str, Any]:
+        """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
+        prepared = Registry("strategy").load(self.strategy).prepare(self.problem(), Registry("kernel").load("naive"), comm)
+        mine = torch.from_numpy(prepared.shard.positions_L)
+        q, k, v, dout = (x[mine] for x in self.inputs())
+        moved = [comm.moved_bytes]
+        forward = prepared.forward(q, k, v)
+        moved.append(comm.moved_bytes)
+        first = prepared.backward(forward, dout)
+        moved.append(comm.moved_bytes)
+        again = prepared.backward(forward, dout)
+        return {"positions": mine, "costs": prepared.costs, "notes": prepared.notes,
+                "moved": {"fwd": moved[1] - moved[0], "bwd": moved[2] - moved[1]},
+                "repeatable": all(torch.equal(x, y) for x, y in zip(first, again, strict=True)),
+                **dict(zip(TENSORS, (forward.out, *first), strict=True))}
+
+    def errors(self, parts: list[dict[str, Any]]) -> dict[str, float]:
+        """Relative error of each tensor, of the parts of all ranks put together; every token must be there once."""
+        positions = torch.cat([part["positions"] for part in parts])
+        assert torch.equal(positions.sort().values, torch.arange(self.seqlen))
+        assert all(part[name].dtype == self.dtype for part in parts for name in TENSORS)
+        expected = attention(self.problem().mask, *self.inputs())
+        found = {name: torch.cat([part[name] for part in parts]) for name in TENSORS}
+        scale = {name: expected[name].norm().clamp_min(1e-3) for name in TENSORS}
+        return {name: float((found[name].double() - expected[name][positions]).norm() / scale[name]) for name in TENSORS}
