@@ -66,9 +66,10 @@ def test_frozen():
 def test_names_in_tables():
     kernel, cp = Cell(**KERNEL), Cell(**CP)
     assert (kernel.method, cp.method) == ("sdpa", "ulysses+sdpa")
-    assert kernel.title == "sdpa causal_document(paper_compat=False) S=8192 64:8 D=128 bf16 fwd seed=3"
+    assert kernel.title == "sdpa causal_document S=8192 64:8 D=128 bf16 fwd seed=3"
     assert cp.title == "ulysses+sdpa ×8 sliding_window(window=1024,share=1.0) S=8192 64:8 D=128 bf16 bwd seed=0"
     assert Cell(**{**KERNEL, "mask": "causal", "mask_params": {}}).title.startswith("sdpa causal S=8192")
+    assert "causal_document(paper_compat=True) " in Cell(**{**KERNEL, "mask_params": {"paper_compat": True}}).title
 
 
 def test_mask_key_holds_all_that_decides_the_mask():
