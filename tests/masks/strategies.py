@@ -1,5 +1,7 @@
 """Random masks for hypothesis."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -47,9 +49,9 @@ def arguments(draw, name, seqlen):
 
 
 @st.composite
-def masks(draw, name=None, max_seqlen=96):
-    """A mask of one of the 14 patterns."""
-    name = name or draw(st.sampled_from(PATTERNS))
+def masks(draw, name=None, max_seqlen=96, names=PATTERNS):
+    """A mask of one of the patterns."""
+    name = name or draw(st.sampled_from(names))
     seqlen = draw(st.integers(1, max_seqlen))
     return build_mask(name, seqlen=seqlen, seed=draw(st.integers(0, 9)), **draw(arguments(name, seqlen)))
 
@@ -71,8 +73,8 @@ def patchworks(draw, max_size=20):
 
     rows, cols = bounds(), bounds()
     tiles = []
-    for q0, q1 in zip(rows, rows[1:], strict=False):
-        for k0, k1 in zip(cols, cols[1:], strict=False):
+    for q0, q1 in pairwise(rows):
+        for k0, k1 in pairwise(cols):
             low, high = draw(st.integers(-3, 3)), draw(st.integers(-3, 6))
             tiles.append([q0, q1, k0, k1, k0 - q0 + low, k0 - q0 + high])
     groups = [np.array(tiles)] * draw(st.integers(1, 2))

@@ -17,7 +17,7 @@ GOLDEN = [
     ("full_document", {"documents": DOCUMENTS}, "8811defbf7211086"),
     ("causal_document", {"documents": DOCUMENTS}, "5a8f9da45d6a1d51"),
     ("sliding_window", {"window": 64}, "635f5771dde9cc18"),
-    ("sliding_window", {"window": 64, "paper_compat": True}, "016752b06441126d"),
+    ("sliding_window", {"window": 48, "paper_compat": True}, "7b2475f54892b6c0"),
     ("causal_sliding_window", {"window": 64}, "016752b06441126d"),
     ("shared_question", {"documents": DOCUMENTS}, "e89b4cc0e5e5fe4b"),
     ("causal_blockwise", {"documents": DOCUMENTS}, "8f1323cc97e6bcd8"),

@@ -21,9 +21,11 @@ def test_block_size():
     assert grid(np.zeros((1, 0, 2)), [[0]], [[0, 2, 4]]).block_size is None
 
 
-def test_shapes_must_agree():
-    with pytest.raises(ValueError, match="do not go with bounds"):
-        grid([[[1, 0]]], [[0, 4]], [[0, 4]])
+def test_bounds_must_fit_and_rise():
+    right = [[0, 2, 4]]
+    for q_bounds, k_bounds in (([[0, 4]], [[0, 4]]), ([[1, 4]], right), ([[0, 4]], [[0, 5, 4]]), ([[0, 4]] * 2, right)):
+        with pytest.raises(ValueError, match="blocks from 0 on, for 1 groups"):
+            grid([[[1, 0]]], q_bounds, k_bounds)
 
 
 def test_neighbouring_blocks_are_one_band():
@@ -45,7 +47,7 @@ def test_blocks_without_tokens_do_not_count():
 
 def test_a_crop_along_blocks_is_a_smaller_uniform_grid():
     blocks = grid(np.eye(4)[None], [[0, 2, 4, 6, 8]], [[0, 2, 4, 6, 8]])
-    part = blocks.crop((2, 6), (0, 4))
+    part = blocks.move(-2, 0, 4, 4)
     assert part.visible.tolist() == [[[False, True], [False, False]]]
     assert part.block_size == (2, 2)
 

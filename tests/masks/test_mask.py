@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
 
-from .strategies import masks, patchworks
+from .definitions import DEFINITIONS
+from .strategies import DYNAMIC, masks, patchworks
 
 
 def stack(mask):
@@ -22,11 +23,16 @@ def part(data, length):
     return tuple(sorted((data.draw(st.integers(0, length)), data.draw(st.integers(0, length)))))
 
 
-any_mask = st.one_of(masks(max_seqlen=40), patchworks())
+def of_every_kind(test):
+    """Runs the test on bands of a pattern, on block grids and on bands like no pattern; `kind` draws the mask."""
+    kinds = [masks(max_seqlen=40, names=tuple(DEFINITIONS)), masks(max_seqlen=40, names=DYNAMIC), patchworks()]
+    return pytest.mark.parametrize("kind", kinds, ids=["static", "dynamic", "patchwork"])(test)
 
 
-@given(any_mask, st.data())
-def test_cut_and_crop_are_slicing(mask, data):
+@of_every_kind
+@given(data=st.data())
+def test_cut_and_crop_are_slicing(kind, data):
+    mask = data.draw(kind)
     raster = stack(mask)
     rows, cols = part(data, mask.seqlen_q), part(data, mask.seqlen_k)
     inside = raster[:, slice(*rows), slice(*cols)]
@@ -39,8 +45,10 @@ def test_cut_and_crop_are_slicing(mask, data):
     assert (cropped.grid is None) == (mask.grid is None) == (cut.grid is None)
 
 
-@given(any_mask, st.integers(-45, 45), st.integers(-45, 45))
-def test_shift_drops_what_leaves(mask, dq, dk):
+@of_every_kind
+@given(data=st.data(), dq=st.integers(-45, 45), dk=st.integers(-45, 45))
+def test_shift_drops_what_leaves(kind, data, dq, dk):
+    mask = data.draw(kind)
     raster = stack(mask)
     expected = np.zeros_like(raster)
     for group, i, j in zip(*np.nonzero(raster), strict=True):
@@ -51,8 +59,10 @@ def test_shift_drops_what_leaves(mask, dq, dk):
     assert shifted.area == expected.sum()
 
 
-@given(any_mask, st.integers(1, 7), st.data())
-def test_stripe_is_strided_slicing(mask, world, data):
+@of_every_kind
+@given(data=st.data(), world=st.integers(1, 7))
+def test_stripe_is_strided_slicing(kind, data, world):
+    mask = data.draw(kind)
     q_rank, k_rank = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, world - 1))
     striped = mask.stripe(q_rank, k_rank, world)
     expected = stack(mask)[:, q_rank::world, k_rank::world]
@@ -60,13 +70,24 @@ def test_stripe_is_strided_slicing(mask, world, data):
     assert striped.area == expected.sum()
 
 
-@given(any_mask, st.integers(1, 5), st.data())
-def test_parts_of_parts(mask, world, data):
+@of_every_kind
+@given(data=st.data(), world=st.integers(1, 5))
+def test_parts_of_parts(kind, data, world):
     """Operations compose: a crop of a stripe is the slice of the slice, and bands stay disjoint."""
+    mask = data.draw(kind)
     rows, cols = part(data, -(-mask.seqlen_q // world)), part(data, -(-mask.seqlen_k // world))
     piece = mask.stripe(0, 0, world).crop(rows, cols)
     assert np.array_equal(stack(piece), stack(mask)[:, ::world, ::world][:, slice(*rows), slice(*cols)])
     assert all(band.overlap(bands) is None for bands in piece.groups)
+
+
+def test_crop_may_reach_beyond():
+    for mask in (build_mask("sliding_window", seqlen=6, window=2), build_mask("block_sparse_uniform", seqlen=6, block=2)):
+        wide = mask.crop((-2, 8), (-1, 4))
+        expected = np.zeros((10, 5), dtype=bool)
+        expected[2:8, 1:] = mask.dense()[:, :4]
+        assert np.array_equal(wide.dense(), expected)
+        assert np.array_equal(mask.cut((-2, 3), (-1, 9)).dense(), mask.cut((0, 3), (0, 6)).dense())
 
 
 def test_select_groups():
