@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +21,16 @@ from longca.kernels.lowering.blocks import block_lists
 from longca.kernels.lowering.flashmask import flashmask_columns
 from longca.kernels.lowering.flex import block_mask, mask_mod
 from longca.kernels.lowering.intervals import col_intervals, row_intervals
-from longca.kernels.lowering.tiles import col_tiles, row_tiles
+from longca.kernels.lowering.ranges import Csr
+from longca.kernels.lowering.tiles import Tiles, col_tiles, row_tiles
 from longca.kernels.lowering.varlen import varlen
 from longca.masks import Mask, build_mask
 
 BLOCK = 128
-DYNAMIC = {"block_sparse_uniform": {"block": BLOCK, "density": 0.1}, "block_sparse_variable": {"mean_block": BLOCK, "density": 0.1}}
+DYNAMIC: dict[str, dict[str, Any]] = {
+    "block_sparse_uniform": {"block": BLOCK, "density": 0.1},
+    "block_sparse_variable": {"mean_block": BLOCK, "density": 0.1},
+}
 LOWERINGS: dict[str, Callable[[Mask], object]] = {
     "row intervals": row_intervals,
     "col intervals": col_intervals,
@@ -35,14 +40,18 @@ LOWERINGS: dict[str, Callable[[Mask], object]] = {
     "block lists": block_lists,
     "row tiles": lambda mask: row_tiles(mask, BLOCK, BLOCK),
     "col tiles": lambda mask: col_tiles(mask, BLOCK, BLOCK),
-    "row CSR": lambda mask: [getattr(row_tiles(mask, BLOCK, BLOCK), kind) for kind in ("full", "partial")],
+    "row CSR": lambda mask: expanded(row_tiles(mask, BLOCK, BLOCK)),
     "mask_mod": lambda mask: mask_mod(mask, "cpu"),
     "BlockMask": lambda mask: block_mask(mask, "cpu", narrow=True),
 }
-MANY_INTERVALS = {"row intervals", "col intervals", "FlashMask", "AttnSlice"}  # forms for bands: thousands a row make no sense
+FOR_BANDS = {"row intervals", "col intervals", "FlashMask", "AttnSlice"}  # a block-sparse row has hundreds of intervals
 
 
-def num_bytes(value: object) -> int:
+def expanded(tiles: Tiles) -> tuple[Csr, Csr]:
+    return tiles.full, tiles.partial
+
+
+def num_bytes(value: Any) -> int:
     """Of all arrays and tensors in a result; those that a closure captured included."""
     if isinstance(value, np.ndarray):
         return value.nbytes
@@ -83,11 +92,11 @@ def main(seqlen: int, names: list[str]) -> None:
     for name in names or Registry("mask").names():
         params = DYNAMIC.get(name, {})
 
-        def build(name: str = name, params: dict = params) -> Mask:
+        def build(name: str = name, params: dict[str, Any] = params) -> Mask:
             return build_mask(name, seqlen=seqlen, corpus="prolong512k", **params)
 
         mask = build()
-        cells = ["–" if name in DYNAMIC and lowering in MANY_INTERVALS else measured(lambda lower=lower, mask=mask: lower(mask))
+        cells = ["–" if name in DYNAMIC and lowering in FOR_BANDS else measured(lambda lower=lower, mask=mask: lower(mask))
                  for lowering, lower in LOWERINGS.items()]
         table.add_row(name, "grid" if mask.grid else str(len(mask.bands)), measured(build), *cells)
     Console(width=max(Console().width, 230)).print(table)

@@ -42,7 +42,9 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
 
     def lists(runs: list[Runs], num_across: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts, index = _lists(runs, num_across, narrow, device)
-        return counts.repeat_interleave(share, 0)[None], index.repeat_interleave(share, 0)[None]
+        if share > 1:
+            counts, index = counts.repeat_interleave(share, 0), index.repeat_interleave(share, 0)
+        return counts[None], index[None]
 
     kv_counts, kv_index = lists([tiles.partial_runs for tiles in rows], rows[0].num_across)
     full_kv_counts, full_kv_index = lists([tiles.full_runs for tiles in rows], rows[0].num_across)

@@ -11,11 +11,11 @@ def grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
 
     Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,), every block with rows and columns.
     """
-    rows, cols = _met(row_bounds, tile_rows), _met(col_bounds, tile_cols)
-    small = np.uint16 if tile_rows * tile_cols < 1 << 16 else np.uint32  # a tile meets at most as many blocks
-    seen = _sums(_sums(np.ascontiguousarray(visible).view(np.uint8), *rows, small).T, *cols, small).T
-    met = ((rows[1] - rows[0])[:, None] * (cols[1] - cols[0])).astype(small)
-    full, touched = seen == met, seen > 0
+    first_row, num_rows = _met(row_bounds, tile_rows)
+    first_col, num_cols = _met(col_bounds, tile_cols)
+    dtype = np.uint8 if num_rows.max(initial=0) * num_cols.max(initial=0) < 1 << 8 else np.uint32
+    seen = _sums(_sums(visible.view(np.uint8), first_row, num_rows, 0, dtype), first_col, num_cols, 1, dtype)
+    full, touched = seen == np.multiply.outer(num_rows.astype(dtype), num_cols.astype(dtype)), seen > 0
     if whole:
         full[row_bounds[-1] // tile_rows:] = False
         full[:, col_bounds[-1] // tile_cols:] = False
@@ -23,15 +23,19 @@ def grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
 
 
 def _met(bounds: np.ndarray, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks [first, behind) that each tile meets."""
+    """First block that each tile meets, and how many it meets."""
     edges = np.append(np.arange(0, bounds[-1], tile), bounds[-1])
-    return np.searchsorted(bounds, edges[:-1], side="right") - 1, np.searchsorted(bounds, edges[1:], side="left")
+    first = np.searchsorted(bounds, edges[:-1], side="right") - 1
+    return first, np.searchsorted(bounds, edges[1:], side="left") - first
 
 
-def _sums(values: np.ndarray, first: np.ndarray, behind: np.ndarray, dtype: type) -> np.ndarray:
-    """Sum of the rows [first, behind) of each pair."""
-    if (behind - first == 1).all():
-        return values if len(first) == len(values) else values[first]
-    upto = np.zeros((len(values) + 1, values.shape[1]), dtype=dtype)
-    np.cumsum(values, axis=0, dtype=dtype, out=upto[1:])  # may wrap around; differences stay right
-    return upto[behind] - upto[first]
+def _sums(values: np.ndarray, first: np.ndarray, length: np.ndarray, axis: int, dtype: type) -> np.ndarray:
+    """Sums over ranges of an axis: as many steps as the longest of them is long."""
+    if (length == 1).all() and len(first) == values.shape[axis]:
+        return values
+    nothing = values.shape[axis]  # a row or column of zeros, for ranges that are over
+    values = np.pad(values, ((0, 1), (0, 0)) if axis == 0 else ((0, 0), (0, 1)))
+    sums = values.take(first, axis=axis).astype(dtype)
+    for step in range(1, int(length.max(initial=0))):
+        sums += values.take(np.where(step < length, first + step, nothing), axis=axis)
+    return sums

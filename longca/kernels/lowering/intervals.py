@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longca.kernels.lowering.ranges import fill, runs
+from longca.kernels.lowering.ranges import fill, runs, turned
 from longca.masks.band import transpose
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
@@ -23,7 +23,7 @@ def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
     """Key j is seen by queries [a0, b0) U [a1, b1) U …: int32 (Sk, 2n), as `row_intervals`; unused slots hold a = b = Sq."""
     if mask.grid is not None:
         visible, q_bounds, k_bounds = mask.grid.solid(group)
-        return _of_blocks(visible.T, k_bounds, q_bounds, mask.seqlen_q)
+        return _of_blocks(turned(visible), k_bounds, q_bounds, mask.seqlen_q)
     return _of_bands(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q)
 
 

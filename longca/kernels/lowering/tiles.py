@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from longca.kernels.lowering.grid_tiles import grid_tiles
-from longca.kernels.lowering.ranges import Csr, Runs
+from longca.kernels.lowering.ranges import Csr, Runs, turned
 from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas, transpose
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
@@ -49,7 +49,7 @@ def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
     """For each tile of keys, its tiles of queries: the transpose of `row_tiles`."""
     if mask.grid is not None:
         visible, q_bounds, k_bounds = mask.grid.solid(group)
-        full, partial = grid_tiles(visible.T, k_bounds, q_bounds, tile_k, tile_q, whole)
+        full, partial = grid_tiles(turned(visible), k_bounds, q_bounds, tile_k, tile_q, whole)
     else:
         full, partial = _band_tiles(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole)
     return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
