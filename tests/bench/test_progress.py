@@ -1,6 +1,7 @@
 """What is shown while measuring, in a terminal and elsewhere."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -99,6 +100,12 @@ def test_a_log_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="Cannot write"):
         LogProgress(tmp_path / "file" / "run.log")
+
+
+def test_a_log_on_a_full_disk():
+    show = LogProgress(Path("/dev/full"))
+    with pytest.raises(UserError, match="'/dev/full': No space left on device"):
+        show.start(1, 0)
 
 
 @pytest.mark.parametrize(("mode", "terminal", "ci", "kind"), [
