@@ -29,7 +29,7 @@ def test_heavy_libraries_are_imported_inside_functions():
         package = path.relative_to(architecture.PACKAGE).parts[0]
         for name, at_import in architecture.imports(path):
             library = name.split(".")[0]
-            if at_import and library in architecture.HEAVY and not (library == "torch" and package in architecture.TORCH_AT_TOP):
+            if at_import and library in architecture.HEAVY - architecture.AT_TOP.get(package, set()):
                 wrong.append(f"{path.relative_to(architecture.PACKAGE)}: {library}")
     assert not wrong
 

@@ -25,16 +25,17 @@ class Shard:
     """estimated"""
 
 
-def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None) -> float:
-    """An upper estimate of a cell's duration that looks at no mask: all pairs are taken as visible, or the share that the
-    mask's `density` gives.
+def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None, density: float | None = None) -> float:
+    """A cell's duration. Without `density` no mask is looked at and the estimate is an upper one.
 
     Args:
         rate_flops: sustained FLOP/s of one device.
         measure: how it is measured; the defaults if not given.
+        density: share of pairs that is visible; if not given, all, or what the mask's own `density` says.
     """
     measure = measure or Measure()
-    flops = cell.flops(cell.seqlen**2, 1) * float(cell.mask_params.get("density", 1.0))
+    share = float(cell.mask_params.get("density", 1.0)) if density is None else density
+    flops = cell.flops(cell.seqlen**2, 1) * share
     call_s = flops * (FORWARD_AND_BACKWARD if cell.direction == "bwd" else 1.0) / (rate_flops * cell.world)
     timed_s = min(measure.repeats * call_s, max(measure.max_seconds, 3 * call_s))
     return min(OVERHEAD_SECONDS + measure.warmup * call_s + timed_s, measure.timeout_s)

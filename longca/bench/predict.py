@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from longca.bench.plan import estimate_seconds
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
@@ -11,7 +12,6 @@ from longca.masks.traits import Traits
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
-OVERHEAD_SECONDS = 4.0  # building, compiling and checking a cell, as seen on one H200
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 
 
@@ -19,16 +19,16 @@ EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 class Prediction:
     """Expected fate of a cell on a device type."""
 
+    cell: Cell
     unavailable: str | None
     unsupported: str | None
     density: float
     flops: float
     tensor_bytes: int  # inputs, outputs and their gradients
 
-    def seconds(self, peak_flops: float, measure: Measure, world: int) -> float:
-        """Expected seconds on each of `world` devices of that peak rate, checks included."""
-        call_s = self.flops / (peak_flops * EFFICIENCY * world)
-        return OVERHEAD_SECONDS + min((measure.warmup + measure.repeats) * call_s, measure.max_seconds + measure.warmup * call_s)
+    def seconds(self, peak_flops: float, measure: Measure) -> float:
+        """Expected seconds on devices of that peak rate, checks included."""
+        return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density)
 
 
 class Predictor:
@@ -44,7 +44,7 @@ class Predictor:
         flops = cell.flops(round(density * cell.seqlen**2), 1)
         row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
-        return Prediction(self._plugin("kernel", cell.kernel).available(self.device_type), self._unsupported(cell, traits),
+        return Prediction(cell, self._plugin("kernel", cell.kernel).available(self.device_type), self._unsupported(cell, traits),
                           density, flops, tensors if cell.direction == "fwd" else 2 * tensors)
 
     def _unsupported(self, cell: Cell, traits: Traits) -> str | None:

@@ -34,13 +34,14 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Count a study's cells, name what is unsupported and why, and estimate its GPU hours. Runs nothing."""
-    from longca.bench.plan import predict, shards
-    from longca.store.hardware import load_hardware
+    from longca.bench.plan import shards
+    from longca.bench.predict import EFFICIENCY, Predictor
 
     config, chosen, _ = open_study(study)
     wanted = selection(kernel, strategy, mask, direction, seqlen, world).apply(chosen.cells())
-    hardware = load_hardware(gpu)
-    predictions = {cell.cell_id: predict(cell, "cuda") for cell in wanted}
+    peak_flops = _peak_flops(gpu)
+    predictor = Predictor("cuda")
+    predictions = {cell.cell_id: predictor.predict(cell) for cell in wanted}
     rows, reasons, total_hours = [], Counter[tuple[str, str]](), 0.0
     for method in dict.fromkeys((cell.kind, cell.method) for cell in wanted):
         of_method = [cell for cell in wanted if (cell.kind, cell.method) == method]
@@ -48,7 +49,7 @@ def command(
         for cell in of_method:
             if predictions[cell.cell_id].unsupported:
                 reasons[method[1], predictions[cell.cell_id].unsupported] += 1
-        hours = sum(predictions[cell.cell_id].seconds(hardware.flops(cell.dtype), chosen.measure) * cell.world for cell in running) / 3600
+        hours = sum(predictions[cell.cell_id].seconds(peak_flops, chosen.measure) * cell.world for cell in running) / 3600
         total_hours += hours
         rows.append([method[1], method[0], len(of_method), len(of_method) - len(running), round(hours, 2)])
     pieces = shards(wanted, config.shard_minutes)
@@ -61,6 +62,18 @@ def command(
         print_table("Cells", ["cell_id", "cell", "unsupported because"],
                     [[cell.cell_id, cell.title, predictions[cell.cell_id].unsupported or ""] for cell in wanted])
     print_table(f"{chosen.name}: {len(wanted):,} cells, {len(pieces)} jobs, about {total_hours:.1f} GPU hours on {gpu}",
-                ["method", "kind", "cells", "unsupported", "GPU hours"], rows, caption=hardware.assumption)
-    if reasons:
+                ["method", "kind", "cells", "unsupported", "GPU hours"], rows, caption=f"Estimate: {EFFICIENCY:.0%} of the bf16 peak, all supported cells run, checks included.")
+    if not reasons:
+        print("Every kernel and strategy of the study supports all of its masks.")
+    else:
         print_table("Unsupported", ["method", "why", "cells"], [[method, why, count] for (method, why), count in reasons.most_common()])
+
+
+def _peak_flops(gpu: str) -> float:
+    from longca.core.errors import unknown
+    from longca.store.hardware import load_hardware
+
+    known = {one.name: one.peak_tflops.value * 1e12 for one in load_hardware().gpus}
+    if gpu not in known:
+        raise unknown("GPU", gpu, known, todo="GPUs are listed in config/hardware.yaml")
+    return known[gpu]

@@ -52,5 +52,5 @@ def command(
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - set(STATUSES):
         raise unknown("status", status, STATUSES)
-    summary = run_cells(chosen, cells, config, retry=statuses, force=force, log=log)
+    summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log)
     print(summary)

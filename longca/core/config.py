@@ -43,4 +43,7 @@ def load_config(overrides: Mapping[str, Any] | None = None, path: Path = CONFIG_
             from_env[name] = value
     from_file = read_yaml(path) if path.exists() else {}
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    return parse(Config, merge(from_file, from_env, given), str(path))
+    layers = {str(path): from_file, f"{PREFIX}* variables": from_env, "Options": given}
+    for where, layer in layers.items():
+        parse(Config, layer, where)  # each alone, so that an error names the layer it stands in
+    return parse(Config, merge(*layers.values()), "Settings")

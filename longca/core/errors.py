@@ -21,7 +21,8 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         sentence = f"{self.what}: {self.why}" if self.why else self.what
-        return f"{sentence}. {self.todo}" if self.todo else sentence
+        stop = "" if sentence.endswith(("?", ".", "!")) else "."
+        return f"{sentence}{stop} {self.todo}" if self.todo else sentence
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
@@ -33,5 +34,8 @@ def unknown(kind: str, name: str, known: Iterable[str], todo: str = "") -> UserE
     """The error for a name that nothing bears: it offers the nearest names, or all of them if none is alike."""
     known = sorted(known)
     close = nearest(name, known)
-    offer = "did you mean " + ", ".join(f"'{n}'" for n in close) + "?" if close else "known: " + ", ".join(known)
+    if close:
+        offer = "did you mean " + ", ".join(f"'{n}'" for n in close) + "?"
+    else:
+        offer = "known: " + ", ".join(known) if known else "there is none"
     return UserError(f"Unknown {kind} '{name}'", why=offer.rstrip("."), todo=todo)

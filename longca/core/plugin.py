@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from longca.core.errors import UserError, unknown
 
@@ -25,7 +25,7 @@ class Plugin:
 
     name: str = ""
     path: Path = Path()
-    label: ClassVar[str] = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,11 @@ class Registry:
 
 def plugin_folders() -> list[Path]:
     """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`."""
-    return [Path(part).resolve() for part in os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep) if part]
+    parts = os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep)
+    return list(dict.fromkeys(Path(part).expanduser().resolve() for part in parts if part))
 
 
-def _from_module(path: Path, contract: type) -> Plugin:
+def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
     module = _import_file(path)
     classes = [value for value in vars(module).values()
                if inspect.isclass(value) and issubclass(value, contract) and value.__module__ == module.__name__
@@ -111,8 +112,16 @@ def _from_module(path: Path, contract: type) -> Plugin:
 
 
 def _import_file(path: Path) -> ModuleType:
-    if path.is_relative_to(PACKAGE_ROOT):
-        return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
+    try:
+        if path.is_relative_to(PACKAGE_ROOT):
+            return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
+        return _import_from_outside(path)
+    except Exception as error:
+        raise UserError(f"Plug-in '{path}' cannot be imported", why=f"{type(error).__name__}: {' '.join(str(error).split())}",
+                        todo="Mend or remove the file") from error
+
+
+def _import_from_outside(path: Path) -> ModuleType:
     module_name = f"longca_plugins.{path.parent.name}.{path.stem}"
     loaded = sys.modules.get(module_name)
     if loaded is not None and loaded.__file__ == str(path):
@@ -123,8 +132,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception:
         del sys.modules[module_name]
-        raise UserError(f"Plug-in '{path}' cannot be imported", why=f"{type(error).__name__}: {error}",
-                        todo="Mend or remove the file") from error
+        raise
     return module

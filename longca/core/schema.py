@@ -1,10 +1,11 @@
 """Data from outside → frozen pydantic types, with one-line errors that name the nearest valid key."""
 
+import re
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,9 +16,29 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Frozen(BaseModel):
-    """A value: no unknown keys, no change after construction. NaN and infinities survive JSON, as strings."""
+    """A value: no unknown keys, no change after construction. Infinite and undefined floats survive JSON, as strings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
+
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][\d_]*)$")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without two of its traps: 64:8 is no number of base 60, and a key that stands twice is an error."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, _INTEGER if tag.endswith(":int") else pattern) for tag, pattern in resolvers]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
 
 
 def parse(model: type[Model], data: Any, where: str) -> Model:
@@ -41,8 +62,10 @@ def read_yaml(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"Cannot read '{path}'", why=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"'{path}' is not UTF-8 text", why=error.reason) from error
     try:
-        return yaml.safe_load(text) or {}
+        return yaml.load(text, _Loader) or {}
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
@@ -51,7 +74,7 @@ def read_yaml(path: Path) -> Any:
 
 def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
     problem = error.errors()[0]
-    path = [part for part in problem["loc"]]
+    path = list(problem["loc"])
     place = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
@@ -61,7 +84,8 @@ def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
     if problem["type"] == "missing":
         return f"key '{place}' is missing"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"'{place}' = {problem['input']!r}: {message}" if place else message
+    given = repr(problem["input"])
+    return f"'{place}' = {given if len(given) <= 80 else given[:77] + '...'}: {message}" if place else message
 
 
 def _further(error: ValidationError) -> str:

@@ -30,8 +30,7 @@ class Selection(Frozen):
         chosen = cells
         for axis, text in axes.items():
             if text:
-                known = {getattr(cell, axis) for cell in cells} - {None}
-                accepted = _names(axis, text, known)
+                accepted = _names(axis, text, {getattr(cell, axis) for cell in cells})
                 chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
         for axis, text in {"seqlen": self.seqlen, "world": self.world}.items():
             if text:
@@ -43,7 +42,9 @@ class Selection(Frozen):
         return chosen
 
 
-def _names(axis: str, text: str, known: set[str]) -> set[str]:
+def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
+    """Which of the present values pass; None, for cells without this axis, passes where names are only left out."""
+    known = {name for name in present if name is not None}
     wanted, refused = set(), set()
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
@@ -51,7 +52,7 @@ def _names(axis: str, text: str, known: set[str]) -> set[str]:
         if not matching:
             raise unknown(f"{axis} in this study", part.removeprefix("!"), known)
         (refused if part.startswith("!") else wanted).update(matching)
-    return (wanted if any(not part.startswith("!") for part in parts) else known) - refused
+    return (wanted if any(not part.startswith("!") for part in parts) else present) - refused
 
 
 def _range(axis: str, text: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from longca.core.cell import Cell, Direction, Dtype, Scalar
 from longca.core.errors import UserError, unknown
@@ -20,13 +20,13 @@ Length = Annotated[int, BeforeValidator(parse_length)]
 class Measure(Frozen):
     """How each cell is measured. Part of the method version: a change measures again."""
 
-    warmup: int = Field(3, ge=0)
+    warmup: int = Field(default=3, ge=0)
     """untimed calls before the samples"""
-    repeats: int = Field(10, ge=1)
+    repeats: int = Field(default=10, ge=1)
     """timed calls at most"""
-    max_seconds: float = Field(10.0, gt=0)
+    max_seconds: float = Field(default=10.0, gt=0)
     """timed calls stop after this long, but never before three"""
-    timeout_s: float = Field(300.0, gt=0)
+    timeout_s: float = Field(default=300.0, gt=0)
     """a cell that is not done by then ends as `timeout`"""
 
 
@@ -44,7 +44,7 @@ class Grid(Frozen):
     """first length → corpus; overrides `corpus` from that length on"""
     seqlen: tuple[Length, ...] = ()
     seqlen_per_rank: tuple[Length, ...] = ()
-    heads: tuple[str, ...]
+    heads: tuple[Annotated[str, BeforeValidator(str)], ...]
     head_dim: tuple[int, ...] = (128,)
     dtype: tuple[Dtype, ...] = ("bf16",)
     direction: tuple[Direction, ...] = ("fwd", "bwd")
@@ -108,8 +108,9 @@ def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
 
 
 def _expand(grid: Grid, where: str) -> list[Cell]:
-    masks, corpora = Registry("mask"), Registry("corpus")
-    for kind, names in (("kernel", grid.kernel), ("strategy", grid.strategy), ("corpus", (*grid.corpus, *grid.corpus_from.values()))):
+    masks = Registry("mask")
+    given = {"kernel": grid.kernel, "strategy": grid.strategy, "corpus": (*grid.corpus, *grid.corpus_from.values())}
+    for kind, names in given.items():
         known = Registry(kind).names()
         for name in names:
             if name not in known:
@@ -125,16 +126,14 @@ def _expand(grid: Grid, where: str) -> list[Cell]:
         for kernel, strategy, world, corpus, length, heads, head_dim, dtype, direction, seed in axes:
             num_q_heads, num_kv_heads = parse_heads(heads)
             seqlen = length * world if grid.seqlen_per_rank else length
-            fields = dict(
-                kind=grid.kind, kernel=kernel, strategy=strategy, world=world, mask=pattern.name, mask_params=params,
-                corpus=_corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None, seqlen=seqlen,
-                num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
-                direction=direction, seed=seed if pattern.draws(pattern.Params(**params)) else 0)
+            fields = {
+                "kind": grid.kind, "kernel": kernel, "strategy": strategy, "world": world, "mask": pattern.name,
+                "mask_params": params, "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
+                "seqlen": seqlen, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
+                "dtype": dtype, "direction": direction, "seed": seed if pattern.draws(pattern.Params(**params)) else 0}
+            cells.append(parse(Cell, fields, where))
             try:
                 pattern.check(seqlen, pattern.Params(**params))
-                cells.append(Cell(**fields))
-            except ValidationError as error:
-                raise UserError(f"{where}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
             except ValueError as error:
                 raise UserError(f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)) from None
     return cells

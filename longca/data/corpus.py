@@ -19,7 +19,7 @@ class Bin(NamedTuple):
 
     lo: Annotated[int, Field(ge=0)]
     hi: Annotated[int, Field(ge=1, le=1 << 40)]  # far beyond any document, so that sums stay inside int64
-    count: Annotated[int, Field(ge=0)]
+    num_documents: Annotated[int, Field(ge=0)]
 
 
 class Weight(NamedTuple):
@@ -50,7 +50,7 @@ class CorpusFile(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not sum(part.count for part in self.bins):
+        if not sum(part.num_documents for part in self.bins):
             raise ValueError("the corpus has no documents")
         for kind, parts in (("bins", self.bins), ("histogram", self.histogram)):
             for number, part in enumerate(parts):
@@ -93,7 +93,7 @@ class Corpus(Plugin):
     @cached_property
     def bins(self) -> np.ndarray:
         """(n, 3) int64: shortest, longest, number of documents. A document has at least one token."""
-        bins = np.array([part for part in self.content.bins if part.count], dtype=np.int64)
+        bins = np.array([part for part in self.content.bins if part.num_documents], dtype=np.int64)
         bins[:, 0] = np.maximum(bins[:, 0], 1)
         return bins
 
@@ -129,7 +129,12 @@ class Corpus(Plugin):
         tokens = documents * (low + low + inside - 1) / 2
         return float(documents.sum() / self.num_documents), float(tokens.sum() / self.num_tokens)
 
-    def summary(self) -> dict[str, Any]:
+    @property
+    def summary(self) -> str:
+        """One line for lists."""
+        return self.content.description
+
+    def facts(self) -> dict[str, Any]:
         """Plain data for lists and pages; `by_length` has a row for each factor of two from 64 tokens on."""
         rows, before = [], (0.0, 0.0)
         edges = [64 << power for power in range(64) if 32 << power < self.longest]

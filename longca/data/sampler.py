@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from itertools import accumulate
 
 import numpy as np
 
@@ -77,10 +78,10 @@ def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
         raise UserError(f"Corpus '{corpus.name}' has no histogram", why="`paper_compat` draws from the published one",
                         todo="Use the default sampler, or one of the study's corpora")
     rng = random.Random(PAPER_SEED + seed)
-    weights = [part.weight for part in histogram]
+    upto = list(accumulate(part.weight for part in histogram))
     lengths, left = [], seqlen
     while left:
-        part = rng.choices(histogram, weights)[0]
+        part = rng.choices(histogram, cum_weights=upto)[0]
         length = max(1, min(rng.randint(part.lo, part.hi), left))
         lengths.append(length)
         left -= length

@@ -1,0 +1,1 @@
+"""The project's own operators on a GPU. Imported only where they run."""

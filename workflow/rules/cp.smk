@@ -24,4 +24,4 @@ rule cp:
         runtime=shard_minutes,
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --results {params.results:q}"
-        " --device {params.device} --progress {params.progress} 2>&1 | tee {log:q}"
+        " --device {params.device} --progress {params.progress} --log {log:q}"

@@ -1,0 +1,115 @@
+"""A corpus from a user's own files."""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from longca.core.errors import UserError
+from longca.core.plugin import Registry, plugin_folders
+from longca.data.corpus import Bin, CorpusFile
+from longca.data.lengths import in_bytes, in_tokens
+from longca.data.readers import find_files, read_documents
+
+STEPS = 16  # bins for each factor of two in length
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text", separator: str | None = None,
+                 tokenizer: Path | None = None, folder: Path | None = None, force: bool = False) -> Path:
+    """Measure the documents of files and write the corpus of their lengths.
+
+    Args:
+        name: of the corpus: a lower-case identifier.
+        files: paths, folders or globs of JSON lines, plain text and Parquet (`longca.data.readers`).
+        field: field of JSON lines, or column of Parquet, that holds the text.
+        separator: what stands between documents of a text file, "" for blank lines; None for a document a file.
+        tokenizer: a tokenizer.json to count tokens with; None to count bytes of UTF-8.
+        folder: where `<name>.json` goes; `corpora` in the first folder of `LONGCA_PLUGINS` if not given.
+        force: replace a corpus of that name in that folder.
+
+    Returns:
+        The file written.
+
+    Raises:
+        UserError: anything that cannot be read, used or written.
+    """
+    target = _target(name, folder, force)
+    lengths = in_tokens(tokenizer) if tokenizer else in_bytes
+    paths = find_files(files)
+    documents = (document for path in paths for document in read_documents(path, field=field, separator=separator))
+    bins, num_empty = bin_lengths(lengths(documents))
+    if not bins:
+        raise UserError(f"There are no documents in {_files(len(paths))}", why=f"{num_empty:,} texts, all of them empty")
+    num_documents = sum(part.num_documents for part in bins)
+    notes = [f"Lengths count tokens of '{tokenizer.name}'." if tokenizer else "Lengths count bytes of UTF-8."]
+    if num_empty:
+        notes.append(f"Empty texts left out: {num_empty:,}.")
+    content = CorpusFile(
+        label=name, description=f"Lengths of {num_documents:,} documents in {_files(len(paths))}.",
+        source=", ".join(map(str, files[:3])) + (f" and {len(files) - 3:,} more" if len(files) > 3 else ""),
+        unit="tokens" if tokenizer else "bytes", notes=tuple(notes), bins=bins)
+    _write(target, content.to_json())
+    return target
+
+
+def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
+    """(bins of the lengths, number of lengths that are 0). Memory for the bins only.
+
+    Each length below 32 has a bin of its own; above, each factor of two is divided into 16 bins, so that no bin is
+    wider than a sixteenth of its lengths. A bin reaches from the shortest to the longest length that fell into it:
+    none is open, and few documents are kept exactly.
+    """
+    found: dict[int, Bin] = {}
+    num_empty = 0
+    for length in lengths:
+        if not length:
+            num_empty += 1
+            continue
+        dropped_bits = max(0, length.bit_length() - STEPS.bit_length())
+        key = length >> dropped_bits << dropped_bits
+        lo, hi, count = found.get(key, Bin(length, length, 0))
+        found[key] = Bin(min(lo, length), max(hi, length), count + 1)
+    return tuple(found[key] for key in sorted(found)), num_empty
+
+
+def _target(name: str, folder: Path | None, force: bool) -> Path:
+    """The file to write; everything that would refuse it is asked before the files are read."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"'{name}' cannot name a corpus", todo="Use small letters, digits and underscores")
+    if folder is None:
+        if not plugin_folders():
+            raise UserError("There is no folder for the corpus", why="LONGCA_PLUGINS is not set",
+                            todo="Set it to a folder of yours, or give `--folder`")
+        folder = plugin_folders()[0] / Registry("corpus").kind.plural
+    target = folder / f"{name}.json"
+    taken = Registry("corpus").paths().get(name)
+    if taken and taken != target.resolve():
+        raise UserError(f"There is a corpus '{name}' already", why=str(taken), todo="Choose another name")
+    if target.exists() and not force:
+        raise UserError(f"'{target}' exists", todo="Choose another name, or replace it with `--force`")
+    return target
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'}"
+
+
+def _write(target: Path, text: str) -> None:
+    """All or nothing: a reader sees the old file or the new one."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise UserError(f"Cannot write '{target}'", why=error.strerror or str(error)) from error

@@ -1,0 +1,138 @@
+"""Documents of a user's own files, one after another: JSON lines, plain text, Parquet."""
+
+import glob
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from longca.core.errors import UserError, unknown
+
+JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".parquet",)
+KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with .gz behind
+BLANK_LINE = "\n\n"
+CHUNK_CHARS = 1 << 20
+Opened = gzip.GzipFile | io.BufferedReader
+
+
+def find_files(patterns: Iterable[str | Path]) -> list[Path]:
+    """The files that paths, folders and globs name, each once, in sorted order for each pattern.
+
+    Of a folder all files of known kinds are taken, with those in folders below; hidden ones are left out.
+
+    Raises:
+        UserError: a pattern matches nothing, or names a file of unknown kind.
+    """
+    found: dict[Path, None] = {}
+    for pattern in map(str, patterns):
+        path = Path(pattern)
+        # not Path.glob, which takes no absolute patterns
+        matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+        files = [file for match in matches for file in (_files_below(match) if match.is_dir() else [match])]
+        if not files:
+            raise UserError(f"No file matches '{pattern}'", todo="Give files, folders or globs of " + ", ".join(KNOWN))
+        found.update(dict.fromkeys(files))
+    for file in found:
+        if _kind(file) not in KNOWN:
+            raise UserError(f"'{file}' is of no known kind", why="its name ends with none of " + ", ".join(KNOWN))
+    return list(found)
+
+
+def read_documents(path: Path, *, field: str = "text", separator: str | None = None) -> Iterator[str]:
+    """The texts in a file, empty ones too, without holding more than one of them (or 1 MiB) in memory.
+
+    Args:
+        field: of JSON lines and column of Parquet that holds the text; null is an empty text.
+        separator: what stands between documents in a text file, "" for blank lines; None for a document a file.
+
+    Raises:
+        UserError: the file cannot be read, decoded or parsed, or has no such field.
+    """
+    kind = _kind(path)
+    try:
+        if kind in PARQUET:
+            yield from _read_parquet(path, field)
+        else:
+            with _open(path) as file:
+                yield from _read_json_lines(path, file, field) if kind in JSON_LINES else _read_text(path, file, separator)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"Cannot read '{path}'", why=getattr(error, "strerror", None) or str(error)) from error
+
+
+def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}:{number} is not UTF-8 text", why=error.reason) from error
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field")
+        if field not in row:
+            raise unknown("field", field, row, todo=f"{path}:{number} does not have it; choose another with `--field`")
+        yield _text(row[field], f"{path}:{number}", field)
+
+
+def _read_text(path: Path, file: Opened, separator: str | None) -> Iterator[str]:
+    pending = ""
+    try:
+        for chunk in _decoded(file):
+            pending += chunk
+            if separator is not None:
+                *documents, pending = pending.split(separator or BLANK_LINE)
+                yield from (document.strip("\n") for document in documents)
+    except UnicodeDecodeError as error:
+        raise UserError(f"'{path}' is not UTF-8 text", why=error.reason) from error
+    yield pending if separator is None else pending.strip("\n")
+
+
+def _read_parquet(path: Path, column: str) -> Iterator[str]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError("Parquet files need pyarrow", todo="`pip install pyarrow`") from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if column not in file.schema_arrow.names:
+                raise unknown("column", column, file.schema_arrow.names,
+                              todo=f"'{path}' does not have it; choose another with `--field`")
+            for batch in file.iter_batches(batch_size=256, columns=[column]):
+                yield from (_text(value, str(path), column) for value in batch.column(0).to_pylist())
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(f"'{path}' is not a sound Parquet file", why=str(error)) from error
+
+
+def _text(value: Any, where: str, field: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{where}: '{field}' holds {type(value).__name__}", why="it must hold text")
+    return value or ""
+
+
+def _decoded(file: Opened) -> Iterator[str]:
+    """Text in chunks, line ends as \\n, without a byte-order mark."""
+    text = io.TextIOWrapper(file, encoding="utf-8-sig")
+    while chunk := text.read(CHUNK_CHARS):
+        yield chunk
+
+
+def _open(path: Path) -> Opened:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def _kind(path: Path) -> str:
+    """Its suffix, or the one before .gz."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = suffixes[-1:] == [".gz"] and suffixes[-2:-1] != [".parquet"]
+    return "".join(suffixes[-2:-1] if packed else suffixes[-1:])
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and _kind(path) in KNOWN
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)]

@@ -1,0 +1,181 @@
+"""The columns of the derived table, each defined once: its value, and what the data dictionary says of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from longca.store.view import View
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `source` is the field of the record that it follows from."""
+
+    name: str
+    type: Literal["str", "int", "float", "bool", "floats"]
+    unit: str
+    meaning: str
+    source: str
+    value: Callable[[View], Any]
+    """empty text or None where it does not apply"""
+
+
+def _texts(pairs: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in pairs.items())
+
+
+def _family(view: View) -> str:
+    if "density" in view.cell.mask_params:
+        return "block-sparse"
+    return "documents" if view.cell.corpus is not None else "no documents"
+
+
+def _source(view: View, field: str) -> Any:
+    return getattr(view.record.environment.source, field) if view.record.environment else None
+
+
+def _largest(values: tuple[float, ...] | None) -> float | None:
+    return max(values) if values else None
+
+
+COLUMNS: tuple[Column, ...] = (
+    # what was asked for
+    Column("cell_id", "str", "", "Name of the cell: hash of all that it asks for", "cell_id", lambda v: v.record.cell_id),
+    Column("study", "str", "", "Study it was measured for", "study", lambda v: v.record.study),
+    Column("kind", "str", "", "kernel: one device; cp: context parallelism", "cell.kind", lambda v: v.cell.kind),
+    Column("method", "str", "", "What is measured: the kernel, or strategy+kernel", "cell", lambda v: v.cell.method),
+    Column("strategy", "str", "", "Context-parallel strategy; empty on one device", "cell.strategy", lambda v: v.cell.strategy or ""),
+    Column("kernel", "str", "", "Attention operator, under cp the one each rank runs", "cell.kernel", lambda v: v.cell.kernel),
+    Column("is_control", "bool", "", "A call of known length that proves the timer, no attention", "cell.kernel, accuracy.reference",
+           lambda v: v.is_control),
+    Column("world", "int", "ranks", "Number of ranks", "cell.world", lambda v: v.cell.world),
+    Column("mask", "str", "", "Mask pattern", "cell.mask", lambda v: v.cell.mask),
+    Column("mask_family", "str", "", "no documents, documents (lengths from a corpus) or block-sparse", "cell.corpus, cell.mask_params",
+           _family),
+    Column("mask_params", "str", "", "Parameters of the pattern, defaults included", "cell.mask_params",
+           lambda v: _texts(v.cell.mask_params)),
+    Column("mask_density_asked", "float", "share", "Density asked of a block-sparse mask", "cell.mask_params.density",
+           lambda v: v.cell.mask_params.get("density")),
+    Column("corpus", "str", "", "Where document lengths come from; empty for masks without documents", "cell.corpus",
+           lambda v: v.cell.corpus or ""),
+    Column("seqlen", "int", "tokens", "Tokens over all ranks, queries and keys alike", "cell.seqlen", lambda v: v.cell.seqlen),
+    Column("num_q_heads", "int", "heads", "Query heads", "cell.num_q_heads", lambda v: v.cell.num_q_heads),
+    Column("num_kv_heads", "int", "heads", "Key and value heads", "cell.num_kv_heads", lambda v: v.cell.num_kv_heads),
+    Column("head_dim", "int", "", "Size of one head", "cell.head_dim", lambda v: v.cell.head_dim),
+    Column("dtype", "str", "", "Type of q, k, v and of the result", "cell.dtype", lambda v: v.cell.dtype),
+    Column("direction", "str", "", "fwd: forward; bwd: backward alone", "cell.direction", lambda v: v.cell.direction),
+    Column("seed", "int", "", "Seed of all that is drawn in the mask", "cell.seed", lambda v: v.cell.seed),
+    # what happened
+    Column("status", "str", "", "ok, unsupported, unavailable, oom, incorrect, error or timeout", "outcome.status",
+           lambda v: v.record.outcome.status),
+    Column("reason", "str", "", "Why there is no number; empty for ok", "outcome", lambda v: v.reason),
+    Column("notes", "str", "", "What a reader must know of this number", "notes", lambda v: "; ".join(v.record.notes)),
+    # time
+    Column("num_samples", "int", "calls", "Timed calls", "samples.time_ms", lambda v: None if v.times_ms is None else len(v.times_ms)),
+    Column("time_ms_median", "float", "ms", "Median time of a call. Under cp each call lasts as long as its slowest rank",
+           "samples.time_ms", lambda v: v.median_ms),
+    Column("time_ms_q1", "float", "ms", "First quartile of the times", "samples.time_ms", lambda v: v.quartiles_ms[1]),
+    Column("time_ms_q3", "float", "ms", "Third quartile of the times", "samples.time_ms", lambda v: v.quartiles_ms[3]),
+    Column("time_ms_min", "float", "ms", "Shortest time", "samples.time_ms", lambda v: v.quartiles_ms[0]),
+    Column("noise", "float", "share", "Interquartile range over median", "samples.time_ms", lambda v: v.noise),
+    Column("time_ms_mean_ranks", "float", "ms", "Median over calls of the mean over ranks: the study's way to time cp, for comparison",
+           "samples.time_ms", lambda v: None if v.mean_times_ms is None else float(median(v.mean_times_ms))),
+    Column("samples_ms", "floats", "ms", "All times in the order measured, slowest rank", "samples.time_ms",
+           lambda v: None if v.times_ms is None else tuple(v.times_ms.tolist())),
+    Column("warmup", "int", "calls", "Untimed calls before the samples", "samples.warmup", lambda v: v.samples and v.samples.warmup),
+    Column("timer", "str", "", "cuda_event, or monotonic on a CPU", "samples.timer", lambda v: v.samples.timer if v.samples else ""),
+    Column("stopped", "str", "", "What ended the samples: their number (repeats) or time", "samples.stopped",
+           lambda v: v.samples.stopped if v.samples else ""),
+    # work and speed
+    Column("area", "int", "pairs", "Visible query-key pairs, exact, summed over head groups", "mask.area",
+           lambda v: v.record.mask and v.record.mask.area),
+    Column("density", "float", "share", "Share of all pairs that is visible", "mask.area", lambda v: v.density),
+    Column("flops", "int", "FLOP", "4 · area · query heads · head dim forward, × 2.5 backward", "mask.area, cell", lambda v: v.flops),
+    Column("tflops", "float", "TFLOP/s", "flops over median time, all ranks together", "mask.area, samples.time_ms",
+           lambda v: v.tflops(v.median_ms)),
+    Column("tflops_per_device", "float", "TFLOP/s", "tflops over the number of ranks", "mask.area, samples.time_ms",
+           lambda v: v.per_device(v.median_ms)),
+    Column("tflops_per_device_low", "float", "TFLOP/s", "The same at the third quartile of the times", "mask.area, samples.time_ms",
+           lambda v: v.per_device(v.quartiles_ms[3])),
+    Column("tflops_per_device_high", "float", "TFLOP/s", "The same at the first quartile of the times", "mask.area, samples.time_ms",
+           lambda v: v.per_device(v.quartiles_ms[1])),
+    Column("tflops_per_device_mean_ranks", "float", "TFLOP/s", "The same from time_ms_mean_ranks", "mask.area, samples.time_ms",
+           lambda v: v.per_device(None if v.mean_times_ms is None else float(median(v.mean_times_ms)))),
+    Column("peak_tflops", "float", "TFLOP/s", "What the GPU can do at best in this dtype; empty where no source says",
+           "config/hardware.yaml", lambda v: v.peak_tflops),
+    Column("peak_percent", "float", "%", "tflops_per_device over peak_tflops", "mask.area, samples.time_ms", lambda v: v.peak_percent),
+    # correctness
+    Column("error_reference", "str", "", "What the result was compared with", "accuracy.reference",
+           lambda v: v.accuracy.reference if v.accuracy else ""),
+    Column("error_scope", "str", "", "What part was compared", "accuracy.scope", lambda v: v.accuracy.scope if v.accuracy else ""),
+    Column("error_tensor", "str", "", "The tensor nearest to its budget, or furthest above", "accuracy", lambda v: v.worst_tensor or ""),
+    Column("error", "float", "relative", "That tensor's error: ‖x − reference‖ / ‖reference‖", "accuracy.relative",
+           lambda v: v.error(v.worst_tensor)),
+    Column("error_budget", "float", "relative", "The error that its inputs and dtype allow", "accuracy.budget",
+           lambda v: v.accuracy.budget[v.worst_tensor] if v.accuracy and v.worst_tensor else None),
+    Column("budget_ratio", "float", "", "error over error_budget: above 1 is incorrect", "accuracy", lambda v: v.budget_ratio(v.worst_tensor)),
+    Column("error_out", "float", "relative", "Error of the result", "accuracy.relative.out", lambda v: v.error("out")),
+    Column("error_lse", "float", "relative", "Error of the log-sum-exp", "accuracy.relative.lse", lambda v: v.error("lse")),
+    Column("error_dq", "float", "relative", "Error of the gradient of q", "accuracy.relative.dq", lambda v: v.error("dq")),
+    Column("error_dk", "float", "relative", "Error of the gradient of k", "accuracy.relative.dk", lambda v: v.error("dk")),
+    Column("error_dv", "float", "relative", "Error of the gradient of v", "accuracy.relative.dv", lambda v: v.error("dv")),
+    Column("max_abs_error", "float", "", "Largest absolute error of any tensor", "accuracy.max_abs",
+           lambda v: _largest(tuple(v.accuracy.max_abs.values())) if v.accuracy else None),
+    Column("empty_rows_ok", "bool", "", "Rows without keys gave 0; empty where the mask has none", "accuracy.empty_rows_ok",
+           lambda v: v.accuracy.empty_rows_ok if v.accuracy else None),
+    # memory and costs outside the timed call
+    Column("peak_bytes", "int", "bytes", "Most memory during one call above what was resident before, largest rank", "memory.peak_bytes",
+           lambda v: _largest(v.memory.peak_bytes) if v.memory else None),
+    Column("absolute_peak_bytes", "int", "bytes", "Most memory in use at all, largest rank", "memory.absolute_peak_bytes",
+           lambda v: _largest(v.memory.absolute_peak_bytes) if v.memory else None),
+    Column("memory_source", "str", "", "cuda_allocator, or resident_set on a CPU", "memory.source", lambda v: v.memory.source if v.memory else ""),
+    Column("mask_ms", "float", "ms", "Building the mask", "costs.mask_ms", lambda v: v.cost("mask_ms")),
+    Column("plan_ms", "float", "ms", "Preparing the call: layout, indices, plan", "costs.plan_ms", lambda v: v.cost("plan_ms")),
+    Column("compile_ms", "float", "ms", "Compiling", "costs.compile_ms", lambda v: v.cost("compile_ms")),
+    Column("oracle_ms", "float", "ms", "Checking the result", "costs.oracle_ms", lambda v: v.cost("oracle_ms")),
+    Column("metadata_bytes", "float", "bytes", "The kernel's own form of the mask", "costs.metadata_bytes", lambda v: v.cost("metadata_bytes")),
+    Column("moved_bytes", "float", "bytes", "Moved between ranks, for each rank and call", "costs.moved_bytes", lambda v: v.cost("moved_bytes")),
+    Column("formula_bytes", "float", "bytes", "What the strategy's formula says is moved", "costs.formula_bytes",
+           lambda v: v.cost("formula_bytes")),
+    Column("costs", "str", "", "All costs outside the timed call", "costs",
+           lambda v: _texts({name: f"{value:g}" for name, value in v.record.costs.items()})),
+    # the mask that was used
+    Column("mask_digest", "str", "", "Names the visible pairs: equal digests, equal masks", "mask.digest",
+           lambda v: v.record.mask.digest if v.record.mask else ""),
+    Column("num_bands", "int", "bands", "Bands that make up the mask", "mask.num_bands", lambda v: v.record.mask and v.record.mask.num_bands),
+    Column("drawn", "str", "", "What was drawn: documents, prefix …", "mask.drawn",
+           lambda v: _texts(dict(v.record.mask.drawn)) if v.record.mask else ""),
+    # the state of the GPU
+    Column("sm_clock_mhz_median", "float", "MHz", "Median SM clock beside the samples, rank 0", "samples.sm_clock_mhz",
+           lambda v: float(median(v.samples.sm_clock_mhz)) if v.samples and v.samples.sm_clock_mhz else None),
+    Column("clock_event_reasons", "str", "", "Why the GPU held its clock back", "samples.clock_event_reasons",
+           lambda v: "; ".join(v.samples.clock_event_reasons) if v.samples else ""),
+    Column("power_w_median", "float", "W", "Median power, rank 0", "samples.power_w",
+           lambda v: float(median(v.samples.power_w)) if v.samples and v.samples.power_w else None),
+    Column("temperature_c_max", "float", "°C", "Highest temperature, rank 0", "samples.temperature_c",
+           lambda v: _largest(v.samples.temperature_c) if v.samples else None),
+    # where and with what
+    Column("device", "str", "", "Model of the GPU, or of the CPU that did the work", "environment.nodes", lambda v: v.device),
+    Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),
+    Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
+    Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
+           lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),
+    Column("driver", "str", "", "GPU driver", "environment.nodes.gpu", lambda v: str(v.node.gpu.get("driver", "")) if v.node else ""),
+    Column("python", "str", "", "Version of Python", "environment.software", lambda v: v.software.python if v.software else ""),
+    Column("torch", "str", "", "Version of PyTorch", "environment.software", lambda v: v.package("torch")),
+    Column("triton", "str", "", "Version of Triton", "environment.software", lambda v: v.package("triton")),
+    Column("cuda", "str", "", "Version of CUDA", "environment.software", lambda v: (v.software and v.software.cuda) or ""),
+    Column("cudnn", "str", "", "Version of cuDNN", "environment.software", lambda v: (v.software and v.software.cudnn) or ""),
+    Column("nccl", "str", "", "Version of NCCL", "environment.software", lambda v: (v.software and v.software.nccl) or ""),
+    Column("container", "str", "", "Digest of the image", "environment.software", lambda v: (v.software and v.software.container) or ""),
+    # provenance
+    Column("method_version", "str", "", "Hash of all that defines how this number was made", "method_version", lambda v: v.record.method_version),
+    Column("run_id", "str", "", "The run that measured it", "run_id", lambda v: v.record.run_id),
+    Column("git_sha", "str", "", "Commit of the code", "environment.source", lambda v: _source(v, "git_sha") or ""),
+    Column("git_dirty", "bool", "", "The code had uncommitted changes", "environment.source", lambda v: _source(v, "git_dirty")),
+    Column("longca", "str", "", "Version of longca", "environment.source", lambda v: _source(v, "version") or ""),
+    Column("started_at", "str", "UTC", "When it was measured", "started_at", lambda v: v.record.started_at),
+    Column("seconds", "float", "s", "How long the whole cell took", "seconds", lambda v: v.record.seconds),
+    Column("schema_version", "int", "", "Schema of the record", "schema_version", lambda v: v.record.schema_version),
+)

@@ -1,0 +1,114 @@
+"""Records as files for other tools: Parquet (the archive, from which the page can be made again), CSV and JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.errors import UserError
+from longca.core.record import SCHEMA_VERSION, Record
+from longca.store.columns import COLUMNS
+from longca.store.table import in_order, rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RECORD_COLUMN = "record"
+"""the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
+SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
+
+
+def export(records: Iterable[Record], folder: Path) -> list[Path]:
+    """Write records.parquet, records.csv and records.json into `folder`; the same records give the same bytes.
+
+    Raises:
+        UserError: the folder cannot be written; files that were there stay as they were.
+    """
+    ordered = in_order(records)
+    content = rows(ordered)
+    truths = [canonical_json(record) for record in ordered]
+    return [replace_file(folder / "records.parquet", _parquet(content, truths)),
+            replace_file(folder / "records.csv", csv_bytes([column.name for column in COLUMNS], (row.values() for row in content))),
+            replace_file(folder / "records.json", _json(truths))]
+
+
+def canonical_json(record: Record) -> str:
+    """The whole record in one line, keys sorted."""
+    return json.dumps(json.loads(record.model_dump_json()), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
+    """A CSV file: UTF-8, one line a row, empty where there is no value, lists separated by blanks."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_plain(value) for value in line] for line in lines)
+    return text.getvalue().encode()
+
+
+def replace_file(path: Path, content: bytes) -> Path:
+    """Write `content` at once or not at all; a file that holds it already is not touched."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        if path.exists() and path.read_bytes() == content:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
+                        todo="Make room, or give another folder") from error
+    return path
+
+
+def generator_version() -> str:
+    """Of the longca that writes."""
+    try:
+        return metadata.version("longca")
+    except metadata.PackageNotFoundError:
+        return "uninstalled"
+
+
+def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types: dict[str, Callable[[], pa.DataType]] = {
+        "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
+    arrays = {column.name: pa.array([row[column.name] for row in content], types[column.type]()) for column in COLUMNS}
+    arrays[RECORD_COLUMN] = pa.array(truths, pa.string())
+    facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: generator_version()}
+    table = pa.table(arrays).replace_schema_metadata(facts)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _json(truths: list[str]) -> bytes:
+    head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": generator_version()})
+    lines = ",\n".join(truths)
+    return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'.encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return " ".join(repr(part) for part in value)
+    return " ".join(value.split()) if isinstance(value, str) else value

@@ -1,0 +1,62 @@
+"""What GPUs can do at best, from config/hardware.yaml."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT
+from longca.core.schema import Frozen, parse, read_yaml
+
+HARDWARE = Path("config/hardware.yaml")
+
+
+class Sourced(Frozen):
+    """A number and where it stands."""
+
+    value: float = Field(gt=0)
+    source: str = Field(pattern=r"^https?://")
+
+
+class Gpu(Frozen):
+    """One model of GPU."""
+
+    name: str
+    gpu_names: tuple[str, ...]
+    """as the driver reports them"""
+    peak_tflops: Sourced
+    """dense bf16 and fp16, fp32 accumulation"""
+    bandwidth_gb_s: Sourced
+
+
+class Hardware(Frozen):
+    """The GPUs that are known."""
+
+    gpus: tuple[Gpu, ...] = ()
+
+    def find(self, gpu_name: str) -> Gpu | None:
+        """The GPU that reports this very name: "NVIDIA H20" is no "NVIDIA H200"."""
+        return next((gpu for gpu in self.gpus if gpu_name in gpu.gpu_names), None)
+
+    def peak_tflops(self, gpu_name: str, dtype: str) -> float | None:
+        """The ceiling for that GPU and dtype; None where no source gives one."""
+        gpu = self.find(gpu_name) if dtype in ("bf16", "fp16") else None
+        return gpu.peak_tflops.value if gpu else None
+
+
+def load_hardware(path: Path | None = None) -> Hardware:
+    """The file in the working folder's `config`, or else the one beside the package; none of both knows no GPU.
+
+    Raises:
+        UserError: the file is not valid, or lists a name twice.
+    """
+    if path is None:
+        path = next((folder for folder in (HARDWARE, PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
+        if path is None:
+            return Hardware()
+    hardware = parse(Hardware, {"gpus": read_yaml(path) or []}, str(path))
+    names = [name for gpu in hardware.gpus for name in gpu.gpu_names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{path}: '{twice[0]}' stands twice", todo="Each name belongs to one GPU")
+    return hardware

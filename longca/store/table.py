@@ -1,0 +1,49 @@
+"""The derived table: one row a record, and nothing in it that a record does not say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from longca.core.record import Record
+from longca.store.columns import COLUMNS
+from longca.store.hardware import Hardware, load_hardware
+from longca.store.view import View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FRAME_TYPES = {"str": "object", "int": "Int64", "float": "float64", "bool": "boolean", "floats": "object"}
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """The records sorted by what they measured, so that the same records give the same files."""
+    return sorted(records, key=_order)
+
+
+def rows(records: Iterable[Record], hardware: Hardware | None = None) -> list[dict[str, Any]]:
+    """One row a record, in their order: column name → value, "" or None where a column does not apply.
+
+    Args:
+        hardware: peaks of GPUs; those of `config/hardware.yaml` if not given.
+    """
+    known = load_hardware() if hardware is None else hardware
+    views = (View(record, known) for record in records)
+    return [{column.name: column.value(view) for column in COLUMNS} for view in views]
+
+
+def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.DataFrame:
+    """The same as a frame: text columns hold "", other columns NA where they do not apply."""
+    import pandas as pd
+
+    content = rows(records, hardware)
+    return pd.DataFrame({column.name: pd.Series([row[column.name] for row in content], dtype=FRAME_TYPES[column.type])
+                         for column in COLUMNS})
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    cell = record.cell
+    return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.direction == "bwd",
+            cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "", cell.seed,
+            record.cell_id, record.started_at, record.run_id)

@@ -1,0 +1,147 @@
+"""What follows from one record: the arithmetic behind the columns of the derived table."""
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
+from longca.store.hardware import Hardware
+from longca.store.text import format_bytes
+
+CONTROL = "control"  # the kernel that proves the timer; it does no attention
+NOMINAL = "nominal duration"  # what a control is compared with
+
+
+class View:
+    """A record with its derived facts, each computed when asked; None where it does not apply."""
+
+    def __init__(self, record: Record, hardware: Hardware) -> None:
+        self.record, self.cell, self.hardware = record, record.cell, hardware
+        self.samples, self.accuracy, self.memory = record.samples, record.accuracy, record.memory
+        self.software = record.environment.software if record.environment else None
+
+    @cached_property
+    def is_control(self) -> bool:
+        return self.cell.kernel == CONTROL or (self.accuracy is not None and self.accuracy.reference == NOMINAL)
+
+    @cached_property
+    def reason(self) -> str:
+        """Why there is no number, in one line; empty for ok."""
+        outcome = self.record.outcome
+        if isinstance(outcome, OutOfMemory):
+            size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
+            return f"out of memory in {outcome.where}{size}"
+        if isinstance(outcome, Failed):
+            return " ".join(f"{outcome.type}: {outcome.message}".split())
+        if isinstance(outcome, TimedOut):
+            return f"stopped after {outcome.seconds:g} s"
+        return " ".join(getattr(outcome, "reason", "").split())
+
+    @cached_property
+    def times_ms(self) -> np.ndarray | None:
+        """For each iteration, the slowest rank's time: a step is over when its last rank is."""
+        return self._over_ranks(max)
+
+    @cached_property
+    def mean_times_ms(self) -> np.ndarray | None:
+        """For each iteration, the mean of the ranks' times."""
+        return self._over_ranks(lambda ranks: sum(ranks) / len(ranks))
+
+    @cached_property
+    def quartiles_ms(self) -> tuple[float | None, ...]:
+        """(least, first quartile, median, third quartile) of the times, between samples where they fall there."""
+        if self.times_ms is None:
+            return None, None, None, None
+        return tuple(np.percentile(self.times_ms, (0, 25, 50, 75)).tolist())
+
+    @property
+    def median_ms(self) -> float | None:
+        return self.quartiles_ms[2]
+
+    @property
+    def noise(self) -> float | None:
+        """Interquartile range over median."""
+        _, low, middle, high = self.quartiles_ms
+        return (high - low) / middle if low is not None and middle and high is not None else None
+
+    @cached_property
+    def flops(self) -> int | None:
+        mask = self.record.mask
+        return self.cell.flops(mask.area, mask.num_groups) if mask and not self.is_control else None
+
+    @cached_property
+    def density(self) -> float | None:
+        mask = self.record.mask
+        return mask.area / (mask.num_groups * self.cell.seqlen ** 2) if mask else None
+
+    def tflops(self, time_ms: float | None) -> float | None:
+        """Rate of all ranks together, for a call of that length."""
+        return self.flops / time_ms / 1e9 if self.flops is not None and time_ms else None
+
+    def per_device(self, time_ms: float | None) -> float | None:
+        rate = self.tflops(time_ms)
+        return None if rate is None else rate / self.cell.world
+
+    @cached_property
+    def peak_tflops(self) -> float | None:
+        return self.hardware.peak_tflops(self.device, self.cell.dtype)
+
+    @cached_property
+    def peak_percent(self) -> float | None:
+        rate = self.per_device(self.median_ms)
+        return 100 * rate / self.peak_tflops if rate is not None and self.peak_tflops else None
+
+    @cached_property
+    def worst_tensor(self) -> str | None:
+        """The tensor nearest to its error budget, or furthest above it; one without an error holds NaN or infinity."""
+        if self.accuracy is None or not self.accuracy.budget:
+            return None
+        return max(self.accuracy.budget, key=lambda tensor: self.budget_ratio(tensor) or 0.0)
+
+    def budget_ratio(self, tensor: str | None) -> float | None:
+        """Error over budget; above 1 is wrong."""
+        if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
+            return None
+        error, budget = self.error(tensor), self.accuracy.budget[tensor]
+        assert error is not None
+        if not math.isfinite(error):
+            return math.inf
+        return error / budget if budget else (math.inf if error else 0.0)
+
+    def error(self, tensor: str | None) -> float | None:
+        if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
+            return None
+        return self.accuracy.relative.get(tensor, math.inf)
+
+    @cached_property
+    def node(self) -> Node | None:
+        """That of rank 0."""
+        nodes = self.record.environment.nodes if self.record.environment else ()
+        return nodes[0] if nodes else None
+
+    @cached_property
+    def device_type(self) -> str:
+        if self.samples is not None:
+            return "cuda" if self.samples.timer == "cuda_event" else "cpu"
+        return "" if self.node is None else "cuda" if self.node.gpu else "cpu"
+
+    @cached_property
+    def device(self) -> str:
+        """Model of the GPU, or of the CPU where that did the work."""
+        if self.node is None:
+            return ""
+        return str(self.node.gpu.get("name", "unknown GPU")) if self.device_type == "cuda" else self.node.cpu
+
+    def package(self, name: str) -> str:
+        return self.software.packages.get(name, "") if self.software else ""
+
+    def cost(self, name: str) -> float | None:
+        return self.record.costs.get(name)
+
+    def _over_ranks(self, reduce: Any) -> np.ndarray | None:
+        if self.samples is None:
+            return None
+        steps = list(zip(*self.samples.time_ms, strict=False))  # ranks step together; a rank cut short ends all
+        return np.array([reduce(step) for step in steps], dtype=np.float64) if steps else None
