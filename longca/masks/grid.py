@@ -48,7 +48,7 @@ class BlockGrid:
 
     def bands(self, group: int) -> np.ndarray:
         """Runs of neighbouring visible blocks of each block row as full bands, (n, 6) int64 in normal form."""
-        visible, q, k = self._solid(group)
+        visible, q, k = self.solid(group)
         step = np.diff(np.pad(visible, ((0, 0), (1, 1))).view(np.int8), axis=1)
         rows, first = np.nonzero(step == 1)
         _, behind = np.nonzero(step == -1)  # both are in row-major order, so they pair up
@@ -57,13 +57,13 @@ class BlockGrid:
 
     def row_runs(self, group: int) -> np.ndarray:
         """Runs of visible keys that each row of a block row sees, for each block row with rows, (≤ M,) int64."""
-        visible = self._solid(group)[0]
+        visible = self.solid(group)[0]
         begins = visible[:, 1:] > visible[:, :-1]
         return visible[:, :1].sum(axis=1) + begins.view(np.uint8).sum(axis=1, dtype=np.uint32)  # bytes add up quickest
 
     def col_runs(self, group: int) -> np.ndarray:
         """Runs of rows that see each column of a block column, for each block column with columns, (≤ N,) int64."""
-        visible = self._solid(group)[0]
+        visible = self.solid(group)[0]
         begins = visible[1:] > visible[:-1]
         return visible[:1].sum(axis=0) + begins.view(np.uint8).sum(axis=0, dtype=np.uint32)
 
@@ -93,7 +93,7 @@ class BlockGrid:
         visible = self.visible[:, rows][:, :, cols]
         return BlockGrid(visible, q_bounds[:, np.append(True, rows)], k_bounds[:, np.append(True, cols)])
 
-    def _solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Visible blocks and bounds of one group without its empty blocks."""
         q, k = self.q_bounds[group], self.k_bounds[group]
         rows, cols = np.diff(q) > 0, np.diff(k) > 0

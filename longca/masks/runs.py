@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longca.masks.band import HI, K0, K1, LO, Q0, Q1
+from longca.masks.band import HI, K0, K1, LO, Q0, Q1, transpose
 from longca.masks.ragged import spread
 
 
@@ -31,7 +31,7 @@ def most_row_runs(bands: np.ndarray) -> int:
 
 def most_col_runs(bands: np.ndarray) -> int:
     """Most runs of rows that see one column, touching ones joined."""
-    return most_row_runs(_transposed(bands))
+    return most_row_runs(transpose(bands))
 
 
 def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
@@ -39,10 +39,3 @@ def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
     begin, end = bands[np.argsort(bands[:, Q0], kind="stable")][:, [Q0, Q1]].T
     reached = np.concatenate([[0], np.maximum.accumulate(end)])
     return bool((begin <= reached[:-1]).all() and reached[-1] >= seqlen_q)
-
-
-def _transposed(bands: np.ndarray) -> np.ndarray:
-    """Queries as keys and keys as queries; stays normal but for the order."""
-    flipped = bands[:, [K0, K1, Q0, Q1, HI, LO]]
-    flipped[:, [LO, HI]] *= -1
-    return flipped

@@ -42,7 +42,7 @@ def block_of(bounds: np.ndarray) -> np.ndarray:
 def _lists(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(index, counts) of the True entries in each row of each group."""
     counts = visible.sum(axis=2, dtype=np.int32)
-    index = np.zeros((*counts.shape, max(int(counts.max()), 1)), dtype=np.int32)
+    index = np.zeros((*counts.shape, max(int(counts.max(initial=0)), 1)), dtype=np.int32)
     for group in range(len(visible)):  # one at a time: the temporaries are 64-bit
-        index[group] = fill(counts[group], np.nonzero(visible[group])[1], index.shape[2])
+        index[group] = fill(counts[group], np.flatnonzero(visible[group]) % visible.shape[2], index.shape[-1])
     return index, counts

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longca.kernels.lowering.intervals import col_intervals
+from longca.kernels.lowering.ranges import fill
 from longca.masks.mask import Mask
 
 
@@ -55,11 +56,10 @@ def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
     starts = np.column_stack([begin, table[:, 1::2]])
     ends = np.column_stack([table[:, 0::2], np.full(len(table), seqlen_q)])
     real = starts < ends
-    order = np.argsort(~real, axis=1, kind="stable")[:, :max(int(real.sum(axis=1).max()), 1)]
-    kept = np.take_along_axis(real, order, axis=1)
-    gaps = np.empty((len(table), 2 * order.shape[1]), dtype=np.int32)
-    gaps[:, 0::2] = np.where(kept, np.take_along_axis(starts, order, axis=1), seqlen_q)
-    gaps[:, 1::2] = np.where(kept, np.take_along_axis(ends, order, axis=1), seqlen_q)
+    counts = real.sum(axis=1)
+    gaps = np.empty((len(table), 2 * max(int(counts.max(initial=0)), 1)), dtype=np.int32)
+    gaps[:, 0::2] = fill(counts, starts[real], gaps.shape[1] // 2, unused=seqlen_q)
+    gaps[:, 1::2] = fill(counts, ends[real], gaps.shape[1] // 2, unused=seqlen_q)
     return gaps
 
 

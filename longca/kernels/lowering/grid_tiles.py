@@ -9,15 +9,17 @@ def grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
                whole: bool) -> tuple[Runs, Runs]:
     """(full, partial) runs of tiles: a tile is full iff all blocks that it meets are visible. Any tile and block sizes.
 
-    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,).
+    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,), every block with rows and columns.
     """
     rows, cols = _met(row_bounds, tile_rows), _met(col_bounds, tile_cols)
-    touched = _reduce(np.logical_or, visible, rows, cols)
-    full = _reduce(np.logical_and, visible, rows, cols)
+    small = np.uint16 if tile_rows * tile_cols < 1 << 16 else np.uint32  # a tile meets at most as many blocks
+    seen = _sums(_sums(np.ascontiguousarray(visible).view(np.uint8), *rows, small).T, *cols, small).T
+    met = ((rows[1] - rows[0])[:, None] * (cols[1] - cols[0])).astype(small)
+    full, touched = seen == met, seen > 0
     if whole:
         full[row_bounds[-1] // tile_rows:] = False
         full[:, col_bounds[-1] // tile_cols:] = False
-    return tuple(Runs.of(*runs(chosen), len(chosen)) for chosen in (full, touched & ~full))
+    return Runs.of(*runs(full), len(full)), Runs.of(*runs(touched & ~full), len(full))
 
 
 def _met(bounds: np.ndarray, tile: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,16 +28,10 @@ def _met(bounds: np.ndarray, tile: int) -> tuple[np.ndarray, np.ndarray]:
     return np.searchsorted(bounds, edges[:-1], side="right") - 1, np.searchsorted(bounds, edges[1:], side="left")
 
 
-def _reduce(operation: np.ufunc, visible: np.ndarray, rows: tuple[np.ndarray, np.ndarray],
-            cols: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """`operation` over the blocks of each tile: bool (row tiles, column tiles)."""
-    return _along(operation, _along(operation, visible, *rows).T, *cols).T
-
-
-def _along(operation: np.ufunc, values: np.ndarray, first: np.ndarray, behind: np.ndarray) -> np.ndarray:
-    """Reduction of the rows [first, behind) for each pair: as many steps as the longest range has rows."""
-    result = values[first]
-    for step in range(1, int((behind - first).max())):
-        longer = np.flatnonzero(first + step < behind)
-        result[longer] = operation(result[longer], values[first[longer] + step])
-    return result
+def _sums(values: np.ndarray, first: np.ndarray, behind: np.ndarray, dtype: type) -> np.ndarray:
+    """Sum of the rows [first, behind) of each pair."""
+    if (behind - first == 1).all():
+        return values if len(first) == len(values) else values[first]
+    upto = np.zeros((len(values) + 1, values.shape[1]), dtype=dtype)
+    np.cumsum(values, axis=0, dtype=dtype, out=upto[1:])  # may wrap around; differences stay right
+    return upto[behind] - upto[first]
