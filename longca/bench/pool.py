@@ -118,4 +118,5 @@ class Pool:
         try:
             return Group(world, device, self.logs / f"worker{self._started}", self.stopped)
         except OSError as error:  # no room for its log, no process left …
-            raise UserError("Cannot start a measuring process", why=str(error), todo="Finished cells are safe: run again") from error
+            raise UserError("Cannot start a measuring process", why=str(error),
+                            todo="Finished cells are safe: run again") from error

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from textwrap import shorten
 from typing import Literal, TextIO
 
 from longca.core.cell import Cell
@@ -16,6 +17,7 @@ from longca.core.record import STATUSES, Record
 
 GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
           "failed": ("incorrect", "error", "timeout")}
+REASON_CHARS = 200  # the record has it whole
 
 
 class Progress:
@@ -159,8 +161,8 @@ def line(record: Record) -> str:
     """A record in one line: status, seconds, cell, and why it is not ok."""
     outcome = record.outcome.model_dump()
     why = next((str(outcome[key]) for key in ("reason", "message", "where") if outcome.get(key)), "")
-    text = f"{record.outcome.status:<11} {record.seconds:6.1f} s  {record.cell.title}" + (f"  ({why})" if why else "")
-    return " ".join(text.splitlines())
+    reason = f"  ({shorten(why, REASON_CHARS, placeholder=' …')})" if why else ""
+    return f"{record.outcome.status:<11} {record.seconds:6.1f} s  {record.cell.title}{reason}"
 
 
 def duration(seconds: float) -> str:
