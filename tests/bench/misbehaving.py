@@ -19,10 +19,13 @@ KERNELS = {
     "sticky": "import torch; torch.ones = None; raise RuntimeError('sticky')",
     "slow": "import time; time.sleep(0.3)",
 }
-STRATEGIES = {
-    "rank_killed": "import os, signal\n        if comm.rank: os.kill(os.getpid(), signal.SIGKILL)",
-    "rank_raises": "if comm.rank: raise ValueError('rank one has no plan')",
-    "rank_sleeps": "import time\n        if comm.rank: time.sleep(1e6)",
+STRATEGIES = {  # only rank 1 misbehaves
+    "rank_killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "rank_killed_midway": "import os, signal; prepared.forward = lambda q, k, v: os.kill(os.getpid(), signal.SIGKILL)",
+    "rank_raises": "raise ValueError('no plan')",
+    "rank_raises_midway": "prepared.forward = lambda q, k, v: {}['no key']",
+    "rank_sleeps": "import time; time.sleep(1e6)",
+    "rank_hungry": "raise MemoryError",
 }
 KERNEL = '''
 from longca.kernels.backends.naive import Naive
@@ -35,8 +38,10 @@ STRATEGY = '''
 from longca.cp.strategies.ulysses import Ulysses
 class Misbehaving(Ulysses):
     def prepare(self, problem, kernel, comm):
-        {what}
-        return super().prepare(problem, kernel, comm)
+        prepared = super().prepare(problem, kernel, comm)
+        if comm.rank == 1:
+            {what}
+        return prepared
 '''
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +12,8 @@ from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Unsupported
-from tests.bench.misbehaving import MEASURE, kernel_cell, write_plugins
+from tests.bench.misbehaving import MEASURE, kernel_cell
 from tests.bench.test_worker import is_running, wait_until_gone
-
-
-@pytest.fixture(scope="module")
-def plugins(tmp_path_factory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = write_plugins(tmp_path_factory.mktemp("plugins"))
-        patch.setenv("LONGCA_PLUGINS", str(folder))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """What is shown while measuring, in a terminal and elsewhere."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from longca.bench import progress
-from longca.bench.progress import Both, LogProgress, PlainProgress, RichProgress, make_progress
+from longca.bench.live import RichProgress
+from longca.bench.progress import Both, LogProgress, PlainProgress, make_progress
 from longca.core.errors import UserError
 from longca.core.record import Failed, Record, TimedOut, Unsupported
 from tests.bench.misbehaving import kernel_cell
@@ -41,13 +43,14 @@ def test_plain_is_one_line_a_cell_with_the_reason_and_an_eta(clock):
     show.end(record(Unsupported(reason="no\nbands")))
     show.note("a note")
     clock.now = 10.0
-    show.end(record(Failed(type="RuntimeError", message="boom")))
+    show.end(record(Failed(type="RuntimeError", message="boom" + " and so on" * 99)))
     show.close()
     lines = stream.getvalue().splitlines()
     assert lines[0] == "12 cells: 2 measured before, 10 to do"
     assert lines[1].startswith("[ 1/10 eta 0:00:27] unsupported    1.2 s  naive causal S=32") and lines[1].endswith("(no bands)")
     assert lines[2] == "a note"
-    assert lines[3].startswith("[ 2/10 eta 0:00:40] error") and lines[3].endswith("(boom)") and len(lines) == 4
+    assert lines[3].startswith("[ 2/10 eta 0:00:40] error") and "(boom and so on" in lines[3]
+    assert lines[3].endswith(" …)") and len(lines[3]) < 320 and len(lines) == 4
 
 
 def test_the_live_display_fits_60_columns(clock):
@@ -99,6 +102,12 @@ def test_a_log_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="Cannot write"):
         LogProgress(tmp_path / "file" / "run.log")
+
+
+def test_a_log_on_a_full_disk():
+    show = LogProgress(Path("/dev/full"))
+    with pytest.raises(UserError, match="'/dev/full': No space left on device"):
+        show.start(1, 0)
 
 
 @pytest.mark.parametrize(("mode", "terminal", "ci", "kind"), [

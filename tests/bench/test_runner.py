@@ -27,7 +27,7 @@ from longca.core.study import Grid, Study
 from longca.masks.build import cell_mask
 from longca.masks.table import mask_table
 from longca.store.cells import CellStore
-from tests.bench.misbehaving import MEASURE, cp_cell, kernel_cell, write_plugins
+from tests.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import wait_until_gone
 
 RUN = """
@@ -170,11 +170,8 @@ def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
 
 
 def start_run(tmp_path: Path, cells: list[tuple[str, int]]) -> subprocess.Popen:
-    plugins = tmp_path / "plugins"
-    if not plugins.exists():
-        write_plugins(plugins)
-    return subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path), json.dumps(cells)], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, env={**os.environ, "LONGCA_PLUGINS": str(plugins), "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path), json.dumps(cells)], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def wait_for(number: int, store: CellStore, run: subprocess.Popen) -> None:
@@ -188,7 +185,7 @@ def workers_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_kill_9_loses_at_most_the_cell_in_flight(tmp_path, store):
+def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
     cells = [("slow", seqlen) for seqlen in range(8, 18)]
     first = start_run(tmp_path, cells)
     wait_for(3, store, first)
@@ -208,7 +205,7 @@ def test_kill_9_loses_at_most_the_cell_in_flight(tmp_path, store):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_run_and_its_workers(tmp_path, store, number):
+def test_a_signal_stops_the_run_and_its_workers(plugins, tmp_path, store, number):
     run = start_run(tmp_path, [("quick", 16), ("sleeper", 16), ("sleeper", 24)])
     deadline = time.monotonic() + 120
     while "sleeper" not in "".join(path.read_text() for path in store.folder.glob("logs/*/*.log")):
@@ -225,7 +222,7 @@ def test_a_signal_stops_the_run_and_its_workers(tmp_path, store, number):
         pass
 
 
-def test_two_runs_at_once(tmp_path, store):
+def test_two_runs_at_once(plugins, tmp_path, store):
     first = start_run(tmp_path, [("sleeper", 16)])
     while not (store.folder / "logs").exists():
         assert first.poll() is None
