@@ -52,7 +52,8 @@ class Comm:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             backend, device_id = "cpu:gloo,cuda:nccl", self.device
-        dist.init_process_group(backend, init_method=rendezvous or None, store=None if rendezvous else dist.HashStore(), rank=rank,
+        store = None if rendezvous else dist.HashStore()
+        dist.init_process_group(backend, init_method=rendezvous or None, store=store, rank=rank,
                                 world_size=world, timeout=timedelta(seconds=timeout_s), device_id=device_id)
         self._token = torch.zeros(1, device=self.device)
 
