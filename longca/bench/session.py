@@ -3,7 +3,7 @@
 import gc
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,9 @@ from longca.bench.measure import measure_kernel
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.study import Measure
+
+if TYPE_CHECKING:
+    from longca.cp.comm import Comm
 
 PING_SIZE = 64
 COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
@@ -39,11 +42,8 @@ class Session:
         self.device = _choose(device, place.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.comm = None
-        if place.world > 1:
-            from longca.cp.comm import Comm
-
-            self.comm = Comm(place.rank, place.world, place.local_rank, place.rendezvous, self.device.type, COMM_SECONDS)
+        self.place = place
+        self.comm = self._join() if place.world > 1 else None
         gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
 
     @property
@@ -76,13 +76,20 @@ class Session:
 
     def _measure(self, cell: Cell, measure: Measure) -> Result:
         try:
-            if self.comm is None:
+            if cell.kind == "kernel":
                 return measure_kernel(cell, measure, self.device)
             from longca.bench.measure_cp import measure_cp
 
+            self.comm = self.comm or self._join()
             return measure_cp(cell, measure, self.device, self.comm)
         except Exception as error:  # the two make outcomes of what a cell does; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
+
+    def _join(self) -> "Comm":
+        from longca.cp.comm import Comm
+
+        place = self.place
+        return Comm(place.rank, place.world, place.local_rank, place.rendezvous, self.device.type, COMM_SECONDS)
 
     def _free(self) -> None:
         compiler: Any = sys.modules.get("torch._dynamo")
