@@ -29,17 +29,21 @@ def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int =
     """
     pattern = Registry("mask").load(name)
     values = pattern.Params(**pattern.resolve(params))
-    if seqlen < 1:
-        raise UserError(f"Mask '{name}' cannot have {seqlen} tokens", todo="Give a length of at least 1")
+    for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
+        if number < least:
+            raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
+    if documents is not None and not pattern.uses_documents:
+        raise UserError(f"Mask '{name}' has no documents to give it", todo="Leave `documents` out")
     try:
         pattern.check(seqlen, values)
     except ValueError as error:
         raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
-    if pattern.uses_documents:
-        documents = _documents(documents, seqlen, corpus or "pile", seed, values)
     rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
-    mask = pattern.build(Draw(seqlen, documents if pattern.uses_documents else None, num_kv_heads, rng), values)
-    return mask.named(name, {**values.model_dump(), **({"documents": documents} if pattern.uses_documents else {})})
+    if not pattern.uses_documents:
+        return pattern.build(Draw(seqlen, None, num_kv_heads, rng), values).named(name, values.model_dump())
+    documents = _documents(documents, seqlen, corpus or "pile", seed, values)
+    mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
+    return mask.named(name, {**values.model_dump(), "documents": documents})
 
 
 def cell_mask(cell: Cell) -> Mask:
@@ -49,7 +53,7 @@ def cell_mask(cell: Cell) -> Mask:
 
 def _documents(given: np.ndarray | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
     if given is not None:
-        lengths = np.asarray(given, dtype=np.int64)
+        lengths = np.array(given, dtype=np.int64)
         if lengths.min(initial=1) < 1 or lengths.sum() != seqlen:
             raise UserError(f"Documents of {int(lengths.sum())} tokens do not fill a mask of {seqlen}",
                             todo="Give positive lengths that sum to the mask's length")

@@ -72,11 +72,10 @@ def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
     first = np.maximum(q0, k0 + 1)
     lower = np.stack([np.maximum(k0, first + lo) + 1, np.where(lo < 0, q1, 0)])
     begin, behind = np.concatenate([upper, lower], axis=1)
-    some = begin < behind
-    change = np.zeros(seqlen + 2, dtype=np.int64)
-    np.add.at(change, begin[some], 1)
-    np.add.at(change, behind[some], -1)
-    return np.flatnonzero(np.cumsum(change[:seqlen + 1]) == 0)
+    begin, behind = begin[begin < behind], behind[begin < behind]
+    order = np.argsort(begin)
+    reached = np.maximum.accumulate(np.append(0, behind[order]))
+    return spread(reached, np.append(begin[order], seqlen + 1))[1]  # the gaps between the runs
 
 
 def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
