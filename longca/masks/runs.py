@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longca.masks.band import HI, K0, K1, LO, Q0, Q1, transpose
+from longca.masks.band import Q0, Q1, transpose
 from longca.masks.ragged import spread
 
 

@@ -26,6 +26,9 @@ NEEDS_WHOLE_BLOCKS = ("block_causal_document", "block_sparse_uniform")
 DOCUMENTS = np.array([5, 1, 30, 24, 17, 19])
 
 
+NOTHING_VISIBLE = [Mask(*lengths, (np.empty((0, 6), dtype=np.int64),)) for lengths in ((20, 30), (0, 5), (5, 0))]
+
+
 def pattern_mask(name: str, seed: int = 0) -> Mask:
     """96 tokens, or 101 where the pattern takes any length; two head groups where they may differ."""
     documents = DOCUMENTS

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from longca.kernels.lowering import dense
 from longca.masks import Mask
-from tests.kernels.masks_for_tests import PATTERNS, band_masks, grid_masks, pattern_mask
+from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, grid_masks, pattern_mask
 
 
 def check(mask: Mask) -> None:
@@ -24,6 +24,11 @@ def test_patterns(name: str):
 @settings(max_examples=60, deadline=None)
 @given(mask=band_masks(max_groups=2) | grid_masks())
 def test_any_mask(mask: Mask):
+    check(mask)
+
+
+@pytest.mark.parametrize("mask", NOTHING_VISIBLE, ids=repr)
+def test_nothing_visible(mask: Mask):
     check(mask)
 
 

@@ -11,7 +11,8 @@ from longca.kernels.lowering.flashmask import FlashMaskColumns, flashmask_column
 from longca.kernels.lowering.intervals import col_intervals, cudnn_row_intervals, row_intervals
 from longca.masks import Mask
 from longca.masks.band import INF
-from tests.kernels.masks_for_tests import PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
+from tests.kernels import masks_for_tests
+from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
 
 
 def decoded_intervals(table: np.ndarray, num_cols: int) -> np.ndarray:
@@ -27,7 +28,7 @@ def decoded_intervals(table: np.ndarray, num_cols: int) -> np.ndarray:
 
 
 def num_runs(raster: np.ndarray) -> int:
-    return int((np.diff(np.pad(raster, ((0, 0), (1, 0))).astype(int), axis=1) == 1).sum(axis=1).max())
+    return int((np.diff(np.pad(raster, ((0, 0), (1, 0))).astype(int), axis=1) == 1).sum(axis=1).max(initial=0))
 
 
 def check_intervals(mask: Mask) -> None:
@@ -109,7 +110,7 @@ def test_patterns(name: str):
 
 
 @settings(max_examples=150, deadline=None)
-@given(mask=band_masks(max_groups=2))
+@given(mask=masks_for_tests.band_masks(max_groups=2))
 def test_any_bands(mask: Mask):
     check_intervals(mask)
     check_cudnn(mask)
@@ -118,7 +119,7 @@ def test_any_bands(mask: Mask):
 
 
 @settings(max_examples=60, deadline=None)
-@given(mask=complementary_masks())
+@given(mask=masks_for_tests.complementary_masks())
 def test_touching_bands(mask: Mask):
     check_intervals(mask)
     check_cudnn(mask)
@@ -126,7 +127,7 @@ def test_touching_bands(mask: Mask):
 
 
 @settings(max_examples=60, deadline=None)
-@given(mask=grid_masks())
+@given(mask=masks_for_tests.grid_masks())
 def test_any_blocks(mask: Mask):
     check_intervals(mask)
     check_cudnn(mask)
@@ -158,8 +159,13 @@ def test_causal_document_for_cudnn():
     assert cudnn_row_intervals(mask).tolist() == [[[1, 2, 0, 0, 0], [5, 5, 2, 2, 2], [5, 5, 3, 4, 5]]]
 
 
-def test_nothing_visible():
-    mask = Mask(3, 4, (np.empty((0, 6), dtype=np.int64),))
+def test_heads_must_divide():
+    with pytest.raises(ValueError, match="3 query heads"):
+        cudnn_row_intervals(uniform_grid(32, 16, 16, groups=2, seed=0), num_q_heads=3)
+
+
+@pytest.mark.parametrize("mask", [*NOTHING_VISIBLE, uniform_grid(4, 1, 1, groups=2, seed=0).stripe(0, 4, 5)], ids=repr)
+def test_nothing_visible(mask: Mask):
     check_intervals(mask)
     check_cudnn(mask)
     check_flashmask(mask)

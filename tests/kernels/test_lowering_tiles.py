@@ -8,7 +8,7 @@ from longca.kernels.lowering.ranges import Csr, Runs
 from longca.kernels.lowering.tiles import Tiles, col_tiles, row_tiles
 from longca.masks import Mask
 from tests.kernels import masks_for_tests
-from tests.kernels.masks_for_tests import PATTERNS, pattern_mask, rasters, uniform_grid
+from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
 
 SIZES = [(16, 16), (16, 8), (8, 24)]
 
@@ -109,7 +109,6 @@ def test_runs_stay_small_where_tiles_are_many():
     assert len(tiles.full.indices) == 101 * 102 // 2
 
 
-def test_nothing_visible():
-    tiles = row_tiles(Mask(20, 30, (np.empty((0, 6), dtype=np.int64),)), 16, 16)
-    assert len(tiles.full.indices) == len(tiles.partial.indices) == 0
-    assert tiles.full.offsets.tolist() == [0, 0, 0]
+@pytest.mark.parametrize("mask", NOTHING_VISIBLE, ids=repr)
+def test_nothing_visible(mask: Mask):
+    check(mask, 16, 16)

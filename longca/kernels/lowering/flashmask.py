@@ -60,7 +60,7 @@ def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
         used = (starts < ends).T
         counts = used.sum(axis=1)
         starts, ends = (fill(counts, side.T[used], int(counts.max()), unused=seqlen_q).T for side in (starts, ends))
-    return np.stack([starts, ends], axis=2).transpose(1, 0, 2).reshape(len(table), -1)
+    return np.stack([starts, ends], axis=2).transpose(1, 0, 2).reshape(len(table), 2 * len(starts))
 
 
 def _resized(gaps: np.ndarray, width: int, seqlen_q: int) -> np.ndarray:

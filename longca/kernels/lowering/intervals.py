@@ -32,7 +32,12 @@ def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
 
     Returns:
         int32 (1 or num_q_heads, nfunc, Sq), nfunc odd; one head if all share the mask.
+
+    Raises:
+        ValueError: query heads that the head groups cannot share evenly.
     """
+    if num_q_heads % mask.num_groups:
+        raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
     tables = [_leading(row_intervals(mask, group), mask.seqlen_k) for group in range(mask.num_groups)]
     width = max(table.shape[1] for table in tables)
     padded = np.stack([np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=mask.seqlen_k).T for table in tables])
