@@ -36,6 +36,11 @@ def test_normal_form_keeps_the_pairs_and_is_tight(raw):
         assert (lo == -band.INF) == (offsets.min() == k0 - (q1 - 1)) and (hi == band.INF) == (offsets.max() == k1 - 1 - q0)
 
 
+def test_offsets_that_do_not_bind_are_infinite():
+    assert band.make(0, 4, 2, 6, -1, 5).tolist() == [[0, 4, 2, 6, -band.INF, band.INF]]
+    assert band.make(0, 4, 2, 6, 0, 4).tolist() == [[0, 4, 2, 6, 0, 4]]
+
+
 @given(raw_bands())
 def test_areas_are_exact(raw):
     assert band.areas(band.normal(raw)).sum() == plain(raw).sum()

@@ -20,6 +20,18 @@ def test_every_block_is_as_likely():
     assert abs(together + 1 / 8) < 0.04  # of any two columns, as without replacement
 
 
+def test_equal_scores_are_told_apart_by_their_column():
+    class Even:
+        def integers(self, low, high, size, dtype):
+            return np.full(size, low, dtype)
+
+        def standard_normal(self, size):
+            return np.ones(size)
+
+    for choose in (random_blocks, qk_blocks):
+        assert choose(Even(), 2, 10, 0.3).tolist() == [[False] * 7 + [True] * 3] * 2
+
+
 def test_qk_scores_favour_the_same_columns_where_queries_agree():
     """Rows are correlated, as those of a product of low rank are: fewer directions hold more of the choice."""
     spread = []

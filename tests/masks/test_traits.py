@@ -152,6 +152,38 @@ def test_documents_that_need_different_windows_share_none():
     assert diagonal_segments(Mask(40, 40, (whole_but_longer,))) is None
 
 
+def test_equal_area_is_not_enough_for_a_window():
+    window = band.make(0, 10, 0, 10, 0, 1)
+    as_many = band.make([10, 11, 12], [11, 12, 13], [10, 11, 12], [13, 13, 13], 0, [2, 0, 0])  # reaches 2, sees as many
+    assert band.areas(as_many).sum() == band.areas(band.make(10, 13, 10, 13, 0, 1)).sum()
+    assert diagonal_segments(Mask(13, 13, (np.concatenate([window, as_many]),))) is None
+
+
+def test_the_diagonal_may_be_one_band_over_all_documents():
+    start, end = np.array([0, 5, 6]), np.array([5, 6, 12])
+    pieces = [band.make(0, 12, 0, 12, 0, 0), band.make(start, end, start, end, hi=-1), band.make(start, end, start, end, lo=1)]
+    for parts, window in ((pieces[:2], (-1, 0)), (pieces, (-1, -1))):
+        segments = diagonal_segments(Mask(12, 12, (np.concatenate(parts),)))
+        assert segments.bounds.tolist() == [0, 5, 6, 12] and segments.window == window
+
+
+@pytest.mark.parametrize("bands", [
+    [[0, 8, 0, 3, -99, 99], [0, 8, 3, 8, 0, 99]],  # they part where the second begins to move
+    [[0, 8, 0, 3, -99, -1], [0, 8, 3, 8, -99, 99]],  # they touch once the first is as wide as it gets
+    [[0, 1, 0, 2, -99, 99], [1, 2, 2, 3, -99, 99], [1, 2, 5, 6, -99, 99]],  # one row ends where the next begins
+    [[0, 9, 0, 9, -1, -1], [0, 9, 0, 9, 0, 0], [0, 9, 0, 9, 2, 2]],  # both always move
+])
+def test_runs_of_bands_that_move(bands):
+    mask = Mask(9, 9, (np.array(bands),))
+    raster = mask.dense()[None]
+    assert mask.traits.max_row_intervals == most_runs(raster) == 2
+    assert mask.traits.max_col_intervals == most_runs(raster.transpose(0, 2, 1))
+    flipped = Mask(9, 9, (np.array([[k0, k1, q0, q1, -hi, -lo] for q0, q1, k0, k1, lo, hi in bands]),))
+    assert flipped.traits.max_col_intervals == 2
+    turned = Mask(9, 9, (np.array([[9 - q1, 9 - q0, 9 - k1, 9 - k0, -hi, -lo] for q0, q1, k0, k1, lo, hi in bands]),))
+    assert turned.traits.max_row_intervals == 2
+
+
 def test_a_token_that_sees_nothing_is_in_no_segment():
     assert diagonal_segments(Mask(4, 4, (band.make(0, 3, 0, 3),))) is None
     assert diagonal_segments(Mask(4, 4, (band.make(0, 4, 0, 4, 1, 2),))) is None
