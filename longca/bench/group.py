@@ -94,8 +94,8 @@ class Group:
             self.close(gently=False)
             return Result(outcome=Failed(type="WorkerDied", message=f"worker died: {lost}", log=lost.log))
         results = {rank: Result.model_validate(answer["result"]) for rank, answer in sorted(answers.items())}
-        failed = next((rank for rank, result in results.items() if result.outcome.status in FAILURES), None)
-        chosen = results[0] if failed is None else self._explained(results[failed], self.ranks[failed])
+        failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
+        chosen = self._explained(results[failed[0]], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
         return chosen
@@ -120,15 +120,15 @@ class Group:
         if self._meeting:
             shutil.rmtree(self._meeting, ignore_errors=True)
 
-    def _explained(self, result: Result, rank: RankProcess) -> Result:
-        """A failed rank's result, with what its process printed and, among several, which it was."""
-        outcome, notes = result.outcome, result.notes
+    def _explained(self, result: Result, failed: list[int]) -> Result:
+        """A failed rank's result, with what the failed ranks printed, and which it was if others did not fail."""
+        outcome, notes, world = result.outcome, result.notes, len(self.ranks)
         if isinstance(outcome, Failed):
-            printed = rank.tail()
-            log = f"{outcome.log}\nprinted:\n{printed}".strip() if printed else outcome.log
-            outcome = outcome.model_copy(update={"log": log})
-        if rank.place.world > 1:
-            notes = (*notes, f"rank {rank.place.rank} of {rank.place.world} failed")
+            printed = [f"printed{f' by rank {rank}' if world > 1 else ''}:\n{text}" for rank in failed
+                       if (text := self.ranks[rank].tail())]
+            outcome = outcome.model_copy(update={"log": "\n".join(filter(None, (outcome.log, *printed)))})
+        if len(failed) < world:
+            notes = (*notes, f"failed on rank {', '.join(map(str, failed))} of {world} alone")
         return result.model_copy(update={"outcome": outcome, "notes": notes})
 
     def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:

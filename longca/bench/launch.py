@@ -79,8 +79,8 @@ class RankProcess:
         return self.process.poll() is None
 
     def begin(self, title: str) -> None:
-        """Head the part of the log that `tail` will show."""
-        with self.log.open("ab") as output:
+        """Head the part of the log that `tail` will show. A disk too full for it is the store's to report."""
+        with suppress(OSError), self.log.open("ab") as output:
             output.write(f"== {title}\n".encode())
             self._mark = output.tell()
 

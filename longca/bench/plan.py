@@ -53,11 +53,14 @@ def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS
 
 
 def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measure | None) -> list[Shard]:
-    pieces: list[tuple[list[Cell], float]] = []
+    pieces: list[list[Cell]] = []
+    filled: list[float] = []  # seconds of each piece
     for cell in cells:
         seconds = estimate_seconds(cell, rate_flops, measure)
-        if not pieces or pieces[-1][1] + seconds > minutes * 60:
-            pieces.append(([], 0.0))
-        pieces[-1] = ([*pieces[-1][0], cell], pieces[-1][1] + seconds)
+        if not pieces or filled[-1] + seconds > minutes * 60:
+            pieces.append([])
+            filled.append(0.0)
+        pieces[-1].append(cell)
+        filled[-1] += seconds
     return [Shard(f"{name}-{number}", cells[0].kind, cells[0].world, tuple(members), seconds / 60)
-            for number, (members, seconds) in enumerate(pieces)]
+            for number, (members, seconds) in enumerate(zip(pieces, filled, strict=True))]

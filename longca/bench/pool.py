@@ -115,4 +115,8 @@ class Pool:
 
     def _new_group(self, world: int, device: str) -> Group:
         self._started += 1
-        return Group(world, device, self.logs / f"worker{self._started}", self.stopped)
+        try:
+            return Group(world, device, self.logs / f"worker{self._started}", self.stopped)
+        except OSError as error:  # no room for its log, no process left …
+            raise UserError("Cannot start a measuring process", why=str(error),
+                            todo="Finished cells are safe: run again") from error

@@ -1,22 +1,23 @@
-"""What a person sees while cells are measured: a live display in a terminal, one line a cell elsewhere."""
+"""What a person sees while cells are measured: one line a cell, or a live display in a terminal (`longca.bench.live`)."""
 
 import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from textwrap import shorten
+from typing import Literal, TextIO
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import STATUSES, Record
 
-if TYPE_CHECKING:
-    from rich.console import Console, Group
-
 GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
           "failed": ("incorrect", "error", "timeout")}
+REASON_CHARS = 200  # the record has it whole
 
 
 class Progress:
@@ -86,66 +87,28 @@ class PlainProgress(Progress):
 
 
 class LogProgress(PlainProgress):
-    """One line a cell, at the end of a file. Raises UserError if it cannot be written."""
+    """One line a cell, at the end of a file. Raises UserError whenever it cannot be written."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        self.path = path
+        with self._as_user_error():
             path.parent.mkdir(parents=True, exist_ok=True)
             super().__init__(path.open("a", encoding="utf-8"))
+
+    def close(self) -> None:
+        with self._as_user_error():
+            self.stream.close()
+
+    def _say(self, text: str) -> None:
+        with self._as_user_error():
+            super()._say(text)
+
+    @contextmanager
+    def _as_user_error(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error)) from error
-
-    def close(self) -> None:
-        self.stream.close()
-
-
-class RichProgress(Progress):
-    """A display of four lines that stays at the bottom; what went wrong stays above it."""
-
-    def __init__(self, console: "Console | None" = None) -> None:
-        from rich import console as rich_console
-        from rich.live import Live
-
-        super().__init__()
-        self._cell: Cell | None = None
-        self._live = Live(console=console or rich_console.Console(stderr=True), refresh_per_second=2, get_renderable=self.render)
-
-    def start(self, num_cells: int, num_kept: int) -> None:
-        super().start(num_cells, num_kept)
-        self._live.start()
-
-    def begin(self, cell: Cell) -> None:
-        self._cell = cell
-
-    def end(self, record: Record) -> None:
-        super().end(record)
-        self._cell = None
-        if record.outcome.status in GROUPS["failed"]:
-            self.note(line(record))
-
-    def note(self, text: str) -> None:
-        from rich.text import Text
-
-        self._live.console.print(Text(text, style="yellow"))
-
-    def close(self) -> None:
-        self._live.stop()
-
-    def render(self) -> "Group":
-        """The display as it is now."""
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        todo = self.num_cells - self.num_kept
-        bar = Table.grid(expand=True, padding=(0, 1))
-        bar.add_column(ratio=1)
-        bar.add_column(no_wrap=True)
-        bar.add_row(ProgressBar(total=max(todo, 1), completed=self.num_done), f"{self.num_done}/{todo}  ETA {self.eta}")
-        counts = "  ".join(f"{name} {sum(self.counts[status] for status in members)}" for name, members in GROUPS.items())
-        current = Text(f"now: {self._cell.title}" if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim")
-        return Group(bar, Text(f"{counts}  left {self.num_left}", no_wrap=True, overflow="ellipsis"), current)
+            raise UserError(f"Cannot write '{self.path}'", why=error.strerror or str(error)) from error
 
 
 class Both(Progress):
@@ -185,7 +148,12 @@ def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = Non
         log: a file that takes one line a cell besides.
     """
     plain = mode == "plain" or (mode == "auto" and (bool(os.environ.get("CI")) or not sys.stderr.isatty()))
-    shown = PlainProgress(sys.stderr) if plain else RichProgress()
+    if plain:
+        shown: Progress = PlainProgress(sys.stderr)
+    else:
+        from longca.bench.live import RichProgress
+
+        shown = RichProgress()
     return shown if log is None else Both(shown, LogProgress(log))
 
 
@@ -193,8 +161,8 @@ def line(record: Record) -> str:
     """A record in one line: status, seconds, cell, and why it is not ok."""
     outcome = record.outcome.model_dump()
     why = next((str(outcome[key]) for key in ("reason", "message", "where") if outcome.get(key)), "")
-    text = f"{record.outcome.status:<11} {record.seconds:6.1f} s  {record.cell.title}" + (f"  ({why})" if why else "")
-    return " ".join(text.splitlines())
+    reason = f"  ({shorten(why, REASON_CHARS, placeholder=' …')})" if why else ""
+    return f"{record.outcome.status:<11} {record.seconds:6.1f} s  {record.cell.title}{reason}"
 
 
 def duration(seconds: float) -> str:

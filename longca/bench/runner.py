@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,35 +61,50 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     store = CellStore(config.results / study.name)
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    show = progress or make_progress(config.progress, log)
-    with store.lock(part), _stopped_by_signals() as stopped:
-        digests = read_digests(store.folder / "masks.json")
-        with Pool(config.device, store.folder / "logs" / run_id, stopped.is_set) as pool:
-            versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
-            kept = {} if force else _kept(store, versions, retry, show)
-            todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed)
-            here = source()
-            show.start(len(cells), len(kept))
-            try:
-                counts = Counter(kept.values())
-                for cell in todo:
-                    if stopped.is_set():
-                        raise KeyboardInterrupt
-                    show.begin(cell)
-                    began, began_at = time.monotonic(), _now()
-                    result = check_mask(cell, pool.measure(cell, study.measure), digests)
-                    record = _record(cell, result, here, study=study.name, run_id=run_id, method_version=versions[cell.cell_id],
-                                     started_at=began_at, seconds=round(time.monotonic() - began, 3))
-                    store.write(record)
-                    counts[result.outcome.status] += 1
-                    show.end(record)
-            except KeyboardInterrupt:
-                show.note(f"Stopped with {show.num_left} cells to do: run again to go on")
-                raise
-            finally:
-                show.close()
+    with (store.lock(part), closing(progress or make_progress(config.progress, log)) as show, _stopped_by_signals() as stopped,
+          Pool(config.device, store.folder / "logs" / run_id, stopped.is_set) as pool):
+        versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
+        kept = {} if force else _kept(store, versions, retry, show)
+        counts = Counter(kept.values())
+        todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed)
+        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
+        show.start(len(cells), len(kept))
+        try:
+            for cell in todo:
+                if stopped.is_set():
+                    raise KeyboardInterrupt
+                show.begin(cell)
+                record = run.measure(cell)
+                store.write(record)
+                counts[record.outcome.status] += 1
+                show.end(record)
+        except KeyboardInterrupt:
+            show.note(f"Stopped with {show.num_left} cells to do: run again to go on")
+            raise
     return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(todo),
                    num_kept=len(kept), seconds=round(time.monotonic() - begun, 3))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all records of a run share."""
+
+    study: Study
+    run_id: str
+    pool: Pool
+    versions: dict[str, str]  # cell_id → method version
+    digests: dict[str, str]  # mask → digest
+    source: Source
+
+    def measure(self, cell: Cell) -> Record:
+        begun, started = time.monotonic(), datetime.now(UTC)
+        result = check_mask(cell, self.pool.measure(cell, self.study.measure), self.digests)
+        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source)
+                       if result.nodes and result.software else None)
+        measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
+        return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
+                      method_version=self.versions[cell.cell_id], environment=environment, **measured,
+                      started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 
 
 def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, str]:
@@ -101,17 +117,6 @@ def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], s
         elif found is not None and found.method_version == version and found.outcome.status not in retry:
             kept[cell_id] = found.outcome.status
     return kept
-
-
-def _record(cell: Cell, result: Result, here: Source, **facts: object) -> Record:
-    environment = (Environment(nodes=result.nodes, software=result.software, source=here)
-                   if result.nodes and result.software else None)
-    fields = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
-    return Record(cell_id=cell.cell_id, cell=cell, environment=environment, **fields, **facts)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager

@@ -3,18 +3,24 @@
 import gc
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from longca.bench.channel import Message
+from longca.bench.environment import device_name
+from longca.bench.failure import failure
 from longca.bench.launch import Place
 from longca.bench.measure import measure_kernel
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
+if TYPE_CHECKING:
+    from longca.cp.comm import Comm
+
 PING_SIZE = 64
+COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
 
 
 class NoDevice(Exception):
@@ -36,17 +42,13 @@ class Session:
         self.device = _choose(device, place.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.comm = None
-        if place.world > 1:
-            from longca.cp.comm import Comm
-
-            self.comm = Comm(place.rank, place.world, place.rendezvous, self.device)
+        self.place = place
+        self.comm = self._join() if place.world > 1 else None
+        gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
 
     @property
     def facts(self) -> Message:
         """What the runner must know of the device."""
-        from longca.bench.environment import device_name
-
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
         return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices}
 
@@ -60,10 +62,10 @@ class Session:
     def ping(self) -> Message:
         """Whether the device still computes, and the other ranks still answer."""
         try:
-            ones = torch.ones(PING_SIZE, PING_SIZE, device=self.device)
-            total = (ones @ ones).sum().item()
             if self.comm is not None:
                 self.comm.barrier()
+            ones = torch.ones(PING_SIZE, PING_SIZE, device=self.device)
+            total = (ones @ ones).sum().item()
         except Exception as error:  # whatever a sick device raises
             return {"healthy": False, "reason": f"{type(error).__name__}: {error}"}
         return {"healthy": total == PING_SIZE**3}
@@ -73,11 +75,21 @@ class Session:
             self.comm.close()
 
     def _measure(self, cell: Cell, measure: Measure) -> Result:
-        if self.comm is None:
-            return measure_kernel(cell, measure, self.device)
-        from longca.bench.measure_cp import measure_cp
+        try:
+            if cell.kind == "kernel":
+                return measure_kernel(cell, measure, self.device)
+            from longca.bench.measure_cp import measure_cp
 
-        return measure_cp(cell, measure, self.device, self.comm)
+            self.comm = self.comm or self._join()
+            return measure_cp(cell, measure, self.device, self.comm)
+        except Exception as error:  # the two make outcomes of what a cell does; this is for what they miss
+            return Result(outcome=failure(error, "measuring"))
+
+    def _join(self) -> "Comm":
+        from longca.cp.comm import Comm
+
+        place = self.place
+        return Comm(place.rank, place.world, place.local_rank, place.rendezvous, self.device.type, COMM_SECONDS)
 
     def _free(self) -> None:
         compiler: Any = sys.modules.get("torch._dynamo")

@@ -33,6 +33,10 @@ class Stopwatch(Protocol):
         """The call, untimed."""
         ...
 
+    def ready(self) -> None:
+        """What each sample needs before it: a cold cache."""
+        ...
+
     def time_ms(self, call: Callable[[], object]) -> float: ...
 
 
@@ -46,6 +50,9 @@ class HostStopwatch:
 
     def warm(self, call: Callable[[], object]) -> None:
         call()
+
+    def ready(self) -> None:
+        pass
 
     def time_ms(self, call: Callable[[], object]) -> float:
         start = self._clock_ns()
@@ -74,9 +81,11 @@ class CudaStopwatch:
         torch.cuda.synchronize(self._device)
         self._num_flushes = max(1, math.ceil(min(enqueue_ms, MAX_LEAD_MS) / self._flush_ms))
 
-    def time_ms(self, call: Callable[[], object]) -> float:
+    def ready(self) -> None:
         for _ in range(self._num_flushes):
             self._flush()
+
+    def time_ms(self, call: Callable[[], object]) -> float:
         return self._between_events(call)
 
     def _flush(self) -> None:
@@ -98,7 +107,7 @@ def time_calls(call: Callable[[], object], measure: Measure, device: torch.devic
 
     Args:
         call: what is timed; its result is dropped.
-        before_each: run before every call, untimed (a barrier, say).
+        before_each: run right before every call, untimed (a barrier, say). On a GPU it should not make the host wait.
         agree: for several ranks: turns this rank's wish to stop into the same answer on all of them. Asked once after
             each warm-up call and each sample; without it each rank would stop where its own clock says.
 
@@ -125,7 +134,8 @@ def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, 
             break
     start, times_ms, out_of_time = now(), [], False
     while len(times_ms) < measure.repeats and not out_of_time:
-        before_each()
+        stopwatch.ready()
+        before_each()  # after the flushes, which take longer on one rank than on another
         times_ms.append(stopwatch.time_ms(call))
         telemetry.read()
         out_of_time = agree(len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds)

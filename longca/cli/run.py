@@ -28,6 +28,7 @@ def command(
     seqlen: SeqlenFilter = "",
     world: WorldFilter = "",
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
+    shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
     retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom'")] = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
@@ -41,7 +42,7 @@ def command(
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
 
-    config, chosen, _ = open_study(study, results=results, device=device, progress=progress)
+    config, chosen, _ = open_study(study, results=results, device=device, progress=progress, shard_minutes=shard_minutes)
     cells = chosen.cells()
     if shard:
         by_name = {piece.name: piece for piece in shards(cells, config.shard_minutes)}

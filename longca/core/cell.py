@@ -73,8 +73,8 @@ class Cell(Frozen):
 
     @property
     def title(self) -> str:
-        """A short line for logs and tables."""
-        params = ",".join(f"{key}={value}" for key, value in self.mask_params.items())
+        """A short line for logs and tables; switches that are off are left out."""
+        params = ",".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         mask = f"{self.mask}({params})" if params else self.mask
         world = f" ×{self.world}" if self.kind == "cp" else ""
         return (f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "

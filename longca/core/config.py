@@ -26,6 +26,8 @@ class Config(Frozen):
     """auto takes the GPU where there is one"""
     shard_minutes: float = Field(15.0, gt=0)
     """estimated minutes of measuring in one job"""
+    image: str = ""
+    """container that the workflow's jobs run in under `--sdm apptainer`: a file or a URL; empty for none"""
     progress: Literal["auto", "rich", "plain"] = "auto"
     """plain lines where there is no terminal or CI is set"""
 

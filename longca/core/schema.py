@@ -5,7 +5,7 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,16 +21,17 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
-_INTEGER = re.compile(r"[-+]?(0|[1-9][\d_]*)$")
+def _resolvers() -> dict[str, Any]:
+    """PyYAML's rules for plain scalars, but with whole numbers of base 10 only."""
+    integer = re.compile(r"[-+]?(0|[1-9][\d_]*)$")
+    return {first: [(tag, integer if tag.endswith(":int") else pattern) for tag, pattern in rules]
+            for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 
 
 class _Loader(yaml.SafeLoader):
     """YAML without two of its traps: 64:8 is no number of base 60, and a key that stands twice is an error."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [(tag, _INTEGER if tag.endswith(":int") else pattern) for tag, pattern in resolvers]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    yaml_implicit_resolvers = _resolvers()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

@@ -26,8 +26,9 @@ class Comm:
     """This process as one of `world` ranks, each on a device of its own.
 
     Tensors on GPUs go over NCCL, everything on the host over gloo: small messages then neither wait for the GPU's stream nor
-    disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises PeerLost, at the latest after the
-    timeout; on a GPU, where the host does not wait, NCCL ends the process. One instance in a process, as torch has one default group.
+    disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises PeerLost, at the latest
+    after the timeout; on a GPU, where the host does not wait, NCCL ends the process then. One instance in a process, since torch
+    has one default group.
     """
 
     def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
@@ -35,7 +36,8 @@ class Comm:
         """
         Args:
             local_rank: number of this rank's GPU on its machine; of no account on CPUs.
-            rendezvous: URL where the ranks meet: file:///… (a file that is not there yet), tcp://host:port of rank 0, or env://.
+            rendezvous: URL where the ranks meet: file:///… (a file that is not there yet), tcp://host:port of rank 0, or env://;
+                empty for a lone rank.
             device_type: "cpu" or "cuda".
             timeout_s: the longest that a rank waits for another one.
         """
@@ -46,11 +48,13 @@ class Comm:
         self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
         self.moved_bytes = 0
         """bytes that this rank has sent to others by `all_to_all`"""
+        backend, device_id = "gloo", None
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        dist.init_process_group("gloo" if device_type == "cpu" else f"cpu:gloo,{device_type}:nccl", init_method=rendezvous, rank=rank,
-                                world_size=world, timeout=timedelta(seconds=timeout_s),
-                                device_id=None if device_type == "cpu" else self.device)
+            backend, device_id = "cpu:gloo,cuda:nccl", self.device
+        store = None if rendezvous else dist.HashStore()
+        dist.init_process_group(backend, init_method=rendezvous or None, store=store, rank=rank,
+                                world_size=world, timeout=timedelta(seconds=timeout_s), device_id=device_id)
         self._token = torch.zeros(1, device=self.device)
 
     @classmethod

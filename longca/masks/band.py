@@ -87,6 +87,13 @@ def stripe(bands: np.ndarray, q_rank: int, k_rank: int, world: int) -> np.ndarra
     return normal(b)
 
 
+def transpose(bands: np.ndarray) -> np.ndarray:
+    """Queries as keys and keys as queries; stays normal but for the order."""
+    flipped = bands[:, [K0, K1, Q0, Q1, HI, LO]]
+    flipped[:, [LO, HI]] *= -1
+    return flipped
+
+
 def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Band by band (broadcast over leading axes), un-normalised: may be empty."""
     low = np.maximum(a[..., [Q0, K0, LO]], b[..., [Q0, K0, LO]])

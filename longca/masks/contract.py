@@ -43,8 +43,7 @@ class Pattern(Plugin):
     uses_documents: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False  # does it draw anything itself, beside its documents?
 
-    class Params(Frozen):
-        """Parameters with their defaults."""
+    Params: ClassVar[type[Frozen]] = Frozen  # parameters with their defaults; a nested class of that name
 
     def resolve(self, params: dict[str, Any]) -> dict[str, Any]:
         """All parameters, defaults filled in and types settled. Raises UserError for a key or value it cannot have."""
@@ -58,4 +57,5 @@ class Pattern(Plugin):
         """Raises ValueError where this length and these parameters do not go together."""
 
     def build(self, draw: Draw, params: Any) -> Mask:
+        """The mask. It may draw from `draw.rng`, and gives what it drew to the mask's `params`."""
         raise NotImplementedError

@@ -20,9 +20,9 @@ class BlockGrid:
     k_bounds: np.ndarray  # int64 (G, N + 1)
 
     def __post_init__(self) -> None:
-        groups, num_q, num_k = self.visible.shape
-        if self.q_bounds.shape != (groups, num_q + 1) or self.k_bounds.shape != (groups, num_k + 1):
-            raise ValueError(f"{self.visible.shape} blocks do not go with bounds {self.q_bounds.shape}, {self.k_bounds.shape}")
+        for bounds, num_blocks in ((self.q_bounds, self.visible.shape[1]), (self.k_bounds, self.visible.shape[2])):
+            if bounds.shape != (self.num_groups, num_blocks + 1) or bounds[:, 0].any() or (np.diff(bounds, axis=1) < 0).any():
+                raise ValueError(f"bounds {bounds.shape} are not those of {num_blocks} blocks from 0 on, for {self.num_groups} groups")
 
     @property
     def num_groups(self) -> int:
@@ -48,7 +48,7 @@ class BlockGrid:
 
     def bands(self, group: int) -> np.ndarray:
         """Runs of neighbouring visible blocks of each block row as full bands, (n, 6) int64 in normal form."""
-        visible, q, k = self._solid(group)
+        visible, q, k = self.solid(group)
         step = np.diff(np.pad(visible, ((0, 0), (1, 1))).view(np.int8), axis=1)
         rows, first = np.nonzero(step == 1)
         _, behind = np.nonzero(step == -1)  # both are in row-major order, so they pair up
@@ -57,46 +57,43 @@ class BlockGrid:
 
     def row_runs(self, group: int) -> np.ndarray:
         """Runs of visible keys that each row of a block row sees, for each block row with rows, (≤ M,) int64."""
-        visible = self._solid(group)[0]
+        visible = self.solid(group)[0]
         begins = visible[:, 1:] > visible[:, :-1]
         return visible[:, :1].sum(axis=1) + begins.view(np.uint8).sum(axis=1, dtype=np.uint32)  # bytes add up quickest
 
     def col_runs(self, group: int) -> np.ndarray:
         """Runs of rows that see each column of a block column, for each block column with columns, (≤ N,) int64."""
-        visible = self._solid(group)[0]
+        visible = self.solid(group)[0]
         begins = visible[1:] > visible[:-1]
         return visible[:1].sum(axis=0) + begins.view(np.uint8).sum(axis=0, dtype=np.uint32)
 
-    def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> "BlockGrid":
-        """The part inside rows × cols, in local coordinates."""
-        return self._rebound(np.clip(self.q_bounds, *rows) - rows[0], np.clip(self.k_bounds, *cols) - cols[0])
-
-    def place(self, q0: int, k0: int, seqlen_q: int, seqlen_k: int) -> "BlockGrid":
-        """This grid as the part from (q0, k0) on of a larger one, where nothing else is visible."""
-        ends = np.array([[0], [seqlen_q], [seqlen_k]]).repeat(self.num_groups, axis=1)[:, :, None]
-        larger = BlockGrid(np.pad(self.visible, ((0, 0), (1, 1), (1, 1))),
-                           np.concatenate([ends[0], self.q_bounds + q0, ends[1]], axis=1),
-                           np.concatenate([ends[0], self.k_bounds + k0, ends[2]], axis=1))
-        return larger._rebound(larger.q_bounds, larger.k_bounds)
+    def move(self, dq: int, dk: int, seqlen_q: int, seqlen_k: int) -> "BlockGrid":
+        """Moved by dq rows and dk columns, then cut to seqlen_q × seqlen_k; nothing is visible in what was outside."""
+        moved = np.clip(self.q_bounds + dq, 0, seqlen_q), np.clip(self.k_bounds + dk, 0, seqlen_k)
+        visible, *bounds = _without_empty(self.visible, *moved)
+        q_bounds, k_bounds = (np.pad(part, ((0, 0), (1, 1)), constant_values=((0, 0), (0, length)))
+                              for part, length in zip(bounds, (seqlen_q, seqlen_k), strict=True))
+        return BlockGrid(*_without_empty(np.pad(visible, ((0, 0), (1, 1), (1, 1))), q_bounds, k_bounds))
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> "BlockGrid":
         """The pairs (q_rank + world·i, k_rank + world·j), as blocks over (i, j)."""
-        return self._rebound(-((q_rank - self.q_bounds) // world), -((k_rank - self.k_bounds) // world))
+        striped = -((q_rank - self.q_bounds) // world), -((k_rank - self.k_bounds) // world)
+        return BlockGrid(*_without_empty(self.visible, *striped))
 
     def select(self, first: int, last: int) -> "BlockGrid":
         """Head groups first..last only."""
         return BlockGrid(self.visible[first:last], self.q_bounds[first:last], self.k_bounds[first:last])
 
-    def _rebound(self, q_bounds: np.ndarray, k_bounds: np.ndarray) -> "BlockGrid":
-        """The same choice over other bounds; blocks that are empty in all groups are left out."""
-        rows, cols = (np.diff(bounds, axis=1).any(axis=0) for bounds in (q_bounds, k_bounds))
-        visible = self.visible[:, rows][:, :, cols]
-        return BlockGrid(visible, q_bounds[:, np.append(True, rows)], k_bounds[:, np.append(True, cols)])
+    def solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`visible` (M, N) and both bounds of one group, without its empty blocks."""
+        one = slice(group, group + 1)
+        visible, q_bounds, k_bounds = _without_empty(self.visible[one], self.q_bounds[one], self.k_bounds[one])
+        return visible[0], q_bounds[0], k_bounds[0]
 
-    def _solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Visible blocks and bounds of one group without its empty blocks."""
-        q, k = self.q_bounds[group], self.k_bounds[group]
-        rows, cols = np.diff(q) > 0, np.diff(k) > 0
-        if rows.all() and cols.all():
-            return self.visible[group], q, k
-        return self.visible[group][rows][:, cols], q[np.append(True, rows)], k[np.append(True, cols)]
+
+def _without_empty(visible: np.ndarray, q_bounds: np.ndarray, k_bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same without block rows and columns that are empty in all groups."""
+    rows, cols = (np.diff(bounds, axis=1).any(axis=0) for bounds in (q_bounds, k_bounds))
+    if rows.all() and cols.all():
+        return visible, q_bounds, k_bounds
+    return visible[:, rows][:, :, cols], q_bounds[:, np.append(True, rows)], k_bounds[:, np.append(True, cols)]

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -83,29 +83,28 @@ class Mask:
         """The part inside rows × cols, in the same absolute coordinates."""
         if self.grid is None:
             return self._map(lambda bands: band.cut(bands, rows, cols))
-        (q0, q1), (k0, k1) = _inside(rows, self.seqlen_q), _inside(cols, self.seqlen_k)
-        return self._of_grid(self.grid.crop((q0, q1), (k0, k1)).place(q0, k0, self.seqlen_q, self.seqlen_k))
+        return self.crop(rows, cols)._of_grid(lambda grid: grid.move(rows[0], cols[0], self.seqlen_q, self.seqlen_k),
+                                              self.seqlen_q, self.seqlen_k)
 
     def shift(self, dq: int, dk: int) -> "Mask":
         """Queries moved by dq and keys by dk; what leaves the Sq × Sk rectangle is dropped."""
         if self.grid is None:
             inside = (0, self.seqlen_q), (0, self.seqlen_k)
             return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
-        (q0, q1), (k0, k1) = (_inside((-move, length - move), length) for move, length in ((dq, self.seqlen_q), (dk, self.seqlen_k)))
-        return self._of_grid(self.grid.crop((q0, q1), (k0, k1)).place(max(dq, 0), max(dk, 0), self.seqlen_q, self.seqlen_k))
+        return self._of_grid(lambda grid: grid.move(dq, dk, self.seqlen_q, self.seqlen_k))
 
     def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
         """The part inside rows × cols as a mask of its own, in local coordinates."""
         seqlens = rows[1] - rows[0], cols[1] - cols[0]
         if self.grid is not None:
-            return self._of_grid(self.grid.crop(rows, cols), *seqlens)
+            return self._of_grid(lambda grid: grid.move(-rows[0], -cols[0], *seqlens), *seqlens)
         return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]), *seqlens)
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> "Mask":
         """What queries q_rank, q_rank + world, … see of keys k_rank, k_rank + world, …, in local coordinates."""
         seqlens = len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world))
         if self.grid is not None:
-            return self._of_grid(self.grid.stripe(q_rank, k_rank, world), *seqlens)
+            return self._of_grid(lambda grid: grid.stripe(q_rank, k_rank, world), *seqlens)
         return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world), *seqlens)
 
     def select_groups(self, first: int, last: int) -> "Mask":
@@ -113,7 +112,7 @@ class Mask:
         if self.num_groups == 1:
             return self
         if self.grid is not None:
-            return self._of_grid(self.grid.select(first, last))
+            return self._of_grid(lambda grid: grid.select(first, last))
         return Mask(self.seqlen_q, self.seqlen_k, self._groups[first:last], params=self.params, name=self.name)
 
     def named(self, name: str, params: Mapping[str, object]) -> "Mask":
@@ -150,13 +149,16 @@ class Mask:
             scalars |= {"num_documents": len(documents), "longest_document": int(documents.max())}
         return scalars
 
-    def _map(self, change: Callable[[np.ndarray], np.ndarray], seqlen_q: int | None = None, seqlen_k: int | None = None) -> "Mask":
+    def _map(self, change: Callable[[np.ndarray], np.ndarray], seqlen_q: int | None = None,
+             seqlen_k: int | None = None) -> "Mask":
         return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
                     tuple(change(group) for group in self._groups), params=self.params, name=self.name)
 
-    def _of_grid(self, grid: BlockGrid, seqlen_q: int | None = None, seqlen_k: int | None = None) -> "Mask":
+    def _of_grid(self, change: Callable[[BlockGrid], BlockGrid], seqlen_q: int | None = None,
+                 seqlen_k: int | None = None) -> "Mask":
+        assert self.grid is not None
         return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
-                    grid=grid, params=self.params, name=self.name)
+                    grid=change(self.grid), params=self.params, name=self.name)
 
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""
@@ -172,12 +174,11 @@ class _GridBands(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return self._grid.num_groups
 
-    def __getitem__(self, group):  # an index or a slice, as any sequence takes
+    @overload
+    def __getitem__(self, group: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, group: slice) -> tuple[np.ndarray, ...]: ...
+    def __getitem__(self, group: int | slice) -> np.ndarray | tuple[np.ndarray, ...]:
         if isinstance(group, slice):
             return tuple(self[number] for number in range(len(self))[group])
         return self._grid.bands(range(len(self))[group])
-
-
-def _inside(part: tuple[int, int], length: int) -> tuple[int, int]:
-    """The part of [0, length) that is in the half-open range, empty at one end if none is."""
-    return min(max(part[0], 0), length), max(min(max(part[1], 0), length), min(max(part[0], 0), length))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longca.masks.band import HI, K0, K1, LO, Q0, Q1
+from longca.masks.band import Q0, Q1, transpose
 from longca.masks.ragged import spread
 
 
@@ -11,13 +11,13 @@ def most_row_runs(bands: np.ndarray) -> int:
 
     Looks at few rows: between two rows where a band begins, ends, or one of its ends starts or stops moving, all ends
     are fixed or move by one a row. Two runs then touch in all rows of such a stretch, in none, or in its first or last
-    one, so that the first, the second and the last row of each stretch show its most runs.
+    one, so that its first two rows show its most runs: the second is free of such a touch, or there is no third.
     """
     if len(bands) == 0:
         return 0
     q0, q1, k0, k1, lo, hi = bands.T
     turns = np.concatenate([q0, q1, np.clip(k0 - lo, q0, q1), np.clip(k1 - hi, q0, q1)])
-    rows = np.unique(np.concatenate([turns - 1, turns, turns + 1]))
+    rows = np.unique(np.concatenate([turns, turns + 1]))
     owner, number = spread(np.searchsorted(rows, q0), np.searchsorted(rows, q1))
     row = rows[number]
     begin = np.maximum(k0[owner], row + lo[owner])
@@ -31,7 +31,7 @@ def most_row_runs(bands: np.ndarray) -> int:
 
 def most_col_runs(bands: np.ndarray) -> int:
     """Most runs of rows that see one column, touching ones joined."""
-    return most_row_runs(_transposed(bands))
+    return most_row_runs(transpose(bands))
 
 
 def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
@@ -39,10 +39,3 @@ def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
     begin, end = bands[np.argsort(bands[:, Q0], kind="stable")][:, [Q0, Q1]].T
     reached = np.concatenate([[0], np.maximum.accumulate(end)])
     return bool((begin <= reached[:-1]).all() and reached[-1] >= seqlen_q)
-
-
-def _transposed(bands: np.ndarray) -> np.ndarray:
-    """Queries as keys and keys as queries; stays normal but for the order."""
-    flipped = bands[:, [K0, K1, Q0, Q1, HI, LO]]
-    flipped[:, [LO, HI]] *= -1
-    return flipped

@@ -67,10 +67,8 @@ def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
     The bounds that the upper (j > i) or the lower part of one band rules out are one run each.
     """
     q0, q1, k0, k1, lo, hi = bands.T
-    last = np.minimum(q1, k1 - 1) - 1  # last row with a key above the diagonal, if any bound binds no more
-    upper = np.stack([q0 + 1, np.where(hi > 0, np.minimum(k1, last + hi + 1), 0)])
-    first = np.maximum(q0, k0 + 1)
-    lower = np.stack([np.maximum(k0, first + lo) + 1, np.where(lo < 0, q1, 0)])
+    upper = np.stack([q0 + 1, np.where(hi > 0, np.minimum(k1, q1 + hi), 0)])
+    lower = np.stack([np.maximum(k0, q0 + lo) + 1, np.where(lo < 0, q1, 0)])
     begin, behind = np.concatenate([upper, lower], axis=1)
     begin, behind = begin[begin < behind], behind[begin < behind]
     order = np.argsort(begin)

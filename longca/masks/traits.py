@@ -21,7 +21,7 @@ class Traits:
     num_bands: int  # over all groups
     full: bool  # every pair is visible
     causal: bool  # j <= i over one square
-    num_segments: int  # if the mask is squares along the diagonal that cover all tokens, all with the same window: how many; else 0
+    num_segments: int  # if the mask is diagonal squares over all tokens, under one window: how many at least; else 0
     window: tuple[int, int] | None  # that window: j - i in [-left, right]; -1 for no bound (FlashAttention's convention)
     block_size: tuple[int, int] | None  # of a uniform block grid
     is_block_grid: bool  # made of blocks, uniform or variable

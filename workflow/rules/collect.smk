@@ -7,13 +7,15 @@ rule collect:
         multiext(str(RESULTS / "records"), ".parquet", ".csv", ".json"),
     log:
         RESULTS / "logs/collect.log",
+    container:
+        image
+    resources:
+        mem_mb=4000,
+        runtime=10,
     params:
         longca=LONGCA,
         study=CONFIG.study,
         results=CONFIG.results,
         code=source_digest("core", "store"),
-    resources:
-        mem_mb=4000,
-        runtime=10,
     shell:
         "{params.longca} export {params.study:q} --results {params.results:q} > {log:q} 2>&1"

@@ -1,6 +1,8 @@
 # What all stages share: the study, its shards, and the command.
 import sys
 
+from snakemake.settings.types import DeploymentMethod
+
 from longca.bench.plan import shards
 from longca.core.config import load_config
 from longca.core.source import source_digest
@@ -11,12 +13,21 @@ STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
 RESULTS = CONFIG.results / STUDY.name
 SHARDS = {shard.name: shard for shard in shards(STUDY.cells(), CONFIG.shard_minutes)}
-LONGCA = f"{sys.executable} -m longca"
+CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+LONGCA = f"{'python' if CONTAINED else sys.executable} -m longca"
+
+
+def image(wildcards):
+    return CONFIG.image or None
 
 
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must
 def shard_files(kind):
-    return [RESULTS / "shards" / f"{name}.done" for name, shard in SHARDS.items() if shard.kind == kind]
+    return [
+        RESULTS / "shards" / f"{name}.done"
+        for name, shard in SHARDS.items()
+        if shard.kind == kind
+    ]
 
 
 def shard_minutes(wildcards, attempt):

@@ -6,12 +6,14 @@ rule corpora:
         RESULTS / "corpora.json",
     log:
         RESULTS / "logs/corpora.log",
+    container:
+        image
+    resources:
+        mem_mb=2000,
+        runtime=10,
     params:
         longca=LONGCA,
         study=CONFIG.study,
         code=source_digest("core", "data"),
-    resources:
-        mem_mb=2000,
-        runtime=10,
     shell:
         "{params.longca} data sample {params.study:q} --out {output:q} > {log:q} 2>&1"

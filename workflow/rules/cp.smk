@@ -9,19 +9,22 @@ rule cp:
         RESULTS / "logs/{shard}.log",
     wildcard_constraints:
         shard="cp-.+",
-    params:
-        longca=LONGCA,
-        study=CONFIG.study,
-        results=CONFIG.results,
-        device=CONFIG.device,
-        progress=CONFIG.progress,
-        code=source_digest("core", "data", "masks", "kernels", "cp", "bench"),
+    container:
+        image
     threads: workflow.cores or 8
     resources:
         device=1,
         gpu=lambda wildcards: SHARDS[wildcards.shard].world,
         mem_mb=lambda wildcards: 32000 * SHARDS[wildcards.shard].world,
         runtime=shard_minutes,
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        results=CONFIG.results,
+        device=CONFIG.device,
+        minutes=CONFIG.shard_minutes,
+        progress=CONFIG.progress,
+        code=source_digest("core", "data", "masks", "kernels", "cp", "bench"),
     shell:
-        "{params.longca} run {params.study:q} --shard {wildcards.shard} --results {params.results:q}"
-        " --device {params.device} --progress {params.progress} --log {log:q}"
+        "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
+        " --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

@@ -9,19 +9,22 @@ rule kernels:
         RESULTS / "logs/{shard}.log",
     wildcard_constraints:
         shard="kernel-.+",
-    params:
-        longca=LONGCA,
-        study=CONFIG.study,
-        results=CONFIG.results,
-        device=CONFIG.device,
-        progress=CONFIG.progress,
-        code=source_digest("core", "data", "masks", "kernels", "bench"),
+    container:
+        image
     threads: workflow.cores or 8
     resources:
         device=1,
         gpu=1,
         mem_mb=32000,
         runtime=shard_minutes,
+    params:
+        longca=LONGCA,
+        study=CONFIG.study,
+        results=CONFIG.results,
+        device=CONFIG.device,
+        minutes=CONFIG.shard_minutes,
+        progress=CONFIG.progress,
+        code=source_digest("core", "data", "masks", "kernels", "bench"),
     shell:
-        "{params.longca} run {params.study:q} --shard {wildcards.shard} --results {params.results:q}"
-        " --device {params.device} --progress {params.progress} --log {log:q}"
+        "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
+        " --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

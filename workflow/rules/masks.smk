@@ -7,12 +7,14 @@ rule masks:
         RESULTS / "masks.json",
     log:
         RESULTS / "logs/masks.log",
+    container:
+        image
+    resources:
+        mem_mb=8000,
+        runtime=30,
     params:
         longca=LONGCA,
         study=CONFIG.study,
         code=source_digest("core", "data", "masks"),
-    resources:
-        mem_mb=8000,
-        runtime=30,
     shell:
         "{params.longca} data masks {params.study:q} --out {output:q} > {log:q} 2>&1"

@@ -6,13 +6,15 @@ rule report:
         RESULTS / "report.html",
     log:
         RESULTS / "logs/report.log",
+    container:
+        image
+    resources:
+        mem_mb=4000,
+        runtime=10,
     params:
         longca=LONGCA,
         study=CONFIG.study,
         results=CONFIG.results,
         code=source_digest("core", "store", "report"),
-    resources:
-        mem_mb=4000,
-        runtime=10,
     shell:
         "{params.longca} report {params.study:q} --results {params.results:q} > {log:q} 2>&1"

@@ -77,8 +77,8 @@ class PreparedUlysses(PreparedStrategy):
             return None
         import torch
 
-        self.notes.append(f"rank {comm.rank}: its {len(share.q)} query heads cut through KV groups, so its {len(share.kv)} KV heads "
-                          f"are {len(share.local_kv)} in the kernel call; the copies are timed")
+        self.notes.append(f"rank {comm.rank}: its {len(share.q)} query heads cut through KV groups, so the kernel call gets "
+                          f"{len(share.local_kv)} KV heads, copied from {len(share.kv)} inside the timed call")
         return torch.tensor(share.local_kv, device=comm.device)
 
     def _prepare_kernel(self, problem: Problem, kernel: Kernel, rank: int) -> Prepared | None:

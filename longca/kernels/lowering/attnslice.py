@@ -28,7 +28,7 @@ class AttnSlices:
 
 
 def attn_slices(mask: Mask, group: int = 0) -> AttnSlices:
-    """Every band as at most three slices: its rows whose end moves, those where both ends or neither do, those whose start moves."""
+    """Every band as at most three slices: rows whose end moves, rows where both ends or neither do, rows whose start moves."""
     b = mask.groups[group]
     q0, q1, k0, k1, lo, hi = b.T
     end_rests = np.where(hi >= INF, q0, np.clip(k1 - hi, q0, q1))  # from this row on, rows end in k1

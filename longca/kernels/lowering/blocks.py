@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.kernels.lowering.ranges import fill
+from longca.kernels.lowering.ranges import fill, turned
 from longca.masks.mask import Mask
 
 
@@ -28,8 +28,8 @@ def block_lists(mask: Mask) -> BlockLists:
     if mask.grid is None:
         raise ValueError("the mask is not made of blocks")
     grid = mask.grid
-    q_to_k, q_to_k_counts = _lists(grid.visible)
-    k_to_q, k_to_q_counts = _lists(grid.visible.transpose(0, 2, 1))
+    q_to_k, q_to_k_counts = _lists(list(grid.visible))
+    k_to_q, k_to_q_counts = _lists([turned(visible) for visible in grid.visible])
     q_sizes, k_sizes = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (grid.q_bounds, grid.k_bounds))
     return BlockLists(q_to_k, q_to_k_counts, k_to_q, k_to_q_counts, q_sizes, k_sizes)
 
@@ -39,10 +39,10 @@ def block_of(bounds: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
 
 
-def _lists(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _lists(groups: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(index, counts) of the True entries in each row of each group."""
-    counts = visible.sum(axis=2, dtype=np.int32)
-    index = np.zeros((*counts.shape, max(int(counts.max()), 1)), dtype=np.int32)
-    for group in range(len(visible)):  # one at a time: the temporaries are 64-bit
-        index[group] = fill(counts[group], np.nonzero(visible[group])[1], index.shape[2])
+    counts = np.stack([visible.sum(axis=1, dtype=np.int32) for visible in groups])
+    index = np.zeros((*counts.shape, max(int(counts.max(initial=0)), 1)), dtype=np.int32)
+    for group, visible in enumerate(groups):  # one at a time: places in the flat matrix are 64-bit
+        index[group] = fill(counts[group], np.flatnonzero(visible) % visible.shape[1], index.shape[-1])
     return index, counts

@@ -30,7 +30,7 @@ def _paint_bands(mask: Mask, group: int, out: torch.Tensor) -> None:
 
     table = torch.from_numpy(row_intervals(mask, group)).to(out.device)
     key = torch.arange(mask.seqlen_k, dtype=torch.int32, device=out.device)
-    step = max(_CHUNK_ELEMENTS // mask.seqlen_k, 1)
+    step = max(_CHUNK_ELEMENTS // max(mask.seqlen_k, 1), 1)
     for rows, bounds in zip(out.split(step), table.split(step), strict=True):
         for slot in range(0, bounds.shape[1], 2):
             rows |= (key >= bounds[:, slot, None]) & (key < bounds[:, slot + 1, None])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longca.kernels.lowering.intervals import col_intervals
+from longca.kernels.lowering.ranges import fill
 from longca.masks.mask import Mask
 
 
@@ -27,7 +28,7 @@ def flashmask_columns(mask: Mask) -> FlashMaskColumns:
         ValueError: some key is hidden from more runs of queries than the form can say.
     """
     seen = [col_intervals(mask, group) for group in range(mask.num_groups)]
-    key = np.arange(mask.seqlen_k)
+    key = np.arange(mask.seqlen_k, dtype=np.int32)
     if all(_below_diagonal(table, key, mask.seqlen_q) for table in seen):
         hidden = [_gaps(table, np.minimum(key, mask.seqlen_q), mask.seqlen_q) for table in seen]
         if max(gaps.shape[1] for gaps in hidden) <= 2:
@@ -51,16 +52,15 @@ def _below_diagonal(table: np.ndarray, key: np.ndarray, seqlen_q: int) -> bool:
 
 
 def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
-    """Runs of queries in [begin, Sq) that do not see each key: int32 (Sk, 2n), unused slots Sq, Sq and last."""
-    starts = np.column_stack([begin, table[:, 1::2]])
-    ends = np.column_stack([table[:, 0::2], np.full(len(table), seqlen_q)])
-    real = starts < ends
-    order = np.argsort(~real, axis=1, kind="stable")[:, :max(int(real.sum(axis=1).max()), 1)]
-    kept = np.take_along_axis(real, order, axis=1)
-    gaps = np.empty((len(table), 2 * order.shape[1]), dtype=np.int32)
-    gaps[:, 0::2] = np.where(kept, np.take_along_axis(starts, order, axis=1), seqlen_q)
-    gaps[:, 1::2] = np.where(kept, np.take_along_axis(ends, order, axis=1), seqlen_q)
-    return gaps
+    """Runs of queries in [begin, Sq) that do not see each key: int32 (Sk, 2n), some empty if n <= 2."""
+    starts, ends = np.vstack([begin, table[:, 1::2].T]), np.vstack([table[:, 0::2].T, np.full_like(begin, seqlen_q)])
+    real = (starts < ends).any(axis=1)
+    starts, ends = starts[real], ends[real]
+    if len(starts) > 2:
+        used = (starts < ends).T
+        counts = used.sum(axis=1)
+        starts, ends = (fill(counts, side.T[used], int(counts.max()), unused=seqlen_q).T for side in (starts, ends))
+    return np.stack([starts, ends], axis=2).transpose(1, 0, 2).reshape(len(table), 2 * len(starts))
 
 
 def _resized(gaps: np.ndarray, width: int, seqlen_q: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.kernels.lowering.mask_mod import mask_mod
-from longca.kernels.lowering.ranges import Csr
+from longca.kernels.lowering.ranges import Runs
 from longca.kernels.lowering.tiles import col_tiles, row_tiles
 from longca.masks.mask import Mask
 
@@ -34,31 +34,53 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    device = torch.device(device)
-    narrow = device.type == "cuda" if narrow is None else narrow
+    narrow = torch.device(device).type == "cuda" if narrow is None else narrow
     size_q, size_k = (block_size, block_size) if isinstance(block_size, int) else block_size
     share = num_q_heads // mask.num_groups if mask.num_groups > 1 else 1
     rows = [row_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
     cols = [col_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
 
-    def on_device(lists: list[Csr], num_across: int) -> tuple[torch.Tensor, torch.Tensor]:
-        counts, index = _lists(lists, num_across, narrow)
-        counts, index = torch.from_numpy(counts).to(device), torch.from_numpy(index).to(device)
-        return counts.repeat_interleave(share, 0)[None], index.repeat_interleave(share, 0)[None]
+    def lists(runs: list[Runs], num_across: int) -> tuple[torch.Tensor, torch.Tensor]:
+        counts, index = _lists(runs, num_across, narrow, device)
+        if share > 1:
+            counts, index = counts.repeat_interleave(share, 0), index.repeat_interleave(share, 0)
+        return counts[None], index[None]
 
-    q_side, k_side = rows[0].num_across, cols[0].num_across
-    kv_counts, kv_index = on_device([tiles.partial for tiles in rows], q_side)
-    full_kv_counts, full_kv_index = on_device([tiles.full for tiles in rows], q_side)
-    q_counts, q_index = on_device([tiles.partial for tiles in cols], k_side)
-    full_q_counts, full_q_index = on_device([tiles.full for tiles in cols], k_side)
+    kv_counts, kv_index = lists([tiles.partial_runs for tiles in rows], rows[0].num_across)
+    full_kv_counts, full_kv_index = lists([tiles.full_runs for tiles in rows], rows[0].num_across)
+    q_counts, q_index = lists([tiles.partial_runs for tiles in cols], cols[0].num_across)
+    full_q_counts, full_q_index = lists([tiles.full_runs for tiles in cols], cols[0].num_across)
     return BlockMask(
         seq_lengths=(mask.seqlen_q, mask.seqlen_k), BLOCK_SIZE=(size_q, size_k), mask_mod=mask_mod(mask, device, num_q_heads),
         kv_num_blocks=kv_counts, kv_indices=kv_index, full_kv_num_blocks=full_kv_counts, full_kv_indices=full_kv_index,
         q_num_blocks=q_counts, q_indices=q_index, full_q_num_blocks=full_q_counts, full_q_indices=full_q_index)
 
 
-def _lists(lists: list[Csr], num_across: int, narrow: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(counts, index) of every group: int32 (G, lines) and (G, lines, width)."""
-    longest = max(int(np.diff(csr.offsets).max()) for csr in lists)
-    counts, index = zip(*(csr.padded(max(longest, 1) if narrow else num_across) for csr in lists), strict=True)
-    return np.stack(counts), np.stack(index)
+def _lists(groups: list[Runs], num_across: int, narrow: bool, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(counts, index), int32 (G, lines) and (G, lines, width), unused slots 0. Only runs travel to the device.
+
+    Along a line the index goes up by one from slot to slot, but where a run begins: the index is the sum of such steps.
+    """
+    import torch
+
+    lines = [runs.lines for runs in groups]
+    slots, steps = zip(*(_steps(runs) for runs in groups), strict=True)
+    counts = np.stack([runs.counts for runs in groups])
+    width = max(int(counts.max(initial=0)), 1) if narrow else num_across
+    index = torch.ones(*counts.shape, width, dtype=torch.int32, device=device)
+    group = np.repeat(np.arange(len(groups)), [len(line) for line in lines])
+    place = torch.from_numpy((group * counts.shape[1] + np.concatenate(lines)) * width + np.concatenate(slots)).to(device)
+    index.view(-1)[place] = torch.from_numpy(np.concatenate(steps)).to(device)
+    index.cumsum_(2)
+    counts = torch.from_numpy(counts).to(device)
+    index.masked_fill_(torch.arange(width, dtype=torch.int32, device=device) >= counts[..., None], 0)
+    return counts, index
+
+
+def _steps(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """For each run, the slot of its line where it begins, and how far it begins behind the index before it."""
+    first, behind = runs.bounds[:, 0], runs.bounds[:, 1]
+    upto = np.concatenate([[0], np.cumsum(behind - first, dtype=np.int64)])
+    slot = upto[:-1] - upto[runs.offsets[runs.lines]]
+    before = np.where(slot > 0, np.append(np.int32(0), behind)[:-1] - 1, 0)
+    return slot, (first - before).astype(np.int32)

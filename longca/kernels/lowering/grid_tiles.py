@@ -9,33 +9,33 @@ def grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
                whole: bool) -> tuple[Runs, Runs]:
     """(full, partial) runs of tiles: a tile is full iff all blocks that it meets are visible. Any tile and block sizes.
 
-    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,).
+    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,), every block with rows and columns.
     """
-    rows, cols = _met(row_bounds, tile_rows), _met(col_bounds, tile_cols)
-    touched = _reduce(np.logical_or, visible, rows, cols)
-    full = _reduce(np.logical_and, visible, rows, cols)
+    first_row, num_rows = _met(row_bounds, tile_rows)
+    first_col, num_cols = _met(col_bounds, tile_cols)
+    dtype = np.uint8 if num_rows.max(initial=0) * num_cols.max(initial=0) < 1 << 8 else np.uint32
+    seen = _sums(_sums(visible.view(np.uint8), first_row, num_rows, 0, dtype), first_col, num_cols, 1, dtype)
+    full, touched = seen == np.multiply.outer(num_rows.astype(dtype), num_cols.astype(dtype)), seen > 0
     if whole:
         full[row_bounds[-1] // tile_rows:] = False
         full[:, col_bounds[-1] // tile_cols:] = False
-    return tuple(Runs.of(*runs(chosen), len(chosen)) for chosen in (full, touched & ~full))
+    return Runs.of(*runs(full), len(full)), Runs.of(*runs(touched & ~full), len(full))
 
 
 def _met(bounds: np.ndarray, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks [first, behind) that each tile meets."""
+    """First block that each tile meets, and how many it meets."""
     edges = np.append(np.arange(0, bounds[-1], tile), bounds[-1])
-    return np.searchsorted(bounds, edges[:-1], side="right") - 1, np.searchsorted(bounds, edges[1:], side="left")
+    first = np.searchsorted(bounds, edges[:-1], side="right") - 1
+    return first, np.searchsorted(bounds, edges[1:], side="left") - first
 
 
-def _reduce(operation: np.ufunc, visible: np.ndarray, rows: tuple[np.ndarray, np.ndarray],
-            cols: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """`operation` over the blocks of each tile: bool (row tiles, column tiles)."""
-    return _along(operation, _along(operation, visible, *rows).T, *cols).T
-
-
-def _along(operation: np.ufunc, values: np.ndarray, first: np.ndarray, behind: np.ndarray) -> np.ndarray:
-    """Reduction of the rows [first, behind) for each pair: as many steps as the longest range has rows."""
-    result = values[first]
-    for step in range(1, int((behind - first).max())):
-        longer = np.flatnonzero(first + step < behind)
-        result[longer] = operation(result[longer], values[first[longer] + step])
-    return result
+def _sums(values: np.ndarray, first: np.ndarray, length: np.ndarray, axis: int, dtype: type) -> np.ndarray:
+    """Sums over ranges of an axis: as many steps as the longest of them is long."""
+    if (length == 1).all() and len(first) == values.shape[axis]:
+        return values
+    nothing = values.shape[axis]  # a row or column of zeros, for ranges that are over
+    values = np.pad(values, ((0, 1), (0, 0)) if axis == 0 else ((0, 0), (0, 1)))
+    sums = values.take(first, axis=axis).astype(dtype)
+    for step in range(1, int(length.max(initial=0))):
+        sums += values.take(np.where(step < length, first + step, nothing), axis=axis)
+    return sums

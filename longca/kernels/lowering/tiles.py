@@ -6,10 +6,10 @@ from functools import cached_property
 import numpy as np
 
 from longca.kernels.lowering.grid_tiles import grid_tiles
-from longca.kernels.lowering.intervals import transposed
-from longca.kernels.lowering.ranges import Csr, Runs, expand
-from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas
+from longca.kernels.lowering.ranges import Csr, Runs, turned
+from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas, transpose
 from longca.masks.mask import Mask
+from longca.masks.ragged import spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,7 @@ def row_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
         whole: a tile that sticks out of Sq × Sk is then partial at most; without it, what sticks out does not count.
     """
     if mask.grid is not None:
-        grid = mask.grid
-        full, partial = grid_tiles(grid.visible[group], grid.q_bounds[group], grid.k_bounds[group], tile_q, tile_k, whole)
+        full, partial = grid_tiles(*mask.grid.solid(group), tile_q, tile_k, whole)
     else:
         full, partial = _band_tiles(mask.groups[group], mask.seqlen_q, mask.seqlen_k, tile_q, tile_k, whole)
     return Tiles(-(-mask.seqlen_q // tile_q), -(-mask.seqlen_k // tile_k), full, partial)
@@ -49,14 +48,15 @@ def row_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
 def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bool = False) -> Tiles:
     """For each tile of keys, its tiles of queries: the transpose of `row_tiles`."""
     if mask.grid is not None:
-        grid = mask.grid
-        full, partial = grid_tiles(grid.visible[group].T, grid.k_bounds[group], grid.q_bounds[group], tile_k, tile_q, whole)
+        visible, q_bounds, k_bounds = mask.grid.solid(group)
+        full, partial = grid_tiles(turned(visible), k_bounds, q_bounds, tile_k, tile_q, whole)
     else:
-        full, partial = _band_tiles(transposed(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole)
+        full, partial = _band_tiles(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole)
     return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
 
 
-def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int, whole: bool) -> tuple[Runs, Runs]:
+def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int,
+                whole: bool) -> tuple[Runs, Runs]:
     """A line's visible area per tile is a sum of steps, one up and one down for each range that a band covers alike."""
     num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1  # ranges of two lines never touch
     line, first, behind, area = _covered(bands, tile_rows, tile_cols)
@@ -83,9 +83,8 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
 
 def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(line, first, behind, area): in each of the tiles [first, behind) of that line, some band has this area."""
-    top = bands[:, Q0] // tile_rows
-    spans = -(-bands[:, Q1] // tile_rows) - top
-    line, b = expand(top, spans), np.repeat(bands, spans, axis=0)
+    owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
+    b = bands[owner]
     row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
     # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
     left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
@@ -96,9 +95,8 @@ def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndar
     full0, full1 = np.where(none, behind, full0), np.where(none, behind, full1)
 
     # beside those tiles, a few in which the band must be measured
-    piece = np.repeat(np.arange(len(b)), 2)
-    tile, lengths = np.stack([first, full1], axis=1).ravel(), np.stack([full0 - first, behind - full1], axis=1).ravel()
-    piece, tile = np.repeat(piece, lengths), expand(tile, lengths)
+    piece, tile = spread(np.concatenate([first, full1]), np.concatenate([full0, behind]))
+    piece %= len(b)
     part = b[piece]
     part[:, Q0], part[:, Q1] = row0[piece], row1[piece]
     part[:, K0], part[:, K1] = np.maximum(part[:, K0], tile * tile_cols), np.minimum(part[:, K1], (tile + 1) * tile_cols)

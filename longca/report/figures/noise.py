@@ -1,0 +1,87 @@
+"""How steady the times are: their spread by method, and whether calls get slower or quicker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longca.report.contract import Figure
+from longca.report.style import INK, MUTED
+from longca.store.text import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.style import Style
+
+COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "cell_id"]
+
+
+class Noise(Figure):
+    label = "Noise"
+    section = "noise"
+    caption = ("Left: interquartile range over median, one dot a cell, the tick is the method's median. Right: the samples in the order "
+               "measured, each over its own cell's median; the line is the median over cells, the shade holds the middle half of them. A "
+               "slope there is a device that warms up or slows down.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        timed = table[(table.status == "ok") & (table.num_samples.fillna(0) > 1)]
+        return timed.sort_values(["method", "direction", "mask", "seqlen", "cell_id"], kind="stable", ignore_index=True)[COLUMNS]
+
+    def title(self, data: pd.DataFrame) -> str:
+        noisy = data.groupby("method").noise.median().sort_values(kind="stable")
+        worst = f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}" if len(noisy) > 1 else ""
+        return f"Half of the cells repeat within {percent(data.noise.median())} of their median{worst}"
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        methods = list(dict.fromkeys(data.method))
+        bar_in, gap = 0.3 * len(methods) + 0.1, 0.75
+        if style.narrow:
+            height = 0.25 + bar_in + gap + 1.6 + 0.5
+            canvas, boxes = style.canvas(height), [(1.45, 0.5 + 1.6 + gap, 2.3, bar_in), (0.55, 0.5, 3.2, 1.6)]
+        else:
+            bar_in = max(bar_in, 1.6)
+            height = 0.25 + bar_in + 0.5
+            canvas, boxes = style.canvas(height), [(1.45, 0.5, 4.2, bar_in), (6.5, 0.5, 4.3, bar_in)]
+        spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w, h in boxes)
+        self._spread(spread, data, methods, style)
+        self._order(order, data, style)
+        return canvas
+
+    def _spread(self, ax: Axes, data: pd.DataFrame, methods: list[str], style: Style) -> None:
+        style.clean(ax)
+        ax.grid(visible=False, axis="y")
+        ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
+        high = max(float(data.noise.max()) * 1.3, 0.02)
+        for position, method in enumerate(methods):
+            noise = data.noise[data.method == method].to_numpy(float).clip(3e-4)
+            shift = 0.26 * np.sin(np.arange(len(noise)) * 2.4)
+            colour = style.colour(method) if method in style.methods else MUTED[0]
+            ax.plot(noise, position + shift, "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
+            ax.vlines(np.median(noise), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
+        ax.set(xscale="log", xlim=(2.5e-4, high), ylim=(len(methods) - 0.45, -0.55))
+        ticks = [tick for tick in (0.001, 0.01, 0.1, 1.0) if tick < high]
+        ax.set_xticks(ticks, [f"{100 * tick:g} %" for tick in ticks])
+        ax.minorticks_off()
+        ax.set_yticks(range(len(methods)), methods, color=INK[0])
+        ax.set_xlabel("interquartile range over median", color=MUTED[0], fontsize=8)
+
+    def _order(self, ax: Axes, data: pd.DataFrame, style: Style) -> None:
+        style.clean(ax)
+        longest = max(len(samples) for samples in data.samples_ms)
+        steps = np.arange(1, longest + 1)
+        table = np.full((len(data), longest), np.nan)
+        for row, (samples, middle) in enumerate(zip(data.samples_ms, data.time_ms_median, strict=True)):
+            table[row, :len(samples)] = np.asarray(samples) / middle
+        low, middle, high = (np.nanpercentile(table, level, axis=0) for level in (25, 50, 75))
+        ax.fill_between(steps, low, high, color=MUTED[0], alpha=0.25, linewidth=0)
+        ax.plot(steps, middle, color=INK[0], linewidth=1.4)
+        reach = max(float(np.max(np.abs(np.concatenate([low, high]) - 1))) * 1.25, 0.005)
+        ax.set(xlim=(0.8, longest + 0.2), ylim=(1 - reach, 1 + reach))
+        ticks: list[Any] = sorted({1, *np.linspace(1, longest, min(longest, 6)).round().astype(int).tolist()})
+        ax.set_xticks(ticks, [str(tick) for tick in ticks])
+        ax.yaxis.set_major_formatter(lambda value, _: f"{100 * (value - 1):+.1f} %" if abs(value - 1) > 1e-9 else "median")
+        ax.set_xlabel("sample, in the order measured", color=MUTED[0], fontsize=8)

@@ -1,0 +1,114 @@
+"""Small multiples: one panel for each mask, one line for each method, all on one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longca.report.series import mask_order
+from longca.report.style import MUTED, POINTS
+from longca.store.text import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.style import Style
+
+LOG_FROM = 60  # the largest over the smallest value from which a linear scale hides the small ones
+PANEL = ["mask", "detail"]  # title and second line
+MASK = ["mask", "mask_label", "setting", "detail"]  # what names a mask's panel in the points
+
+
+def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Rows sorted as their panels are: masks from dense to sparse, settings within them."""
+    order = {label: index for index, label in enumerate(mask_order(table))}
+    return data.sort_values(["mask_label", "detail", "method", *(["direction"] if "direction" in data else [])], kind="stable",
+                            key=lambda column: column.map(order) if column.name == "mask_label" else column, ignore_index=True)
+
+
+def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str, x_log: bool = True,
+                panel: list[str] | None = None, per_row: int = 5) -> Canvas:
+    """Points as `longca.report.series.points` gives them, with columns `method`, `x`, and perhaps `direction` (backward is dashed).
+
+    Args:
+        unit: of the values, shown above the first panel.
+        panel: the two columns that name a panel: its title and its second line.
+    """
+    title, subtitle = panel or PANEL
+    panels = list(data.groupby([title, subtitle], sort=False))
+    both = "direction" in data and data.direction.nunique() > 1
+    lines = 2 if data[subtitle].astype(str).ne("").any() else 1
+    canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, legend=style.legend_of(data))
+    scale = _Scale(data)
+    ticks = _ticks(sorted(data[x].unique()), 3 if style.narrow else 4)
+    for ax, ((name, second), rows) in zip(axes, panels, strict=True):
+        style.title(ax, str(name), str(second), lines)
+        scale.apply(ax)
+        if x_log:
+            ax.set_xscale("log", base=2)
+        ax.set_xticks(ticks, [x_text(tick) for tick in ticks])
+        ax.minorticks_off()
+        _limits(ax, data[x].to_numpy(float), x_log)
+        failures = list(dict.fromkeys(rows.method[rows.status != "ok"]))
+        for (method, *direction), line in rows.groupby(["method", "direction"] if both else ["method"], sort=False):
+            place = failures.index(method) - (len(failures) - 1) if method in failures else 0
+            _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], place=place)
+    if axes:
+        axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction", textcoords="offset points",
+                         color=MUTED[0], fontsize=8, va="bottom")
+    return canvas
+
+
+class _Scale:
+    """One vertical scale for all panels: from zero, or logarithmic where values are far apart."""
+
+    def __init__(self, data: pd.DataFrame) -> None:
+        values = data.value.dropna().to_numpy(float)
+        values = values[values > 0]
+        self.top = float(data.high.max()) if len(values) else 1.0
+        self.bottom = float(values.min()) if len(values) else 0.1
+        self.log = self.top / self.bottom > LOG_FROM
+
+    def apply(self, ax: Axes) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+        if self.log:
+            ax.set_yscale("log")
+            ax.set_ylim(self.bottom / 1.6, self.top * 1.4)
+            ax.yaxis.set_major_locator(LogLocator(numticks=5))
+        else:
+            ax.set_ylim(0, self.top * 1.06)
+            ax.yaxis.set_major_locator(MaxNLocator(4, min_n_ticks=3))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else number(value, 2).rstrip("0").rstrip(".")))
+
+
+def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, place: int) -> None:
+    ok, failed = line[line.status == "ok"], line[line.status != "ok"]
+    style.line(ax, method, ok[x].to_numpy(float), ok.value, ok.low, ok.high, dashed=dashed)
+    if len(failed):
+        from matplotlib.transforms import ScaledTranslation
+
+        aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not hide each other
+        ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5, markeredgewidth=1.5,
+                transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
+
+
+def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:
+    low, high = x.min(), x.max()
+    if log:
+        margin = 1.12 if high == low else (high / low) ** 0.06
+        ax.set_xlim(low / margin, high * margin)
+    else:
+        margin = 0.05 if high == low else (high - low) * 0.07
+        ax.set_xlim(low - margin, high + margin)
+
+
+def _ticks(values: list[Any], most: int) -> list[Any]:
+    """At most so many of the values, evenly picked, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return [values[index] for index in np.linspace(0, len(values) - 1, most).round().astype(int)]

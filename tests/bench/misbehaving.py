@@ -1,0 +1,63 @@
+"""Plug-in kernels and strategies of one file each that do what goes wrong in a night of measuring."""
+
+from pathlib import Path
+
+from longca.core.cell import Cell
+from longca.core.study import Measure
+
+MEASURE = Measure(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
+
+KERNELS = {
+    "quick": "",
+    "sleeper": "import time; time.sleep(1e6)",
+    "quitter": "import os; print('last words', flush=True); os._exit(3)",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "crasher": "import ctypes; ctypes.string_at(0)",
+    "raiser": "print('said before'); raise RuntimeError('boom')",
+    "hungry": "raise MemoryError",
+    "orphaner": "import os, time; print(f'child {pid}' if (pid := os.fork()) else time.sleep(1e6), flush=True); os._exit(1)",
+    "sticky": "import torch; torch.ones = None; raise RuntimeError('sticky')",
+    "slow": "import time; time.sleep(0.3)",
+}
+STRATEGIES = {  # only rank 1 misbehaves
+    "rank_killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "rank_killed_midway": "import os, signal; prepared.forward = lambda q, k, v: os.kill(os.getpid(), signal.SIGKILL)",
+    "rank_raises": "raise ValueError('no plan')",
+    "rank_raises_midway": "prepared.forward = lambda q, k, v: {}['no key']",
+    "rank_sleeps": "import time; time.sleep(1e6)",
+    "rank_hungry": "raise MemoryError",
+}
+KERNEL = '''
+from longca.kernels.backends.naive import Naive
+class Misbehaving(Naive):
+    def prepare(self, problem):
+        {what}
+        return super().prepare(problem)
+'''
+STRATEGY = '''
+from longca.cp.strategies.ulysses import Ulysses
+class Misbehaving(Ulysses):
+    def prepare(self, problem, kernel, comm):
+        prepared = super().prepare(problem, kernel, comm)
+        if comm.rank == 1:
+            {what}
+        return prepared
+'''
+
+
+def write_plugins(folder: Path) -> Path:
+    """All of them below `folder`, which is then one for LONGCA_PLUGINS."""
+    for kind, template, bodies in (("kernels", KERNEL, KERNELS), ("strategies", STRATEGY, STRATEGIES)):
+        (folder / kind).mkdir(parents=True)
+        for name, what in bodies.items():
+            (folder / kind / f"{name}.py").write_text(template.format(what=what or "pass"))
+    return folder
+
+
+def kernel_cell(kernel: str, seqlen: int = 32, **fields: object) -> Cell:
+    return Cell(**{"kind": "kernel", "kernel": kernel, "mask": "causal", "seqlen": seqlen, "num_q_heads": 2, "num_kv_heads": 1,
+                   "head_dim": 8, "dtype": "fp32", "direction": "fwd", **fields})
+
+
+def cp_cell(strategy: str, world: int = 2, **fields: object) -> Cell:
+    return kernel_cell("naive", kind="cp", strategy=strategy, world=world, **{"num_kv_heads": 2, **fields})

@@ -1,0 +1,68 @@
+"""Jobs: every cell in one of them, the same ones each time, quickly."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from longca.bench.plan import OVERHEAD_SECONDS, estimate_seconds, shards
+from longca.core.study import Measure
+from tests.bench.misbehaving import cp_cell, kernel_cell
+
+
+def many(num_cells: int) -> list:
+    return [kernel_cell(("naive", "sdpa")[n % 2], seqlen=n + 1) for n in range(num_cells)]
+
+
+def test_every_cell_is_in_one_job_of_its_method():
+    cells = [*many(300), *(cp_cell(strategy, world, seqlen=length) for strategy in ("ulysses", "ring")
+                           for world in (2, 4) for length in (64, 128))]
+    pieces = shards(cells, 2.0)
+    planned = [cell for piece in pieces for cell in piece.cells]
+    assert len(planned) == len(cells) and set(planned) == set(cells)
+    for piece in pieces:
+        assert {(cell.kind, cell.world) for cell in piece.cells} == {(piece.kind, piece.world)}
+        assert len({cell.method for cell in piece.cells}) == 1
+        assert piece.minutes <= 2.0 or len(piece.cells) == 1
+    names = [piece.name for piece in pieces]
+    assert len(set(names)) == len(names) and {"kernel-naive-0", "kernel-naive-1", "cp-ulysses+naive-w2-0"} <= set(names)
+    assert all(re.fullmatch(r"[\w+-]+", name) for name in names)
+    assert shards(cells, 2.0) == pieces
+
+
+def test_a_long_cell_is_a_job_of_its_own():
+    cells = [kernel_cell("naive", seqlen) for seqlen in (64, 1 << 20, 128)]
+    pieces = shards(cells, 1.0, rate_flops=1e9, measure=Measure(timeout_s=1e9))
+    assert [[cell.seqlen for cell in piece.cells] for piece in pieces] == [[64], [1 << 20], [128]]
+    assert pieces[1].minutes > 1.0
+
+
+def test_no_cells_no_jobs():
+    assert shards([], 1.0) == []
+
+
+def test_cells_keep_their_order():
+    pieces = shards(many(300), 1e9)
+    assert [[cell.seqlen for cell in piece.cells] for piece in pieces] == [list(range(1, 301, 2)), list(range(2, 301, 2))]
+
+
+def test_the_estimate():
+    cell = kernel_cell("naive", 1 << 14)  # 4 · S² · 2 heads · 8
+    flops = 4 * (1 << 28) * 2 * 8
+    once = Measure(warmup=1, repeats=1, timeout_s=1e9)
+    assert estimate_seconds(cell, flops, once) == pytest.approx(OVERHEAD_SECONDS + 2)
+    half = cell.model_copy(update={"mask_params": {"density": 0.5}})
+    assert estimate_seconds(half, flops, once) == pytest.approx(OVERHEAD_SECONDS + 1)
+    backward = kernel_cell("naive", 1 << 14, direction="bwd")
+    assert estimate_seconds(backward, flops, once) == pytest.approx(OVERHEAD_SECONDS + 2 * 3.5)
+    assert estimate_seconds(cp_cell("ulysses", 4, seqlen=1 << 14), flops, once) == pytest.approx(OVERHEAD_SECONDS + 0.5)
+    # timed calls stop after max_seconds, but not before three; and nothing goes beyond the timeout
+    assert estimate_seconds(cell, flops, Measure(warmup=0, repeats=100, max_seconds=10)) == pytest.approx(OVERHEAD_SECONDS + 10)
+    assert estimate_seconds(cell, flops, Measure(warmup=0, repeats=100, max_seconds=1)) == pytest.approx(OVERHEAD_SECONDS + 3)
+    assert estimate_seconds(cell, 1.0, Measure(timeout_s=300)) == 300
+
+
+def test_planning_needs_no_torch():
+    program = "import sys, longca.bench.plan; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"

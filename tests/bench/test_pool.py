@@ -1,0 +1,155 @@
+"""Every way in which a cell can end is data, and the next cell is measured as if nothing had been."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from longca.bench import group as group_module
+from longca.bench import pool as pool_module
+from longca.bench.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool
+from longca.bench.result import Result
+from longca.core.cell import Cell
+from longca.core.errors import UserError
+from longca.core.record import Unsupported
+from tests.bench.misbehaving import MEASURE, kernel_cell
+from tests.bench.test_worker import is_running, wait_until_gone
+
+
+@pytest.fixture(scope="module")
+def pool(plugins, tmp_path_factory) -> Iterator[Pool]:
+    with Pool("cpu", tmp_path_factory.mktemp("logs")) as pool:
+        yield pool
+
+
+def pids(pool: Pool) -> list[int]:
+    return [rank.process.pid for group in pool._groups.values() for rank in group.ranks]
+
+
+def test_a_good_cell_is_measured_in_the_process_that_was_there_already(pool):
+    before = pids(pool)
+    result = pool.measure(kernel_cell("quick"), MEASURE)
+    assert result.outcome.status == "ok" and len(result.samples.time_ms[0]) == 3
+    assert result.software.env["OMP_NUM_THREADS"] == "1"
+    assert pids(pool) == before and before[0] != os.getpid()
+    assert pool.device.type == "cpu" and pool.device.name
+
+
+def test_an_error_keeps_its_traceback_and_what_was_printed(pool):
+    outcome = pool.measure(kernel_cell("raiser"), MEASURE).outcome
+    assert (outcome.status, outcome.type, outcome.message) == ("error", "RuntimeError", "boom")
+    assert "Traceback" in outcome.log and outcome.log.endswith("printed:\nsaid before")
+
+
+def test_out_of_memory_has_its_own_outcome_and_the_process_lives_on(pool):
+    assert pool.measure(kernel_cell("hungry"), MEASURE).outcome.status == "oom"
+    before = pids(pool)
+    assert pool.measure(kernel_cell("hungry", seqlen=48), MEASURE).outcome.status == "oom"
+    assert pids(pool) == before
+
+
+@pytest.mark.parametrize(("kernel", "cause", "log"), [
+    ("killed", "it was killed by SIGKILL", ""),
+    ("quitter", "it exited with code 3", "last words"),
+    ("crasher", "it was killed by SIGSEGV", "Segmentation fault"),
+])
+def test_a_process_that_dies_is_an_error(pool, kernel, cause, log):
+    result = pool.measure(kernel_cell(kernel), MEASURE)
+    assert result.outcome.status == "error" and result.outcome.type == "WorkerDied"
+    assert cause in result.outcome.message and log in result.outcome.log
+    assert len(pids(pool)) <= MAX_CPU_GROUPS and all(map(is_running, pids(pool)))
+
+
+def test_a_hang_ends_with_the_cells_time(pool):
+    measure = MEASURE.model_copy(update={"timeout_s": 0.5})
+    result = pool.measure(kernel_cell("sleeper"), measure)
+    assert result.outcome.status == "timeout" and result.outcome.seconds == 0.5 and result.samples is None
+    assert not any(key and key[1] == "sleeper" for key in pool._groups)
+
+
+def test_a_grandchild_that_holds_the_pipes_open_neither_hangs_the_run_nor_stays(pool):
+    outcome = pool.measure(kernel_cell("orphaner"), MEASURE).outcome
+    assert outcome.type == "WorkerDied" and "exited with code 1" in outcome.message
+    wait_until_gone(int(outcome.log.split()[-1]))
+
+
+def test_a_sick_process_is_replaced(pool):
+    assert pool.measure(kernel_cell("sticky"), MEASURE).outcome.message == "sticky"
+    assert not any(key and key[1] == "sticky" for key in pool._groups)
+    assert pool.measure(kernel_cell("quick", seqlen=24), MEASURE).outcome.status == "ok"
+
+
+def test_a_kernel_that_is_not_there_is_an_error_of_its_cell(pool):
+    outcome = pool.measure(kernel_cell("no_such_kernel"), MEASURE).outcome
+    assert outcome.status == "error" and "no_such_kernel" in outcome.message
+
+
+@pytest.mark.parametrize(("device", "limit"), [("cpu", MAX_CPU_GROUPS), ("cuda", 1)])
+def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limit):
+    alive, most = [], 0
+
+    class FakeGroup:
+        is_alive = True
+
+        def __init__(self, world: int, *_: object) -> None:
+            nonlocal most
+            alive.append(self)
+            most = max(most, len(alive))
+
+        def ready(self) -> dict:
+            return {"type": device, "name": "fake", "num_devices": 4}
+
+        def measure(self, cell: Cell, _: object) -> Result:
+            return Result(outcome=Unsupported(reason=cell.kernel))
+
+        def close(self, *, gently: bool = True) -> None:
+            alive.remove(self)
+
+    monkeypatch.setattr(pool_module, "Group", FakeGroup)
+    with Pool(device, tmp_path) as pool:
+        for kernel in ("a", "b", "c", "a", "d"):
+            assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
+        pool.measure(kernel_cell("a", kind="cp", strategy="s", world=2), MEASURE)
+        assert [key[1] for key in pool._groups] == ["a", "d", "a"][-limit:] and len(alive) == most == limit
+    assert not alive
+
+
+def test_too_many_ranks_are_unavailable_and_start_nothing(pool):
+    before = pids(pool)
+    result = pool.measure(kernel_cell("naive", kind="cp", strategy="ulysses", world=MAX_CPU_RANKS + 1), MEASURE)
+    assert result.outcome.status == "unavailable" and "9 ranks" in result.outcome.reason
+    assert pids(pool) == before
+    gpus = Device(type="cuda", name="some GPU", num_devices=2)
+    assert gpus.too_few(2) is None and gpus.too_few(4) == "4 ranks need 4 GPUs, this machine has 2"
+
+
+def test_workers_that_do_not_start(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(group_module, "START_SECONDS", 1e-9)
+    outcome = pool.measure(kernel_cell("slow"), MEASURE).outcome
+    assert outcome.type == "WorkerDidNotStart" and "not get ready in time" in outcome.message
+    with pytest.raises(UserError, match="does not start: it says nothing"):
+        Pool("cpu", tmp_path)
+
+
+def test_a_missing_gpu_is_a_users_error(plugins, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match=r"no device 'cuda' here: torch .* sees 0 GPUs"):
+        Pool("cuda", tmp_path)
+
+
+def test_a_broken_installation_is_a_users_error(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(UserError, match="does not start: ImportError: libcudart") as caught:
+        Pool("cpu", tmp_path / "logs")
+    assert "\n" not in str(caught.value)
+
+
+def test_told_to_stop_it_stops_at_once(plugins, tmp_path):
+    stop = []
+    pool = Pool("cpu", tmp_path, lambda: bool(stop))
+    running = pids(pool)
+    stop.append("now")
+    with pytest.raises(KeyboardInterrupt), pool:
+        pool.measure(kernel_cell("sleeper"), MEASURE)
+    assert not any(map(is_running, running)) and not pids(pool)

@@ -1,0 +1,121 @@
+"""What is shown while measuring, in a terminal and elsewhere."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from longca.bench import progress
+from longca.bench.live import RichProgress
+from longca.bench.progress import Both, LogProgress, PlainProgress, make_progress
+from longca.core.errors import UserError
+from longca.core.record import Failed, Record, TimedOut, Unsupported
+from tests.bench.misbehaving import kernel_cell
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def record(outcome: object, seqlen: int = 32, **fields: object) -> Record:
+    cell = kernel_cell("naive", seqlen, **fields)
+    return Record(cell_id=cell.cell_id, cell=cell, study="s", run_id="r", method_version="m", outcome=outcome,
+                  started_at="2026-01-01T00:00:00+00:00", seconds=1.25)
+
+
+def test_plain_is_one_line_a_cell_with_the_reason_and_an_eta(clock):
+    stream = io.StringIO()
+    show = PlainProgress(stream)
+    show.start(12, 2)
+    clock.now = 3.0
+    show.end(record(Unsupported(reason="no\nbands")))
+    show.note("a note")
+    clock.now = 10.0
+    show.end(record(Failed(type="RuntimeError", message="boom" + " and so on" * 99)))
+    show.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "12 cells: 2 measured before, 10 to do"
+    assert lines[1].startswith("[ 1/10 eta 0:00:27] unsupported    1.2 s  naive causal S=32") and lines[1].endswith("(no bands)")
+    assert lines[2] == "a note"
+    assert lines[3].startswith("[ 2/10 eta 0:00:40] error") and "(boom and so on" in lines[3]
+    assert lines[3].endswith(" …)") and len(lines[3]) < 320 and len(lines) == 4
+
+
+def test_the_live_display_fits_60_columns(clock):
+    show = RichProgress(Console(file=io.StringIO(), width=60))
+    show.start(1500, 250)
+    show.begin(kernel_cell("naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}))
+    for outcome in [Unsupported(reason="x")] * 3 + [TimedOut(seconds=1)] * 2:
+        show.end(record(outcome))
+    show.begin(kernel_cell("naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}))
+    clock.now = 5000.0
+    console = Console(file=io.StringIO(), width=60)
+    console.print(show.render())
+    show.close()
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3 and max(len(line.rstrip()) for line in lines) <= 60
+    assert "5/1250  ETA 14 days, 9:48:20"[:17] in lines[0]
+    assert lines[1].split() == ["ok", "0", "unsupported", "3", "oom", "0", "failed", "2", "left", "1245"]
+    assert lines[2].startswith("now: naive global_sliding_window(window=1024")
+
+
+def test_the_live_display_keeps_what_went_wrong(clock):
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    show = RichProgress(console)
+    show.start(3, 0)
+    show.end(record(Failed(type="RuntimeError", message="boom")))
+    show.end(record(Unsupported(reason="not this")))
+    show.note("another thing")
+    show.close()
+    text = console.file.getvalue()
+    assert "(boom)" in text and "another thing" in text and "not this" not in text
+
+
+def test_a_log_takes_the_same_lines_and_is_added_to(tmp_path, capsys):
+    path = tmp_path / "logs" / "run.log"
+    for _ in range(2):
+        show = make_progress("plain", path)
+        assert isinstance(show, Both)
+        show.start(1, 0)
+        show.begin(kernel_cell("naive"))
+        show.end(record(Unsupported(reason="why")))
+        show.note("noted")
+        assert show.num_left == 0
+        show.close()
+    lines = path.read_text().splitlines()
+    assert len(lines) == 6 and capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_log_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write"):
+        LogProgress(tmp_path / "file" / "run.log")
+
+
+def test_a_log_on_a_full_disk():
+    show = LogProgress(Path("/dev/full"))
+    with pytest.raises(UserError, match="'/dev/full': No space left on device"):
+        show.start(1, 0)
+
+
+@pytest.mark.parametrize(("mode", "terminal", "ci", "kind"), [
+    ("auto", True, "", RichProgress), ("auto", False, "", PlainProgress), ("auto", True, "1", PlainProgress),
+    ("rich", False, "1", RichProgress), ("plain", True, "", PlainProgress)])
+def test_which_display(monkeypatch, mode, terminal, ci, kind):
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("CI", ci)
+    assert type(make_progress(mode)) is kind

@@ -1,0 +1,110 @@
+"""The worker process and the pipe to it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from longca.bench.channel import Channel
+from longca.bench.launch import Place, RankProcess, threads_per_rank
+
+START_AND_WAIT = """
+import pathlib, sys, time
+from longca.bench.launch import Place, RankProcess
+worker = RankProcess(Place(), "cpu", 1, pathlib.Path(sys.argv[1]) / "worker.log")
+if sys.argv[2] == "ready":
+    worker.receive()
+print(worker.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid: int, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def ends() -> tuple[Channel, Channel]:
+    (there, here), (back, forth) = os.pipe(), os.pipe()
+    return Channel(there, forth), Channel(back, here)
+
+
+def test_messages_arrive_whole_and_in_order(ends):
+    messages = [{"n": 0, "text": "line\nbreak ×"}, {"n": 1, "large": "x" * 300_000}, {"n": 2}]
+    sender = threading.Thread(target=lambda: ([ends[0].send(message) for message in messages], ends[0].close()))
+    sender.start()
+    assert list(ends[1]) == messages
+    sender.join()
+
+
+def test_a_message_may_arrive_in_pieces(ends):
+    os.write(ends[0].writer, b'{"n": 1')
+    assert ends[1].receive() == []
+    os.write(ends[0].writer, b'}\n{"n": 2}\n{')
+    assert ends[1].receive() == [{"n": 1}, {"n": 2}]
+
+
+def test_both_ends_notice_that_the_other_is_gone(ends):
+    ends[0].close()
+    with pytest.raises(EOFError):
+        ends[1].receive()
+    with pytest.raises(EOFError):
+        ends[1].send({})
+
+
+@pytest.mark.parametrize("stage", ["starting", "ready"])
+def test_a_worker_dies_with_a_runner_that_is_killed(tmp_path, stage):
+    runner = subprocess.Popen([sys.executable, "-c", START_AND_WAIT, str(tmp_path), stage], stdout=subprocess.PIPE, text=True)
+    worker = int(runner.stdout.readline())
+    assert is_running(worker)
+    runner.send_signal(signal.SIGKILL)
+    runner.wait()
+    wait_until_gone(worker)
+
+
+def test_a_worker_answers_and_leaves_when_told_to(tmp_path):
+    worker = RankProcess(Place(), "cpu", 1, tmp_path / "worker.log")
+    assert worker.receive()[0]["ready"]["type"] == "cpu"
+    worker.send({"do": "ping"})
+    assert worker.receive() == [{"healthy": True}]
+    worker.stop(gently=True)
+    assert worker.process.returncode == 0 and not worker.is_alive
+
+
+def test_a_worker_ends_with_its_pipe(tmp_path):
+    worker = RankProcess(Place(), "cpu", 1, tmp_path / "worker.log")
+    worker.channel.close()
+    assert worker.process.wait(60) in (0, 1)  # 1: it had not said that it is ready
+
+
+def test_what_it_prints_is_in_its_log(tmp_path):
+    worker = RankProcess(Place(), "cpu", 0, tmp_path / "worker.log")  # torch refuses 0 threads
+    worker.begin("a cell")
+    with pytest.raises(EOFError):
+        worker.receive()
+    assert worker.cause_of_death() == "it exited with code 1" and "set_num_threads" in worker.tail()
+    assert worker.log.read_text().startswith("== a cell\n")
+    worker.stop(gently=True)
+
+
+def test_threads_are_shared_among_ranks(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [threads_per_rank(world) for world in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_per_rank(2) == 3

@@ -1,0 +1,140 @@
+"""The registry: found by looking, named by file, and clear about files that are no plug-ins."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from longca.core import plugin
+from longca.core.errors import UserError
+from longca.core.plugin import KINDS, Registry, plugin_folders
+
+WITH_HELPERS = """
+from dataclasses import dataclass
+from longca.kernels.contract import Kernel, Prepared
+class _Base(Kernel): pass
+@dataclass
+class Plan:
+    num_steps: int = 1
+class Ready(Prepared): pass
+class Mine(_Base): label = "Mine"
+"""
+TOY = {"kernel": "toy_kernel", "strategy": "toy_strategy", "mask": "toy_mask", "corpus": "toy_corpus"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_its_folder_and_contract(kind: str):
+    module, _, name = KINDS[kind].contract.partition(":")
+    assert issubclass(getattr(importlib.import_module(module), name), plugin.Plugin)
+    assert (plugin.PACKAGE_ROOT / KINDS[kind].folder).is_dir()
+
+
+@pytest.mark.parametrize(("kind", "name"), TOY.items())
+def test_a_file_in_a_plugin_folder_is_listed_and_loaded(plugins: Path, kind: str, name: str):
+    registry = Registry(kind)
+    assert name in registry.names()
+    assert registry.names() == sorted(registry.names())
+    loaded = registry.load(name)
+    assert loaded.name == name
+    assert loaded.path == plugins / KINDS[kind].plural / f"{name}{KINDS[kind].suffix}"
+    assert name in {one.name for one in registry.load_all()}
+    assert name not in Registry(kind, []).names()
+
+
+def test_listing_imports_nothing(plugins: Path):
+    (plugins / "kernels" / "explosive.py").write_text("raise SystemExit('imported')")
+    assert {"explosive", "toy_kernel"} <= set(Registry("kernel").names())
+
+
+def test_what_is_no_plugin_is_not_listed(plugins: Path):
+    for name in ("_private.py", "__init__.py", "notes.txt", "data.json"):
+        (plugins / "kernels" / name).write_text("raise RuntimeError")
+    assert {"_private", "__init__", "notes", "data"}.isdisjoint(Registry("kernel").names())
+
+
+def test_helpers_in_a_plugin_are_not_counted(plugins: Path):
+    (plugins / "kernels" / "with_helpers.py").write_text(WITH_HELPERS)
+    assert Registry("kernel").load("with_helpers").label == "Mine"
+
+
+def test_an_unknown_name_offers_the_nearest(plugins: Path):
+    expected = r"Unknown kernel 'toy_kernl': did you mean 'toy_kernel'.*`longca list kernels` shows all"
+    with pytest.raises(UserError, match=expected):
+        Registry("kernel").load("toy_kernl")
+
+
+BROKEN = {
+    "two": ("class A(Kernel): pass\nclass B(Kernel): pass",
+            "is not a plug-in: it must define exactly one subclass of Kernel, found 2"),
+    "none": ("x = 1", "is not a plug-in: it must define exactly one subclass of Kernel, found 0"),
+    "missing_module": ("import no_such_module_anywhere",
+                       "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
+    "raising": ("raise ValueError('first line\\nsecond line')", "cannot be imported: ValueError: first line second line"),
+    "syntax": ("class A(Kernel)", "cannot be imported: SyntaxError:"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), [(name, *case) for name, case in BROKEN.items()], ids=BROKEN.keys())
+def test_broken_files_are_named(plugins: Path, name: str, text: str, expected: str):
+    path = plugins / "kernels" / f"{name}.py"
+    path.write_text(f"from longca.kernels.contract import Kernel\n{text}\n")
+    for _ in range(2):  # the first failure must leave nothing behind
+        with pytest.raises(UserError) as caught:
+            Registry("kernel").load(name)
+        assert str(caught.value).startswith(f"'{path}' {expected}" if "is not" in expected else f"Plug-in '{path}' {expected}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_mended_file_loads(plugins: Path):
+    path = plugins / "kernels" / "mended.py"
+    path.write_text("import no_such_module_anywhere")
+    with pytest.raises(UserError, match="cannot be imported"):
+        Registry("kernel").load("mended")
+    path.write_text("from longca.kernels.contract import Kernel\nclass Mended(Kernel): label = 'Whole'\n")
+    assert Registry("kernel").load("mended").label == "Whole"
+
+
+def test_a_broken_file_of_the_package_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = plugin.PACKAGE_ROOT / "kernels" / "backends" / "not_there.py"
+    monkeypatch.setattr(Registry, "paths", lambda self: {"not_there": path})
+    with pytest.raises(UserError, match=r"not_there\.py' cannot be imported: ModuleNotFoundError"):
+        Registry("kernel").load("not_there")
+
+
+def test_two_files_of_one_name(plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    other = tmp_path / "other"
+    (other / "kernels").mkdir(parents=True)
+    (other / "kernels" / "toy_kernel.py").touch()
+    monkeypatch.setenv("LONGCA_PLUGINS", os.pathsep.join([str(plugins), str(other)]))
+    with pytest.raises(UserError) as caught:
+        Registry("kernel").names()
+    both = f"{plugins}/kernels/toy_kernel.py and {other}/kernels/toy_kernel.py"
+    assert str(caught.value) == f"Two kernels are named 'toy_kernel': {both}. Rename one of the files"
+
+
+def test_a_plugin_cannot_take_the_name_of_a_shipped_one(plugins: Path):
+    (plugins / "corpora" / "pile.json").write_text("{}")
+    with pytest.raises(UserError, match="Two corpora are named 'pile'"):
+        Registry("corpus").load("pile")
+
+
+def test_folders_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LONGCA_PLUGINS", os.pathsep.join(["", "one", str(tmp_path / "two"), "./one", "~/three"]))
+    assert plugin_folders() == [tmp_path / "one", tmp_path / "two", tmp_path / "home" / "three"]
+    assert Registry("mask").names() == Registry("mask", []).names()  # folders that are not there hold nothing
+    monkeypatch.delenv("LONGCA_PLUGINS")
+    assert plugin_folders() == []
+
+
+def test_a_plugin_is_imported_once_for_each_file(plugins: Path, tmp_path: Path):
+    first = type(Registry("kernel").load("toy_kernel"))
+    assert type(Registry("kernel").load("toy_kernel")) is first
+    other = tmp_path / "other" / "kernels" / "toy_kernel.py"
+    other.parent.mkdir(parents=True)
+    other.write_text((plugins / "kernels" / "toy_kernel.py").read_text())
+    assert type(Registry("kernel", [tmp_path / "other"]).load("toy_kernel")) is not first
+    assert sys.modules["longca_plugins.kernels.toy_kernel"].__file__ == str(other)

@@ -1,0 +1,70 @@
+"""What ranks say to each other, over gloo."""
+
+import socket
+
+import pytest
+import torch
+
+from longca.core.errors import UserError
+from longca.cp.comm import Comm
+from tests.cp.ranks import on_ranks
+
+WORLD = 3
+
+
+def talk(comm: Comm) -> dict:
+    """Rank r sends r + p elements of value 10·r + p to rank p, in bfloat16."""
+    sizes = [comm.rank + peer for peer in range(WORLD)]
+    send = torch.cat([torch.full((size,), 10.0 * comm.rank + peer) for peer, size in enumerate(sizes)]).to(torch.bfloat16)
+    received = comm.all_to_all(send, sizes, [peer + comm.rank for peer in range(WORLD)])
+    moved = comm.moved_bytes
+    rows = comm.gather_rows(torch.full((comm.rank, 2), float(comm.rank)), list(range(WORLD)))
+    comm.barrier()
+    return {"received": received, "moved": moved, "rows": rows, "after": comm.moved_bytes,
+            "any": [comm.any(comm.rank == 1), comm.any(False)], "gathered": comm.gather({"rank": comm.rank})}
+
+
+@pytest.fixture(scope="module")
+def said() -> list[dict]:
+    return on_ranks(talk, WORLD)
+
+
+def test_uneven_pieces_arrive_in_the_order_of_ranks(said: list[dict]):
+    for rank, heard in enumerate(said):
+        expected = [10.0 * peer + rank for peer in range(WORLD) for _ in range(peer + rank)]
+        assert heard["received"].dtype == torch.bfloat16
+        assert heard["received"].tolist() == expected
+
+
+def test_bytes_to_others_are_counted(said: list[dict]):
+    for rank, heard in enumerate(said):
+        assert heard["moved"] == 2 * sum(rank + peer for peer in range(WORLD) if peer != rank)
+        assert heard["after"] == heard["moved"], "gathering is not part of a strategy"
+
+
+def test_rows_are_gathered_on_rank_0(said: list[dict]):
+    assert [part.tolist() for part in said[0]["rows"]] == [[], [[1.0, 1.0]], [[2.0, 2.0], [2.0, 2.0]]]
+    assert said[1]["rows"] is said[2]["rows"] is None
+
+
+def test_answers_are_the_same_everywhere(said: list[dict]):
+    for heard in said:
+        assert heard["any"] == [True, False]
+        assert heard["gathered"] == [{"rank": rank} for rank in range(WORLD)]
+
+
+def test_the_environment_of_torchrun_is_understood(monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    comm = Comm.from_torchrun("cpu")
+    try:
+        assert (comm.rank, comm.world, comm.gather("here")) == (0, 1, ["here"])
+    finally:
+        comm.close()
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(UserError, match="LOCAL_RANK"):
+        Comm.from_torchrun("cpu")

@@ -1,0 +1,156 @@
+"""Measuring context-parallel cells: whole results, and every way not to get one, on two real ranks."""
+
+import time
+
+import pytest
+import torch
+
+from longca.bench.measure_cp import measure_cp
+from longca.bench.result import Result
+from longca.core.cell import Cell
+from longca.core.study import Measure
+from longca.cp.comm import Comm
+from tests.cp.ranks import on_ranks
+
+WORLD = 2
+MEASURE = Measure(warmup=1, repeats=4, max_seconds=30, timeout_s=60)
+PATIENCE_S = 3.0
+
+KERNEL = '''
+"""A kernel that misbehaves in one way."""
+import torch.distributed
+
+from longca.kernels.backends.naive import Naive, NaivePrepared
+
+
+class _Prepared(NaivePrepared):
+    def forward(self, q, k, v):
+        {forward}
+        return super().forward(q, k, v)
+
+
+class Misbehaving(Naive):
+    def available(self, device_type):
+        {available}
+
+    def supports(self, cell, traits, device_type):
+        {supports}
+
+    def prepare(self, problem):
+        {prepare}
+        return _Prepared(problem)
+'''
+HARMLESS = {"forward": "pass", "available": "return None", "supports": "return None", "prepare": "pass"}
+ON_RANK_1 = "if torch.distributed.get_rank() == 1: "
+KERNELS = {
+    "absent": {"available": ON_RANK_1 + "return 'not here'"},
+    "picky": {"supports": "return f'{cell.num_q_heads}:{cell.num_kv_heads} over {cell.world}'"},
+    "unprepared": {"prepare": ON_RANK_1 + "raise ValueError('no such index')"},
+    "greedy": {"prepare": ON_RANK_1 + "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"},
+    "mistaken": {"forward": "q = q * 1.5"},
+    "falling": {"forward": ON_RANK_1 + "raise ValueError('fell')"},
+}
+
+
+def cell(kernel: str = "naive", direction: str = "fwd", **changes: object) -> Cell:
+    fields = {"kind": "cp", "kernel": kernel, "strategy": "ulysses", "world": WORLD, "mask": "causal_document", "corpus": "pile",
+              "seqlen": 101, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 16, "dtype": "bf16", "direction": direction}
+    return Cell(**fields | changes)
+
+
+BLOCKS = {"mask": "block_sparse_uniform", "corpus": None, "seqlen": 128, "mask_params": {"block": 64, "density": 0.5}}
+CELLS = {
+    "fwd": cell(), "bwd": cell(direction="bwd"), "block": cell(direction="bwd", **BLOCKS),
+    "uneven": cell(num_q_heads=9, num_kv_heads=3, dtype="fp32", **BLOCKS),
+    **{name: cell(name) for name in ("absent", "picky", "unprepared", "greedy", "mistaken")},
+    "after": cell(seed=1),
+}
+
+
+def measure_all(comm: Comm, cells: dict[str, Cell]) -> dict[str, Result]:
+    return {name: measure_cp(cell, MEASURE, comm.device, comm) for name, cell in cells.items()}
+
+
+def fall(comm: Comm) -> tuple[Result, float]:
+    start = time.monotonic()
+    return measure_cp(cell("falling"), MEASURE, comm.device, comm), time.monotonic() - start
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("plugins")
+    (folder / "kernels").mkdir()
+    for name, faults in KERNELS.items():
+        (folder / "kernels" / f"{name}.py").write_text(KERNEL.format(**HARMLESS | faults))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LONGCA_PLUGINS", str(folder))
+        yield
+
+
+@pytest.fixture(scope="module")
+def results(plugins: None) -> dict[str, list[Result]]:
+    """By cell, the results of both ranks: one group measures all, so each also shows that the one before left it fit."""
+    of_ranks = on_ranks(measure_all, WORLD, CELLS)
+    return {name: [of_rank[name] for of_rank in of_ranks] for name in CELLS}
+
+
+@pytest.mark.parametrize("name", ["fwd", "bwd", "block", "uneven", "after"])
+def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Result]], name: str):
+    first, second = results[name]
+    assert first.outcome.status == "ok", first.outcome
+    assert first.samples is not None
+    assert [len(times) for times in first.samples.time_ms] == [MEASURE.repeats] * WORLD
+    assert min(map(min, first.samples.time_ms)) > 0
+    assert first.samples.time_ms == second.samples.time_ms
+    assert first.samples.time_ms[0] != first.samples.time_ms[1]
+    assert set(first.accuracy.relative) == ({"out"} if CELLS[name].direction == "fwd" else {"out", "dq", "dk", "dv"})
+    assert first.accuracy == second.accuracy
+    assert len(first.memory.peak_bytes) == len(first.memory.absolute_peak_bytes) == len(first.nodes) == WORLD
+    assert first.costs.keys() >= {"plan_ms", "mask_ms", "oracle_ms", "moved_bytes", "formula_bytes", "formula_replicated_bytes"}
+    assert first.costs == second.costs
+
+
+def test_bytes_moved_are_of_one_call(results: dict[str, list[Result]]):
+    costs = results["block"][0].costs  # all divides there, so that the formula is exact
+    assert costs["moved_bytes"] == costs["formula_bytes"] == 128 * (8 + 2) * 16 * 2 * 2 / 4
+
+
+def test_backward_is_checked_against_other_gradients_than_zero(results: dict[str, list[Result]]):
+    assert all(0 < error < 0.02 for error in results["bwd"][0].accuracy.relative.values())
+
+
+@pytest.mark.parametrize(("name", "status", "words"), [
+    ("absent", "unavailable", "rank 1: not here"),
+    ("picky", "unsupported", "4:1 over 1"),
+    ("unprepared", "error", "no such index"),
+    ("greedy", "oom", "prepare"),
+    ("mistaken", "incorrect", "out is off by"),
+])
+def test_all_ranks_end_alike(results: dict[str, list[Result]], name: str, status: str, words: str):
+    for result in results[name]:
+        assert result.outcome.status == status
+        assert words in str(result.outcome)
+        assert result.samples is None
+        assert result.memory is None
+    if name in ("unprepared", "greedy"):
+        assert all("rank 1 failed at: prepare" in result.notes for result in results[name])
+
+
+def test_a_rank_that_fails_between_messages_does_not_hang_the_others(plugins: None):
+    (peer, waited_s), (fallen, fell_after_s) = on_ranks(fall, WORLD, timeout_s=PATIENCE_S)
+    assert fallen.outcome.status == "error"
+    assert fallen.outcome.message == "fell"
+    assert peer.outcome.status == "error"
+    assert peer.outcome.type == "PeerLost"
+    assert fell_after_s < PATIENCE_S  # it does not wait for anybody
+    assert waited_s < 30
+
+
+def test_a_lone_rank_needs_no_meeting():
+    comm = Comm(0, 1, 0, "", "cpu")
+    try:
+        result = measure_cp(cell(world=1), MEASURE, torch.device("cpu"), comm)
+    finally:
+        comm.close()
+    assert result.outcome.status == "ok"
+    assert result.costs["moved_bytes"] == 0

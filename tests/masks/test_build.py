@@ -1,0 +1,81 @@
+"""From names to masks: what may be asked, and what is said otherwise."""
+
+import numpy as np
+import pytest
+
+from longca.core.cell import Cell
+from longca.core.errors import UserError
+from longca.masks import build_mask
+from longca.masks.build import cell_mask
+
+from .strategies import WITH_DOCUMENTS
+
+
+@pytest.mark.parametrize(("name", "arguments", "message"), [
+    ("casual", {"seqlen": 8}, "Unknown mask 'casual': did you mean 'causal'"),
+    ("sliding_window", {"seqlen": 8, "windw": 3}, "unknown key 'windw', did you mean 'window'"),
+    ("full", {"seqlen": 8, "window": 3}, "unknown key 'window'"),
+    ("sliding_window", {"seqlen": 8, "window": -1}, "'window' = -1"),
+    ("sliding_window", {"seqlen": 8, "window": 1.5}, "'window' = 1.5"),
+    ("full", {"seqlen": 0}, "cannot have 0 tokens"),
+    ("full", {"seqlen": -4}, "cannot have -4 tokens"),
+    ("full", {"seqlen": 8, "num_kv_heads": 0}, "cannot have 0 KV heads"),
+    ("full", {"seqlen": 8, "seed": -1}, "cannot have -1 as its seed"),
+    ("block_sparse_uniform", {"seqlen": 128, "density": 0}, "'density' = 0"),
+    ("block_sparse_variable", {"seqlen": 128, "density": 1.5}, "'density' = 1.5"),
+    ("block_sparse_uniform", {"seqlen": 128, "density": float("nan")}, "'density' = nan"),
+    ("block_sparse_uniform", {"seqlen": 128, "scores": "topk"}, "'scores' = 'topk'"),
+    ("block_sparse_uniform", {"seqlen": 100}, "multiple of the block, 64"),
+    ("block_sparse_uniform", {"seqlen": 128, "block": 0}, "'block' = 0"),
+    ("block_sparse_variable", {"seqlen": 100}, "at least the mean block, 128"),
+    ("block_causal_document", {"seqlen": 1000, "paper_compat": True}, "multiple of the block, 1024"),
+    ("global_sliding_window", {"seqlen": 5, "paper_compat": True}, "6 tokens at least"),
+    ("full_document", {"seqlen": 8, "documents": [3, 4]}, "Documents of 7 tokens do not fill a mask of 8"),
+    ("full_document", {"seqlen": 8, "documents": [8, 0]}, "positive lengths"),
+    ("full_document", {"seqlen": 8, "documents": [9, -1]}, "positive lengths"),
+    ("full_document", {"seqlen": 8, "documents": []}, "Documents of 0 tokens"),
+    ("causal", {"seqlen": 8, "documents": [8]}, "'causal' has no documents"),
+])
+def test_mistakes_are_told_in_one_line(name, arguments, message):
+    with pytest.raises(UserError) as caught:
+        build_mask(name, **arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_params_hold_what_was_given_and_drawn():
+    mask = build_mask("prefix_lm_document", seqlen=9, documents=[4, 5], seed=3)
+    assert mask.name == "prefix_lm_document"
+    assert mask.params["paper_compat"] is False
+    assert mask.params["documents"].tolist() == [4, 5]
+    assert mask.params["prefix"].shape == (2,)
+    drawn = build_mask("global_sliding_window", seqlen=60, paper_compat=True, window=30, num_global=40).params
+    assert drawn["window"] == drawn["num_global"] < 20  # what was drawn stands above what was given
+
+
+def test_one_seed_is_one_mask():
+    for name in ("prefix_lm", "block_sparse_uniform", "block_causal_document"):
+        first, again, other = (build_mask(name, seqlen=1 << 16, seed=seed) for seed in (4, 4, 5))
+        assert first.digest == again.digest != other.digest
+
+
+def test_a_cell_says_all_that_decides_its_mask():
+    cell = Cell(kind="kernel", kernel="naive", mask="block_sparse_uniform", mask_params={"block": 16, "density": 0.5},
+                seqlen=128, num_q_heads=8, num_kv_heads=4, head_dim=64, dtype="bf16", direction="fwd", seed=7)
+    expected = build_mask("block_sparse_uniform", seqlen=128, seed=7, num_kv_heads=4, block=16, density=0.5)
+    assert cell_mask(cell).digest == expected.digest
+    assert cell_mask(cell).num_groups == 4
+
+
+def test_a_mask_without_groups_is_shared_by_all_heads():
+    assert build_mask("causal", seqlen=8, num_kv_heads=4).num_groups == 1
+    assert build_mask("block_sparse_uniform", seqlen=64, num_kv_heads=1).num_groups == 1
+
+
+@pytest.mark.parametrize("paper_compat", [False, True])
+@pytest.mark.parametrize("name", WITH_DOCUMENTS)
+def test_documents_come_from_the_corpus(name, paper_compat):
+    masks = [build_mask(name, seqlen=4096, corpus=corpus, seed=1, paper_compat=paper_compat) for corpus in (None, "pile")]
+    lengths = masks[0].params["documents"]
+    assert lengths.dtype == np.int64 and lengths.sum() == 4096 and lengths.min() >= 1
+    assert masks[0].digest == masks[1].digest
