@@ -1,8 +1,9 @@
 """The method version: a hash of all that defines how a cell's number is made.
 
-A finished cell is measured again only if it changed. It covers the code that runs in and around the timed call, as far as imports lead inside the kernel, operator and
-context-parallel packages; the mask and where its documents come from; how it is timed and judged; the settings; the packages
-that the kernel needs; the device's model; the container. What only reports on it (environment, records, pages) is left out.
+A finished cell is measured again only if it changed. It covers the code that runs in and around the timed call, as far as
+imports lead inside the kernel, operator and context-parallel packages; the mask and where its documents come from; how it
+is timed and judged; the settings; the packages that the kernel needs; the device's model; the container. What only reports
+on it (environment, records, pages) is left out.
 """
 
 from __future__ import annotations

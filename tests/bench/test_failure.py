@@ -7,7 +7,7 @@ from longca.bench.failure import LOG_LINES, failure
 @pytest.mark.parametrize(("error", "requested_bytes"), [
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139 GiB"), 3 << 29),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512 bytes."), 512),
-    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"), 4096),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"), 4096),
     (RuntimeError("CUDA error: out of memory"), None),
     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), None),
     (MemoryError("Unable to allocate 8.00 TiB for an array with shape (1024, 1024)"), 1 << 43),

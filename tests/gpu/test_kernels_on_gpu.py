@@ -19,7 +19,8 @@ KERNELS = [name for name in Registry("kernel").names() if Registry("kernel").loa
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_is_right_or_says_why_not(kernel: str, mask: str, heads: tuple[int, int]) -> None:
     for direction in ("fwd", "bwd"):
-        cell = small_cell(kernel, mask, direction, seqlen=4096, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, dtype="bf16")
+        cell = small_cell(kernel, mask, direction, seqlen=4096, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128,
+                          dtype="bf16")
         result = measure_kernel(cell, QUICK, GPU)
         assert result.outcome.status in ("ok", "unsupported", "unavailable"), result.outcome
         if result.outcome.status == "ok":

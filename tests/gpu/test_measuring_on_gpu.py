@@ -47,7 +47,8 @@ def test_memory_is_the_call_s_own() -> None:
 
 
 def test_after_too_much_memory_the_next_cell_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_kernel("big", "def forward(self, q, k, v):\n    return Forward(torch.empty(1 << 46, device=q.device))", tmp_path, monkeypatch)
+    body = "def forward(self, q, k, v):\n    return Forward(torch.empty(1 << 46, device=q.device))"
+    write_kernel("big", body, tmp_path, monkeypatch)
     outcome = measure_kernel(small_cell("big"), Measure(), GPU).outcome
     assert outcome.status == "oom" and outcome.where == "fwd" and outcome.requested_bytes == 4 << 46
     assert measure_kernel(small_cell(), Measure(), GPU).outcome.status == "ok"
