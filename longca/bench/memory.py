@@ -2,8 +2,8 @@
 
 GPU: from torch's allocator; what a library takes from the driver behind its back is not seen. CPU: from Linux's account
 of the process: the high-water mark of its resident set is reset before the call and read after it. Memory that the C
-library still holds from earlier calls would be used again unseen, so it is given back first. Calls that need less than
-some 100 KB show as 0.
+library still holds from earlier calls would be used again unseen, so it is given back first. Linux counts the pages of
+each thread some 100 KB late: the figure is no finer than that.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def test_peak_of_a_call_is_what_it_touched() -> None:
     for _ in range(2):  # the second call finds as little left over by the first as the first found
         memory = peak_memory(call, CPU)
         assert memory is not None and memory.source == "resident_set"
-        assert 160 * MIB <= memory.peak_bytes[0] < 190 * MIB
+        assert 159 * MIB < memory.peak_bytes[0] < 190 * MIB  # Linux counts pages of each thread a little late
         assert memory.absolute_peak_bytes[0] > memory.peak_bytes[0] + kept.numel()
 
 

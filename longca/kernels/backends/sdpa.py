@@ -38,8 +38,8 @@ class SdpaPrepared(Prepared):
         self._num_copies = 1
         if not (traits.full or traits.causal):
             self._add_mask(problem)
-        elif problem.num_kv_heads < problem.num_q_heads:
-            self._options["enable_gqa"] = True
+        if problem.num_kv_heads < problem.num_q_heads:
+            self._share_heads(problem)
         self._note_path(problem)
 
     def _add_mask(self, problem: Problem) -> None:
@@ -54,10 +54,19 @@ class SdpaPrepared(Prepared):
             self.notes.append("rows without keys are repaired inside the timed call")
         self._options["attn_mask"] = visible
         self.costs["metadata_bytes"] = visible.numel()
+
+    def _share_heads(self, problem: Problem) -> None:
+        """GQA by torch's own means where they are good, else by copies of the KV heads."""
+        if "attn_mask" in self._options:
+            reason = "a mask with GQA takes torch off its fused paths on GPUs"
+        elif problem.needs_backward and problem.device.type == "cpu":
+            reason = "torch's GQA backward on CPU adds up in the dtype, block by block"
+        else:
+            self._options["enable_gqa"] = True
+            return
         self._num_copies = problem.num_q_heads // problem.num_kv_heads
-        if self._num_copies > 1:
-            self.notes.append(f"KV heads copied {self._num_copies} times before the timed call, since GQA with a mask takes "
-                              "torch's unfused path on GPUs; gradients of the copies are summed inside it")
+        self.notes.append(f"KV heads copied {self._num_copies} times before the timed call, since {reason}; gradients of "
+                          "the copies are summed inside it")
 
     def _note_path(self, problem: Problem) -> None:
         """Which of torch's implementations it will take."""
