@@ -130,10 +130,10 @@ def _on(value: int | None) -> bool | None:
 
 
 def _nccl() -> str | None:
-    import torch
+    from torch.cuda import nccl
 
     try:
-        return ".".join(map(str, torch.cuda.nccl.version()))
+        return ".".join(map(str, nccl.version()))
     except (AttributeError, RuntimeError):  # built without NCCL
         return None
 

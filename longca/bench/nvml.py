@@ -43,7 +43,8 @@ def open_gpu(device: torch.device) -> Iterator[Gpu | None]:
         return
     try:
         try:
-            gpu = Gpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}"))
+            uuid = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
+            gpu = Gpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
         except pynvml.NVMLError:
             gpu = None
         yield gpu

@@ -107,3 +107,14 @@ def missing_modules(modules: tuple[str, ...]) -> str | None:
 
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return f"module '{missing[0]}' is not installed" if missing else None
+
+
+def missing_compiler(device_type: str) -> str | None:
+    """Why code generated at run time cannot be compiled: Triton builds its launchers in C, torch.compile its CPU code in C++."""
+    import os
+    import shutil
+
+    chosen, usual = ("CC", ("gcc", "clang")) if device_type == "cuda" else ("CXX", ("g++", "clang++"))
+    candidates = [os.environ[chosen]] if chosen in os.environ else usual
+    found = any(shutil.which(candidate) for candidate in candidates)
+    return None if found else f"no compiler: neither {' nor '.join(candidates)} is on the PATH"

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from longca.core.plugin import Registry
@@ -17,6 +18,16 @@ def test_earlier_problems_do_not_count_against_a_later_one() -> None:
             out = prepared.from_layout(prepared.forward(*(prepared.to_layout(x) for x in (q, k, v))).out)
             torch.testing.assert_close(out.double(), plain_attention(q, k, v, dout, case.mask.dense()).out, rtol=1e-5, atol=1e-5)
             assert prepared.costs["compile_ms"] > 0 and prepared.costs["metadata_bytes"] > 0
+
+
+def test_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    flex = Registry("kernel").load("flex")
+    assert flex.available("cpu") is None
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in flex.available("cpu")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "")
+    assert "g++" in flex.available("cpu")
 
 
 def test_says_why_it_has_no_backward_on_a_cpu() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,9 @@ class Control(Kernel):
     summary = "A wait of known length that proves the timer: 1 ms for every 1024 tokens, from 0.5 to 20 ms"
 
     def available(self, device_type: str) -> str | None:
-        return missing_modules(("torch", "triton") if device_type == "cuda" else ("torch",))
+        if device_type == "cpu":
+            return missing_modules(self.needs)
+        return missing_modules(("torch", "triton")) or missing_compiler(device_type)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.direction == "bwd":

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,10 @@ class Flex(Kernel):
     summary = "torch.compile of flex_attention over a block mask of 128 that is built from bands"
     url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
     returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        modules = ("torch", "triton") if device_type == "cuda" else ("torch",)
+        return missing_modules(modules) or missing_compiler(device_type)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.direction == "bwd" and device_type == "cpu":
