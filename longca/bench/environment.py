@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
 PACKAGES = (
-    "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
-    "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "flashinfer-python", "fastvideo-kernel",
-    "vsa", "ring-flash-attn", "yunchang", "transformer-engine", "apache-tvm-ffi", "quack-kernels")
+    "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+    "flashinfer-python", "fastvideo-kernel", "vsa", "ring-flash-attn", "yunchang", "transformer-engine",
+    "apache-tvm-ffi", "quack-kernels")
 ENV = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY", "MALLOC_CONF", "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG",
@@ -54,8 +55,8 @@ def source() -> Source:
     """Version of this code: of the package, and of the Git checkout that it runs from, if it does."""
     root = Path(__file__).resolve().parents[2]
     status = _git(root, "status", "--porcelain", "--untracked-files=no") if (root / ".git").exists() else None
-    return Source(version=_version("longca") or "uninstalled", git_sha=None if status is None else _git(root, "rev-parse", "HEAD"),
-                  git_dirty=None if status is None else bool(status))
+    sha = None if status is None else _git(root, "rev-parse", "HEAD")
+    return Source(version=_version("longca") or "uninstalled", git_sha=sha, git_dirty=None if sha is None else bool(status))
 
 
 def device_name(device: torch.device) -> str:

@@ -1,8 +1,9 @@
 """Memory of one call.
 
-GPU: from torch's allocator; what a library takes from the driver behind its back is not seen. CPU: from the kernel's account of the
-process: the high-water mark of its resident set is reset before the call and read after it. Memory that the C library still
-holds from earlier calls would be used again unseen, so it is given back first.
+GPU: from torch's allocator; what a library takes from the driver behind its back is not seen. CPU: from Linux's account
+of the process: the high-water mark of its resident set is reset before the call and read after it. Memory that the C
+library still holds from earlier calls would be used again unseen, so it is given back first. Calls that need less than
+some 100 KB show as 0.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import torch
 
 from longca.core.record import Memory
 
-RESET_PEAK = "5"  # written to clear_refs: proc_pid_clear_refs(5)
+PROCESS = Path("/proc/self")
+RESET_PEAK = "5"  # what clear_refs takes for "forget the high-water mark"
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> Memory | None:
     """Peak of one call on this rank; None where the system does not tell."""
     gc.collect()
-    return _of_gpu(call, device) if device.type == "cuda" else _of_process(call, Path("/proc/self"))
+    return _of_gpu(call, device) if device.type == "cuda" else _of_process(call)
 
 
 def _of_gpu(call: Callable[[], object], device: torch.device) -> Memory:
@@ -37,23 +39,23 @@ def _of_gpu(call: Callable[[], object], device: torch.device) -> Memory:
     return Memory(peak_bytes=(peak - before,), absolute_peak_bytes=(peak,), source="cuda_allocator")
 
 
-def _of_process(call: Callable[[], object], proc: Path) -> Memory | None:
+def _of_process(call: Callable[[], object]) -> Memory | None:
     _trim_heap()
     try:
-        (proc / "clear_refs").write_text(RESET_PEAK)
-        before = _status_bytes(proc, "VmRSS")
-        result = call()
-        peak = _status_bytes(proc, "VmHWM")
+        (PROCESS / "clear_refs").write_text(RESET_PEAK)
+        before = _status_bytes("VmRSS")
     except OSError:
         return None
+    result = call()
+    peak = _status_bytes("VmHWM")
     del result
     return Memory(peak_bytes=(max(peak - before, 0),), absolute_peak_bytes=(peak,), source="resident_set")
 
 
-def _status_bytes(proc: Path, field: str) -> int:
-    found = re.search(rf"^{field}:\s*(\d+) kB$", (proc / "status").read_text(), re.MULTILINE)
+def _status_bytes(field: str) -> int:
+    found = re.search(rf"^{field}:\s*(\d+) kB$", (PROCESS / "status").read_text(), re.MULTILINE)
     if found is None:
-        raise OSError(f"{proc}/status does not give {field}")
+        raise OSError(f"{PROCESS}/status does not give {field}")
     return int(found[1]) * 1024
 
 

@@ -1,6 +1,6 @@
-"""The method version: a hash of all that defines how a cell's number is made. A finished cell is measured again only if it changed.
+"""The method version: a hash of all that defines how a cell's number is made.
 
-It covers the code that runs in and around the timed call, as far as imports lead inside the kernel, operator and
+A finished cell is measured again only if it changed. It covers the code that runs in and around the timed call, as far as imports lead inside the kernel, operator and
 context-parallel packages; the mask and where its documents come from; how it is timed and judged; the settings; the packages
 that the kernel needs; the device's model; the container. What only reports on it (environment, records, pages) is left out.
 """
@@ -24,8 +24,9 @@ from longca.core.study import Measure
 FOLLOWED = ("longca.kernels", "longca.ops", "longca.cp")
 MASK_FILES = ("masks/band.py", "masks/grid.py", "masks/mask.py")
 BENCH_FILES = ("bench/timer.py", "bench/inputs.py", "bench/measure.py", "bench/memory.py", "bench/oracle.py", "bench/raster.py",
-               "bench/reference.py", "bench/scope.py", "bench/tally.py")
+               "bench/reference.py", "bench/scope.py", "bench/tally.py", "bench/trial.py")
 CP_FILES = ("bench/measure_cp.py",)
+DATA_FILES = ("data/corpus.py", "data/sampler.py")
 
 
 def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
@@ -47,11 +48,11 @@ def _files(cell: Cell) -> set[Path]:
     fixed = [PACKAGE_ROOT / name for name in (*MASK_FILES, *BENCH_FILES)]
     fixed.append(Registry("mask").paths()[cell.mask])
     if cell.corpus is not None:
-        fixed += [Registry("corpus").paths()[cell.corpus], PACKAGE_ROOT / "data/sampler.py"]
+        fixed += [Registry("corpus").paths()[cell.corpus], *(PACKAGE_ROOT / name for name in DATA_FILES)]
     if cell.strategy is not None:
         start.append(Registry("strategy").paths()[cell.strategy])
         fixed += [PACKAGE_ROOT / name for name in CP_FILES]
-    return {path for path in fixed if path.exists()} | _reached(start)
+    return set(fixed) | _reached(start)
 
 
 def _reached(start: Iterable[Path]) -> set[Path]:

@@ -6,15 +6,16 @@
 operands of the second matmuls (P, dS) and the results rounded to the dtype. The error of that emulation is what these inputs
 and this mask cost in this dtype, whatever the kernel. A result may be off by
 
-    MULTIPLE · (error of the emulation)  +  ROUNDING · eps(dtype)  +  SUMMING · eps(float32) · (size before cancelling)
+    MULTIPLE · (error of the emulation)  +  (ROUNDING · eps(dtype)  +  SUMMING · eps(float32)) · (size before cancelling)
 
-relative to the reference; the constants stand in `longca.bench.tally`. The multiple leaves room for other orders of summing, for
-scores rounded to the dtype (unfused attention does that) and for gradients added up in it. The small terms matter where the
-emulation happens to be exact: a row with one key, say. The last one goes by what was summed, not by the sum: dS is a
-difference, and where the differences of a row cancel, no kernel can have a small relative error.
+relative to the reference; the constants stand in `longca.bench.tally`. The multiple leaves room for other orders of
+summing and for gradients added up in the dtype; the second term for one more rounding, of scores or of dP, which unfused
+attention does, and for float32 itself where the emulation happens to be exact. It goes by what was summed, not by the
+sum: dS is a difference, and where the differences of a row cancel (a row with one key), no kernel can have a small
+relative error.
 
-A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 that shows below some 15,000 keys a
-row; in longer rows one wrong key drowns in rounding, and the shorter lengths of the same mask must show it.
+A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 that shows below some
+10,000 keys a row; in longer rows one wrong key drowns in rounding, and the shorter lengths of the same mask must show it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ def row_raster(bands: np.ndarray, first: int, last: int, seqlen_k: int, device: 
     Each row of each band is a run of keys: +1 where it begins and −1 behind it, summed along the row. Bands are disjoint, so
     that no two runs of a row begin, or end, at one place.
     """
-    part = band.cut(bands, (first, last), (0, seqlen_k))
+    near = bands[(bands[:, band.Q0] < last) & (bands[:, band.Q1] > first)]  # a block mask can have a million
+    part = band.cut(near, (first, last), (0, seqlen_k))
     row = np.arange(first, last)[:, None]
     begin = np.maximum(part[:, band.K0], row + part[:, band.LO])
     end = np.minimum(part[:, band.K1], row + part[:, band.HI] + 1)

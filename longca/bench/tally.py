@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-MULTIPLE = 3.0
-ROUNDING = 1 / 8  # of eps: a quarter of the largest error of one rounding
+MULTIPLE = 2.0
+ROUNDING = 0.5  # of eps: the largest error of one rounding, which is more than twice its usual one
 SUMMING = 16.0
 EPS32 = torch.finfo(torch.float32).eps
 
@@ -44,7 +44,7 @@ class Tally:
     def budget(self, eps: float) -> float:
         """The relative error allowed in a dtype of that eps: see `longca.bench.oracle`."""
         emulation = float(self._emulation_squared) ** 0.5 / self._denominator
-        return MULTIPLE * emulation + ROUNDING * eps + SUMMING * EPS32 * self._size / self._denominator
+        return MULTIPLE * emulation + (ROUNDING * eps + SUMMING * EPS32) * self._size / self._denominator
 
     @property
     def _size(self) -> float:

@@ -93,9 +93,10 @@ class CudaStopwatch:
 
     def _between_events(self, call: Callable[[], object]) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+        stream = torch.cuda.current_stream(self._device)
+        start.record(stream)
         call()
-        end.record()
+        end.record(stream)
         end.synchronize()
         return start.elapsed_time(end)
 

@@ -25,4 +25,5 @@ def spin(duration_ms: float, end_ns: torch.Tensor) -> None:
     Args:
         end_ns: int64 (1,), where the time at the end is written, so that the loop has a result.
     """
-    _spin[(1,)](end_ns, round(duration_ms * 1e6), num_warps=1)
+    with torch.cuda.device_of(end_ns):
+        _spin[(1,)](end_ns, round(duration_ms * 1e6), num_warps=1)

@@ -54,7 +54,7 @@ class FlexPrepared(Prepared):
             self.notes.append("no LSE: compiled FlexAttention does not return it on CPU")
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
-        torch._dynamo.reset()  # what earlier problems compiled would turn this one's shapes into dynamic ones
+        torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count
         self._attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         start = time.perf_counter()
         self._compile()
@@ -63,20 +63,23 @@ class FlexPrepared(Prepared):
     def _compile(self) -> None:
         import torch
 
-        mask = self.problem.mask
+        problem = self.problem
 
         def zeros(num_heads: int, num_tokens: int) -> torch.Tensor:
-            return torch.zeros(1, num_heads, num_tokens, self.problem.head_dim, dtype=self.problem.dtype, device=self.problem.device)
+            return torch.zeros(1, num_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
 
-        q, k = zeros(self.problem.num_q_heads, mask.seqlen_q), zeros(self.problem.num_kv_heads, mask.seqlen_k)
+        q, k = zeros(problem.num_q_heads, problem.mask.seqlen_q), zeros(problem.num_kv_heads, problem.mask.seqlen_k)
         forward = self.forward(q, k, k.clone())
-        if self.problem.needs_backward:
+        if problem.needs_backward:
             self.backward(forward, q)
-        if self.problem.device.type == "cuda":
-            torch.cuda.synchronize(self.problem.device)
+        if problem.device.type == "cuda":
+            torch.cuda.synchronize(problem.device)
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
-        return x_THD.transpose(0, 1).contiguous().unsqueeze(0)
+        import torch
+
+        # `contiguous` leaves odd strides where there is one head, and other strides than it was compiled for compile again
+        return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
         return x.squeeze(0).transpose(0, 1)

@@ -56,27 +56,28 @@ class SdpaPrepared(Prepared):
         self.costs["metadata_bytes"] = visible.numel()
         self._num_copies = problem.num_q_heads // problem.num_kv_heads
         if self._num_copies > 1:
-            self.notes.append(f"KV heads copied {self._num_copies} times, untimed: torch takes a mask with GQA to its "
-                              "unfused path; their gradients are summed inside the timed call")
+            self.notes.append(f"KV heads copied {self._num_copies} times before the timed call, since GQA with a mask takes "
+                              "torch's unfused path on GPUs; gradients of the copies are summed inside it")
 
     def _note_path(self, problem: Problem) -> None:
         """Which of torch's implementations it will take."""
         import torch
         from torch.nn.attention import SDPBackend
 
-        heads = problem.num_q_heads if self._num_copies > 1 else problem.num_kv_heads
-        q, k = (torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim, dtype=problem.dtype,
-                            device=problem.device, requires_grad=problem.needs_backward)
-                for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q), (heads, problem.mask.seqlen_k)))
+        def empty(num_heads: int, num_tokens: int) -> torch.Tensor:
+            return torch.empty(self._batch, num_heads // self._batch, num_tokens, problem.head_dim, dtype=problem.dtype,
+                               device=problem.device, requires_grad=problem.needs_backward)
+
+        q = empty(problem.num_q_heads, problem.mask.seqlen_q)
+        k = empty(problem.num_kv_heads * self._num_copies, problem.mask.seqlen_k)
         choice = torch._fused_sdp_choice(q, k, k, **self._options)
         self.notes.append(f"torch's {SDPBackend(choice).name} path")
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         num_tokens, num_heads, head_dim = x_THD.shape
-        if num_heads < self.problem.num_q_heads and self._num_copies > 1:
+        if num_heads < self.problem.num_q_heads:
             x_THD = x_THD.repeat_interleave(self._num_copies, 1)
-        x = x_THD.transpose(0, 1).contiguous()
-        return x.view(self._batch, -1, num_tokens, head_dim)
+        return x_THD.transpose(0, 1).contiguous().view(self._batch, -1, num_tokens, head_dim)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
         return x.flatten(0, 1).transpose(0, 1)

@@ -1,0 +1,71 @@
+"""A method version changes with what makes the number, and with nothing else."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from longca.bench import method
+from longca.bench.environment import CONTAINER
+from longca.bench.method import method_version
+from longca.core.plugin import PACKAGE_ROOT, Registry
+from longca.core.study import Measure
+from tests.bench.cells import small_cell, write_kernel
+
+MEASURE = Measure()
+
+
+def _files(**changes: object) -> set[str]:
+    return set(method._named(method._files(small_cell(**changes))))
+
+
+def test_is_the_same_for_cells_measured_alike() -> None:
+    version = method_version(small_cell(), MEASURE, "GPU")
+    assert len(version) == 12 and int(version, 16) >= 0
+    assert version == method_version(small_cell(seqlen=256, direction="bwd", seed=4), MEASURE, "GPU")
+
+
+def test_changes_with_what_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = small_cell(), small_cell("sdpa"), small_cell(mask="full_document")
+    versions = [method_version(cell, MEASURE, "GPU") for cell in cells]
+    versions.append(method_version(small_cell(), Measure(repeats=11), "GPU"))
+    versions.append(method_version(small_cell(), MEASURE, "another GPU"))
+    monkeypatch.setenv(CONTAINER, "sha256:abc")
+    versions.append(method_version(small_cell(), MEASURE, "GPU"))
+    monkeypatch.setattr(method, "_module_version", lambda module: "0.0")
+    versions.append(method_version(small_cell(), MEASURE, "GPU"))
+    assert len(set(versions)) == len(versions)
+
+
+def test_covers_the_code_that_runs_and_not_what_reports() -> None:
+    files = _files()
+    assert {"kernels/backends/naive.py", "kernels/contract.py", "kernels/lowering/dense.py", "kernels/lowering/intervals.py",
+            "masks/patterns/causal_document.py", "masks/band.py", "data/corpora/pile.json", "data/sampler.py", "bench/timer.py",
+            "bench/oracle.py"} <= files
+    assert not {"bench/environment.py", "core/record.py", "kernels/backends/sdpa.py", "masks/patterns/full.py"} & files
+    assert "ops/spin.py" in _files(kernel="control", mask="full")
+    assert "kernels/lowering/flex.py" not in files and "kernels/lowering/flex.py" in _files(kernel="flex")
+    assert not any(name.startswith("data/") for name in _files(mask="full"))
+
+
+def test_covers_the_strategy() -> None:
+    name = Registry("strategy").names()[0]
+    files = _files(kind="cp", strategy=name, world=2)
+    assert {f"cp/strategies/{name}.py", "cp/contract.py", "bench/measure_cp.py", "kernels/backends/naive.py"} <= files
+    assert not any(file.startswith("cp/") for file in _files())
+
+
+def test_every_named_file_exists() -> None:
+    """One that is missing would silently not count."""
+    for name in (*method.MASK_FILES, *method.BENCH_FILES, *method.CP_FILES, *method.DATA_FILES):
+        assert (PACKAGE_ROOT / name).is_file(), name
+
+
+def test_changes_when_a_kernel_outside_the_package_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_kernel("outside", "pass", tmp_path, monkeypatch)
+    before = method_version(small_cell("outside"), MEASURE, "CPU")
+    path = tmp_path / "kernels" / "outside.py"
+    path.write_text(path.read_text() + "\n# a change\n")
+    os.utime(path, ns=(0, 1))
+    assert method_version(small_cell("outside"), MEASURE, "CPU") != before
+    assert "tmp" not in str(sorted(method._named(method._files(small_cell("outside")))))

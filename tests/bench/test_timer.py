@@ -1,0 +1,127 @@
+"""The timer on a clock of the test's own."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from longca.bench.nvml import Gpu, open_gpu
+from longca.bench.telemetry import Telemetry
+from longca.bench.timer import MIN_SAMPLES, HostStopwatch, collect, time_calls
+from longca.core.record import Samples
+from longca.core.study import Measure
+
+NOTHING = Telemetry(None)
+
+
+class Clock:
+    """Time passes only when told."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def wait_ms(self, milliseconds: float) -> None:
+        self.now_ns += round(milliseconds * 1e6)
+
+    def sample(self, call: Callable[[], object], measure: Measure, **kwargs: object) -> Samples:
+        return collect(HostStopwatch(lambda: self.now_ns), call, measure, kwargs.pop("telemetry", NOTHING),
+                       now=lambda: self.now_ns / 1e9, **kwargs)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_samples_are_what_the_calls_took_in_order(clock: Clock) -> None:
+    durations = iter([50.0, 40.0, 3.0, 1.0, 2.0])
+    samples = clock.sample(lambda: clock.wait_ms(next(durations)), Measure(warmup=2, repeats=3))
+    assert samples.time_ms == ((3.0, 1.0, 2.0),)
+    assert (samples.warmup, samples.timer, samples.stopped) == (2, "monotonic", "repeats")
+
+
+def test_what_comes_before_a_call_is_not_timed(clock: Clock) -> None:
+    log: list[str] = []
+
+    def call() -> None:
+        log.append("call")
+        clock.wait_ms(1)
+
+    def before() -> None:
+        log.append("before")
+        clock.wait_ms(100)
+
+    samples = clock.sample(call, Measure(warmup=1, repeats=2), before_each=before)
+    assert samples.time_ms == ((1.0, 1.0),)
+    assert log == ["before", "call"] * 3
+
+
+def test_stops_when_time_runs_out_but_not_before_three(clock: Clock) -> None:
+    samples = clock.sample(lambda: clock.wait_ms(4000), Measure(warmup=0, repeats=50, max_seconds=1))
+    assert len(samples.time_ms[0]) == MIN_SAMPLES and samples.stopped == "time"
+    samples = clock.sample(lambda: clock.wait_ms(100), Measure(warmup=0, repeats=50, max_seconds=1))
+    assert len(samples.time_ms[0]) == 11 and samples.stopped == "time"
+
+
+def test_warm_up_does_not_outlast_the_time(clock: Clock) -> None:
+    samples = clock.sample(lambda: clock.wait_ms(4000), Measure(warmup=9, repeats=3, max_seconds=1))
+    assert samples.warmup == 1
+
+
+def test_ranks_stop_together(clock: Clock) -> None:
+    """The answer of `agree` holds, whatever this rank's clock says; it is asked after each call alike."""
+    asked: list[bool] = []
+
+    def agree(wish: bool) -> bool:
+        asked.append(wish)
+        return len(asked) == 6
+
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=1, repeats=9), agree=agree)
+    assert len(samples.time_ms[0]) == 5 and asked == [False] * 6
+    assert samples.stopped == "time"
+
+
+def test_device_picks_the_stopwatch() -> None:
+    samples = time_calls(lambda: None, Measure(warmup=0, repeats=4), torch.device("cpu"))
+    assert samples.timer == "monotonic" and len(samples.time_ms[0]) == 4
+    assert samples.sm_clock_mhz == () and samples.clock_event_reasons == ()
+
+
+def fake_nvml(power_fails: bool = False) -> Gpu:
+    """A GPU whose clock falls by 100 MHz at each look, held back by power."""
+    clocks = iter(range(1900, 0, -100))
+
+    class NVMLError(Exception):
+        pass
+
+    def power(handle: object) -> int:
+        if power_fails:
+            raise NVMLError
+        return 350_500
+
+    nvml = SimpleNamespace(
+        NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, nvmlDeviceGetClockInfo=lambda handle, kind: next(clocks),
+        nvmlDeviceGetPowerUsage=power, nvmlDeviceGetTemperature=lambda handle, kind: 60,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0b101, nvmlClocksEventReasonGpuIdle=0b1,
+        nvmlClocksEventReasonNone=0, nvmlClocksEventReasonAll=0b111,
+        nvmlClocksEventReasonSwPowerCap=0b100, nvmlClocksEventReasonSyncBoost=0b10)
+    return Gpu(nvml, "handle")
+
+
+def test_clocks_stand_beside_the_samples(clock: Clock) -> None:
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=2, repeats=3), telemetry=Telemetry(fake_nvml()))
+    assert samples.sm_clock_mhz == (1900.0, 1800.0, 1700.0)
+    assert samples.power_w == (350.5,) * 3 and samples.temperature_c == (60.0,) * 3
+    assert samples.clock_event_reasons == ("SwPowerCap",)  # an idle GPU is not held back
+
+
+def test_a_quantity_that_fails_is_left_out(clock: Clock) -> None:
+    telemetry = Telemetry(fake_nvml(power_fails=True))
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=0, repeats=3), telemetry=telemetry)
+    assert samples.power_w == () and len(samples.sm_clock_mhz) == 3
+
+
+def test_no_gpu_is_no_error() -> None:
+    with open_gpu(torch.device("cpu")) as gpu:
+        assert gpu is None

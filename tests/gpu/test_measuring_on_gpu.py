@@ -1,0 +1,58 @@
+"""Timer, memory, telemetry and outcomes on a real GPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from longca.bench.environment import device_name, node
+from longca.bench.measure import measure_kernel
+from longca.bench.memory import peak_memory
+from longca.bench.nvml import open_gpu
+from longca.bench.timer import time_calls
+from longca.core.study import Measure
+from tests.bench.cells import small_cell, write_kernel
+from tests.gpu.device import GPU, needs_gpu
+
+pytestmark = needs_gpu
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("seqlen", [512, 4096, 32768])
+def test_the_control_proves_the_timer(seqlen: int) -> None:
+    result = measure_kernel(small_cell("control", "full", seqlen=seqlen), Measure(), GPU)
+    assert result.outcome.status == "ok", result.outcome
+
+
+def test_samples_come_with_clocks_where_nvml_reads_them() -> None:
+    x = torch.randn(2048, 2048, device=GPU)
+    samples = time_calls(lambda: x @ x, Measure(warmup=2, repeats=5), GPU)
+    assert samples.timer == "cuda_event" and len(samples.time_ms[0]) == 5
+    with open_gpu(GPU) as gpu:
+        if gpu is not None:
+            assert len(samples.sm_clock_mhz) == 5 and min(samples.sm_clock_mhz) > 0
+
+
+def test_memory_is_the_call_s_own() -> None:
+    kept = torch.ones(64 * MIB, dtype=torch.uint8, device=GPU)
+
+    def call() -> torch.Tensor:
+        scratch = torch.ones(96 * MIB, dtype=torch.uint8, device=GPU)
+        return scratch[: 32 * MIB].clone()
+
+    for _ in range(2):
+        memory = peak_memory(call, GPU)
+        assert memory is not None and memory.peak_bytes == (128 * MIB,)
+        assert memory.absolute_peak_bytes[0] >= 128 * MIB + kept.numel()
+
+
+def test_after_too_much_memory_the_next_cell_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_kernel("big", "def forward(self, q, k, v):\n    return Forward(torch.empty(1 << 46, device=q.device))", tmp_path, monkeypatch)
+    outcome = measure_kernel(small_cell("big"), Measure(), GPU).outcome
+    assert outcome.status == "oom" and outcome.where == "fwd" and outcome.requested_bytes == 4 << 46
+    assert measure_kernel(small_cell(), Measure(), GPU).outcome.status == "ok"
+
+
+def test_the_gpu_is_described() -> None:
+    gpu = node(GPU).gpu
+    assert gpu["name"] == device_name(GPU) and gpu["memory_bytes"] > 1 << 30 and gpu["l2_bytes"] > 0
