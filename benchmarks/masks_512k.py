@@ -42,7 +42,7 @@ LOWERINGS: dict[str, Callable[[Mask], object]] = {
     "col tiles": lambda mask: col_tiles(mask, BLOCK, BLOCK),
     "row CSR": lambda mask: expanded(row_tiles(mask, BLOCK, BLOCK)),
     "mask_mod": lambda mask: mask_mod(mask, "cpu"),
-    "BlockMask": lambda mask: block_mask(mask, "cpu", narrow=True),
+    "BlockMask": lambda mask: block_mask(mask, "cpu"),
 }
 FOR_BANDS = {"row intervals", "col intervals", "FlashMask", "AttnSlice"}  # a block-sparse row has hundreds of intervals
 

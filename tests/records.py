@@ -8,8 +8,23 @@ import numpy as np
 
 from longca.core.cell import Cell
 from longca.core.record import (
-    Accuracy, Environment, Failed, Incorrect, MaskFacts, Memory, Node, Ok, OutOfMemory, Outcome, Record, Samples, Software, Source,
-    TimedOut, Unavailable, Unsupported,
+    Accuracy,
+    Environment,
+    Failed,
+    Incorrect,
+    MaskFacts,
+    Memory,
+    Node,
+    Ok,
+    Outcome,
+    OutOfMemory,
+    Record,
+    Samples,
+    Software,
+    Source,
+    TimedOut,
+    Unavailable,
+    Unsupported,
 )
 
 DOCUMENT_MASKS = ("full_document", "causal_document", "shared_question", "causal_blockwise", "prefix_lm_document")
@@ -152,9 +167,9 @@ def _accuracy(cell: Cell, rng: np.random.Generator, scale: float) -> Accuracy:
     if cell.kernel == "control":
         return Accuracy(reference="nominal duration", scope="all", relative={"time": 0.0031}, budget={"time": 0.05})
     tensors = ("out", "lse") if cell.direction == "fwd" else ("out", "dq", "dk", "dv")
-    budget = {tensor: 0.0034 for tensor in tensors}
+    budget = dict.fromkeys(tensors, 0.0034)
     relative = {tensor: float(0.0034 * scale * rng.uniform(0.7, 1.1)) for tensor in tensors}
-    return Accuracy(reference="float64", scope="all", relative=relative, max_abs={tensor: 0.01 for tensor in tensors}, budget=budget)
+    return Accuracy(reference="float64", scope="all", relative=relative, max_abs=dict.fromkeys(tensors, 0.01), budget=budget)
 
 
 def _memory(cell: Cell, rng: np.random.Generator, gpu: str) -> Memory:

@@ -74,7 +74,8 @@ def page() -> str:
     for name in present:
         doc = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
         lines.append(f"| `{name}` | {' '.join(doc.split())} | {', '.join(sorted(graph[name])) or '–'} |")
-    lines += ["", "Plug-in folders: a file there is a plug-in, listed nowhere else.", "", "| kind | folder | contract |", "|---|---|---|"]
+    lines += ["", "Plug-in folders: a file there is a plug-in, listed nowhere else.", "",
+              "| kind | folder | contract |", "|---|---|---|"]
     from longca.core.plugin import KINDS
 
     lines += [f"| {kind.name} | `longca/{kind.folder}` | `{kind.contract}` |" for kind in KINDS.values()]

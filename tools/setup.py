@@ -4,6 +4,8 @@ torch is taken from the calling Python if it is there and new enough, so that a 
 else the pinned version is installed (from `TORCH_INDEX` if that is set).
 """
 
+from __future__ import annotations  # so that an old Python gets as far as being told
+
 import hashlib
 import os
 import subprocess
@@ -21,7 +23,7 @@ PINNED_TORCH = "torch==2.13.0"
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"Python {sys.version.split()[0]} is too old: longca needs 3.11 or newer. Run `make PYTHON=python3.12 …`")
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in (LOCK, ROOT / "pyproject.toml", Path(__file__)))).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():

@@ -13,7 +13,6 @@ from longca.cli.options import (
     Results,
     SeqlenFilter,
     StrategyFilter,
-    StudyName,
     open_study,
     print_json,
     selection,

@@ -24,7 +24,7 @@ def command(
     if kind is not None and kind not in by_plural:
         raise unknown("kind", kind, _plurals())
     kinds = [by_plural[kind]] if kind else list(KINDS)
-    found = {KINDS[name].plural: [_facts(name, plugin) for plugin in Registry(name).load_all()] for name in kinds}
+    found = {KINDS[name].plural: [_facts(name, plugin) for plugin in sorted(Registry(name).load_all(), key=_place)] for name in kinds}
     if as_json:
         print_json(found)
         return
@@ -33,11 +33,17 @@ def command(
         print_table(f"{len(rows)} {plural}", columns, [[row.get(column) for column in columns] for row in rows])
 
 
+def _place(plugin: Any) -> tuple[float, str]:
+    """Order in the list: the study's own numbers first, then by name."""
+    number = getattr(plugin, "number", None)
+    return (float("inf") if number is None else number), plugin.name
+
+
 def _facts(kind: str, plugin: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": plugin.name}
     if kind == "mask":
         facts |= {"no.": plugin.number, "family": plugin.family, "visible iff": plugin.definition,
-                  "parameters": ", ".join(f"{key}={value}" for key, value in plugin.Params().model_dump().items())}
+                  "parameters": ", ".join(f"{key}={value}" for key, value in plugin.Params().model_dump().items() if value is not False)}
     elif kind == "kernel":
         device = device_type()
         facts |= {"label": plugin.label, "family": plugin.family, "summary": plugin.summary,

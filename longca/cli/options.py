@@ -60,7 +60,7 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
                   title_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in row))
     Console().print(table)

@@ -21,8 +21,9 @@ class BlockGrid:
 
     def __post_init__(self) -> None:
         for bounds, num_blocks in ((self.q_bounds, self.visible.shape[1]), (self.k_bounds, self.visible.shape[2])):
-            if bounds.shape != (self.num_groups, num_blocks + 1) or bounds[:, 0].any() or (np.diff(bounds, axis=1) < 0).any():
-                raise ValueError(f"bounds {bounds.shape} are not those of {num_blocks} blocks from 0 on, for {self.num_groups} groups")
+            shape = self.num_groups, num_blocks + 1
+            if bounds.shape != shape or bounds[:, 0].any() or (np.diff(bounds, axis=1) < 0).any():
+                raise ValueError(f"bounds must be {shape}, begin at 0 and never fall; these are {bounds.shape}")
 
     @property
     def num_groups(self) -> int:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from longca.report.style import RC, theme
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from longca.report.contract import Figure
     from longca.report.style import Style
-
-    import pandas as pd
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _TAG, _NUMBER = re.compile(r"<[^>]*>"), re.compile(r"-?\d+\.\d{3,}")

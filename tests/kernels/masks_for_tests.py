@@ -1,6 +1,6 @@
 """Masks to lower: every pattern at ragged lengths, random disjoint bands, and grids with odd blocks."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -50,14 +50,21 @@ def _cuts(draw: st.DrawFn, length: int) -> list[int]:
 
 @st.composite
 def band_masks(draw: st.DrawFn, max_groups: int = 1) -> Mask:
-    """A random band in each rectangle of a random partition of Sq × Sk: rows of one, two, three bounds, none and empty ones."""
+    """Below a diagonal and above it, a random band in each rectangle of a random partition of Sq × Sk.
+
+    Since the two partitions differ, bands whose rectangles overlap meet at the diagonal, in one row or in many.
+    """
     seqlen_q, seqlen_k = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     groups = []
     for _ in range(draw(st.integers(1, max_groups))):
-        rows, cols = _cuts(draw, seqlen_q), _cuts(draw, seqlen_k)
-        bands = [(q0, q1, k0, k1, *(draw(st.integers(k0 - q1, k1 - q0) | st.just(unbound)) for unbound in (-INF, INF)))
-                 for q0, q1 in pairwise(rows) for k0, k1 in pairwise(cols) if draw(st.integers(0, 3))]
-        groups.append(np.array(bands, dtype=np.int64).reshape(-1, 6))
+        diagonal = draw(st.integers(-seqlen_q, seqlen_k))
+        bands = []
+        for lowest, highest in ((-INF, diagonal), (diagonal + 1, INF)):
+            rows, cols = _cuts(draw, seqlen_q), _cuts(draw, seqlen_k)
+            for (q0, q1), (k0, k1) in product(pairwise(rows), pairwise(cols)):
+                lo, hi = (draw(st.just(bound) | st.integers(k0 - q1, k1 - q0)) for bound in (lowest, highest))
+                bands.append((q0, q1, k0, k1, max(lo, lowest), min(hi, highest)))
+        groups.append(np.array(bands, dtype=np.int64))
     return Mask(seqlen_q, seqlen_k, tuple(groups))
 
 

@@ -55,7 +55,7 @@ def test_heads_must_divide():
 
 
 def dense_blocks(counts: torch.Tensor, index: torch.Tensor, num_across: int) -> torch.Tensor:
-    """Bool (H, lines, num_across) from index lists of one batch entry, of any width."""
+    """Bool (H, lines, num_across) from index lists of one batch entry."""
     out = torch.zeros(*counts.shape[1:], num_across, dtype=torch.bool)
     for head, line in np.ndindex(*counts.shape[1:]):
         out[head, line, index[0, head, line, :counts[0, head, line]].long()] = True
@@ -66,21 +66,18 @@ def check_block_mask(mask: Mask, block_size: int | tuple[int, int]) -> None:
     """Every list says what torch's own construction says, which evaluates all Sq × Sk."""
     heads = heads_of(mask) if mask.num_groups > 1 else 1
     wanted = create_block_mask(mask_mod(mask, "cpu", heads_of(mask)), 1, heads, mask.seqlen_q, mask.seqlen_k, "cpu", block_size)
-    for narrow in (False, True):
-        ours = block_mask(mask, "cpu", heads_of(mask), block_size, narrow=narrow)
-        assert ours.BLOCK_SIZE == wanted.BLOCK_SIZE
-        assert ours.shape == wanted.shape
-        for counts, index in (("kv_num_blocks", "kv_indices"), ("full_kv_num_blocks", "full_kv_indices"),
-                              ("q_num_blocks", "q_indices"), ("full_q_num_blocks", "full_q_indices")):
-            theirs = getattr(wanted, counts), getattr(wanted, index)
-            made = getattr(ours, counts), getattr(ours, index)
-            assert [part.dtype for part in made] == [torch.int32, torch.int32]
-            assert made[0].shape == theirs[0].shape
-            assert made[1].shape[:3] == theirs[1].shape[:3]
-            across = theirs[1].shape[3]
-            assert made[1].shape[3] == (max(int(made[0].max()), 1) if narrow else across)
-            assert torch.equal(dense_blocks(*made, across), dense_blocks(*theirs, across))
-    assert torch.equal(block_mask(mask, "cpu", heads_of(mask), block_size).to_dense(), wanted.to_dense())
+    ours = block_mask(mask, "cpu", heads_of(mask), block_size)
+    assert ours.BLOCK_SIZE == wanted.BLOCK_SIZE
+    assert ours.shape == wanted.shape
+    for counts, index in (("kv_num_blocks", "kv_indices"), ("full_kv_num_blocks", "full_kv_indices"),
+                          ("q_num_blocks", "q_indices"), ("full_q_num_blocks", "full_q_indices")):
+        theirs = getattr(wanted, counts), getattr(wanted, index)
+        made = getattr(ours, counts), getattr(ours, index)
+        assert [part.dtype for part in made] == [torch.int32, torch.int32]
+        assert [part.shape for part in made] == [part.shape for part in theirs]
+        across = theirs[1].shape[3]
+        assert torch.equal(dense_blocks(*made, across), dense_blocks(*theirs, across))
+    assert torch.equal(ours.to_dense(), wanted.to_dense())
 
 
 @pytest.mark.parametrize("name", PATTERNS)

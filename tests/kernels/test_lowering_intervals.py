@@ -109,7 +109,7 @@ def test_patterns(name: str):
         check_slices(mask)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(mask=masks_for_tests.band_masks(max_groups=2))
 def test_any_bands(mask: Mask):
     check_intervals(mask)
@@ -145,6 +145,14 @@ def test_flashmask_uses_its_smallest_form(name: str, causal: bool, num_columns: 
     form = check_flashmask(pattern_mask(name))
     assert form is not None
     assert (form.causal, form.columns.shape[2]) == (causal, num_columns)
+
+
+@pytest.mark.parametrize("bands", [
+    [[0, 10, 0, 10, -INF, 0], [0, 6, 6, 8, -INF, INF]],  # a moving end reaches a fixed start in the last row of one
+    [[0, 20, 0, 30, 0, INF], [7, 12, 0, 7, -INF, INF]],  # a moving start leaves a fixed end after the first row of one
+])
+def test_bands_that_touch_in_one_row(bands: list[list[int]]):
+    check_intervals(Mask(20, 30, (np.array(bands),)))
 
 
 def test_one_band_of_every_bound_is_three_slices():

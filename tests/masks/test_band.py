@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from longca.masks import band
 
-from .strategies import raw_bands
+from .strategies import quick, raw_bands
 
 SIZE = 20
 
@@ -20,6 +20,7 @@ def plain(bands, size_q=SIZE, size_k=SIZE):
                       for j in range(size_k)] for i in range(size_q)])
 
 
+@quick
 @given(raw_bands())
 def test_normal_form_keeps_the_pairs_and_is_tight(raw):
     expected = plain(raw)
@@ -41,11 +42,13 @@ def test_offsets_that_do_not_bind_are_infinite():
     assert band.make(0, 4, 2, 6, 0, 4).tolist() == [[0, 4, 2, 6, 0, 4]]
 
 
+@quick
 @given(raw_bands())
 def test_areas_are_exact(raw):
     assert band.areas(band.normal(raw)).sum() == plain(raw).sum()
 
 
+@quick
 @given(raw_bands(), st.integers(0, SIZE), st.integers(0, SIZE), st.integers(0, SIZE), st.integers(0, SIZE))
 def test_cut_is_slicing(raw, q0, q1, k0, k1):
     expected = np.zeros((SIZE, SIZE), dtype=bool)
@@ -53,6 +56,7 @@ def test_cut_is_slicing(raw, q0, q1, k0, k1):
     assert np.array_equal(plain(band.cut(band.normal(raw), (q0, q1), (k0, k1))), expected)
 
 
+@quick
 @given(raw_bands(), st.integers(0, 9), st.integers(0, 9))
 def test_shift_is_translation(raw, dq, dk):
     expected = np.zeros((SIZE + 9, SIZE + 9), dtype=bool)
@@ -63,6 +67,7 @@ def test_shift_is_translation(raw, dq, dk):
     assert np.array_equal(band.shift(moved, -dq, -dk), band.normal(raw))
 
 
+@quick
 @given(raw_bands(), st.integers(1, 7), st.data())
 def test_stripe_is_strided_slicing(raw, world, data):
     q_rank, k_rank = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, world - 1))
@@ -72,6 +77,7 @@ def test_stripe_is_strided_slicing(raw, world, data):
     assert np.array_equal(plain(striped, *expected.shape), expected)
 
 
+@quick
 @given(raw_bands(), raw_bands())
 def test_intersection_and_overlap(one, other):
     both = plain(one) & plain(other)

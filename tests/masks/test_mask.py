@@ -11,7 +11,7 @@ from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
 
 from .definitions import DEFINITIONS
-from .strategies import DYNAMIC, masks, patchworks
+from .strategies import DYNAMIC, masks, patchworks, quick
 
 
 def stack(mask):
@@ -30,6 +30,7 @@ def of_every_kind(test):
 
 
 @of_every_kind
+@quick
 @given(data=st.data())
 def test_cut_and_crop_are_slicing(kind, data):
     mask = data.draw(kind)
@@ -46,6 +47,7 @@ def test_cut_and_crop_are_slicing(kind, data):
 
 
 @of_every_kind
+@quick
 @given(data=st.data(), dq=st.integers(-45, 45), dk=st.integers(-45, 45))
 def test_shift_drops_what_leaves(kind, data, dq, dk):
     mask = data.draw(kind)
@@ -60,6 +62,7 @@ def test_shift_drops_what_leaves(kind, data, dq, dk):
 
 
 @of_every_kind
+@quick
 @given(data=st.data(), world=st.integers(1, 7))
 def test_stripe_is_strided_slicing(kind, data, world):
     mask = data.draw(kind)
@@ -71,6 +74,7 @@ def test_stripe_is_strided_slicing(kind, data, world):
 
 
 @of_every_kind
+@quick
 @given(data=st.data(), world=st.integers(1, 5))
 def test_parts_of_parts(kind, data, world):
     """Operations compose: a crop of a stripe is the slice of the slice, and bands stay disjoint."""

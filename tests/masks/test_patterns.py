@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
 from longca.masks import band, build_mask
 
 from .definitions import DEFINITIONS, block_raster, raster
-from .strategies import DYNAMIC, PATTERNS, WITH_DOCUMENTS, masks
+from .strategies import DYNAMIC, PATTERNS, WITH_DOCUMENTS, masks, quick
 
 
 def test_the_tests_know_every_pattern():
@@ -28,6 +28,7 @@ def test_patterns_describe_themselves():
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
+@quick
 @given(data=st.data())
 def test_static_mask_is_its_definition(name, data):
     mask = data.draw(masks(name))
@@ -38,7 +39,7 @@ def test_static_mask_is_its_definition(name, data):
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-@settings(max_examples=15)
+@quick
 @given(data=st.data())
 def test_dynamic_mask_is_its_chosen_blocks(name, data):
     mask = data.draw(masks(name, max_seqlen=48))
@@ -51,6 +52,7 @@ def test_dynamic_mask_is_its_chosen_blocks(name, data):
     assert (mask.grid.visible.sum(axis=2) == kept).all()
 
 
+@quick
 @given(masks("block_causal_document"))
 def test_block_causal_documents_are_one_to_eight_blocks(mask):
     documents, block = mask.params["documents"], mask.params["block"]
@@ -59,6 +61,7 @@ def test_block_causal_documents_are_one_to_eight_blocks(mask):
     assert (documents[:-1] % block == 0).all()
 
 
+@quick
 @given(masks("prefix_lm_document"))
 def test_prefixes_lie_within_their_documents(mask):
     documents, prefix = mask.params["documents"], mask.params["prefix"]

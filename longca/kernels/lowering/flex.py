@@ -18,30 +18,26 @@ if TYPE_CHECKING:
 __all__ = ["block_mask", "mask_mod"]
 
 
-def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128, *,
-               narrow: bool | None = None) -> BlockMask:
+def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128) -> BlockMask:
     """The BlockMask of one batch entry, full and partial blocks apart, for queries and for keys.
 
     A block that sticks out of Sq × Sk is partial, as `create_block_mask` has it, since not every backend checks bounds in
-    full blocks.
+    full blocks. Index lists have a slot for every block of the row: with shorter ones torch 2.11 reads the wrong blocks.
 
     Args:
         num_q_heads: of the attention call; where head groups differ every query head gets its lists.
         block_size: of queries and keys, or (queries, keys).
-        narrow: index lists as wide as the longest of them instead of one slot for every block of the row. Torch's Triton
-            backend takes them; its CPU backend, the FLASH backend and `BlockMask.to_dense` do not. By default on CUDA.
     """
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    narrow = torch.device(device).type == "cuda" if narrow is None else narrow
     size_q, size_k = (block_size, block_size) if isinstance(block_size, int) else block_size
     share = num_q_heads // mask.num_groups if mask.num_groups > 1 else 1
     rows = [row_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
     cols = [col_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
 
     def lists(runs: list[Runs], num_across: int) -> tuple[torch.Tensor, torch.Tensor]:
-        counts, index = _lists(runs, num_across, narrow, device)
+        counts, index = _lists(runs, num_across, device)
         if share > 1:
             counts, index = counts.repeat_interleave(share, 0), index.repeat_interleave(share, 0)
         return counts[None], index[None]
@@ -56,8 +52,8 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
         q_num_blocks=q_counts, q_indices=q_index, full_q_num_blocks=full_q_counts, full_q_indices=full_q_index)
 
 
-def _lists(groups: list[Runs], num_across: int, narrow: bool, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(counts, index), int32 (G, lines) and (G, lines, width), unused slots 0. Only runs travel to the device.
+def _lists(groups: list[Runs], num_across: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(counts, index), int32 (G, lines) and (G, lines, num_across), unused slots 0. Only runs travel to the device.
 
     Along a line the index goes up by one from slot to slot, but where a run begins: the index is the sum of such steps.
     """
@@ -66,14 +62,13 @@ def _lists(groups: list[Runs], num_across: int, narrow: bool, device: torch.devi
     lines = [runs.lines for runs in groups]
     slots, steps = zip(*(_steps(runs) for runs in groups), strict=True)
     counts = np.stack([runs.counts for runs in groups])
-    width = max(int(counts.max(initial=0)), 1) if narrow else num_across
-    index = torch.ones(*counts.shape, width, dtype=torch.int32, device=device)
+    index = torch.ones(*counts.shape, num_across, dtype=torch.int32, device=device)
     group = np.repeat(np.arange(len(groups)), [len(line) for line in lines])
-    place = torch.from_numpy((group * counts.shape[1] + np.concatenate(lines)) * width + np.concatenate(slots)).to(device)
+    place = torch.from_numpy((group * counts.shape[1] + np.concatenate(lines)) * num_across + np.concatenate(slots)).to(device)
     index.view(-1)[place] = torch.from_numpy(np.concatenate(steps)).to(device)
     index.cumsum_(2)
     counts = torch.from_numpy(counts).to(device)
-    index.masked_fill_(torch.arange(width, dtype=torch.int32, device=device) >= counts[..., None], 0)
+    index.masked_fill_(torch.arange(num_across, dtype=torch.int32, device=device) >= counts[..., None], 0)
     return counts, index
 
 

@@ -47,13 +47,13 @@ def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
 def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
     """Cuts the rows into stretches in which nothing changes but that some ends move by one column a row.
 
-    Cuts lie where a band begins or ends and where one of its ends starts or stops moving. In a stretch disjoint bands keep
-    their order. Two of them touch in all of its rows or in none, or else in the first row or the last row that
-    both have, which is why those rows are stretches of their own.
+    In a stretch disjoint bands keep their order, and two of them touch in all of its rows or in none. For where a moving
+    end meets a fixed one they would overlap a row later or earlier, if nothing changed there: such a row is the first or
+    last of a band, or one where an end starts or stops moving, and each of those is a stretch of its own.
     """
     q0, q1, k0, k1, lo, hi = bands.T
-    turns = np.clip(k0 - lo + 1, q0, q1), np.clip(k1 - hi - 1, q0, q1)
-    cuts = np.unique(np.concatenate([[0, num_rows], q0, q0 + 1, q1 - 1, q1, *turns]))
+    turns = np.stack([q0, q1 - 1, np.clip(k0 - lo, q0, q1 - 1), np.clip(k1 - hi - 1, q0, q1 - 1)])
+    cuts = np.unique(np.concatenate([[0, num_rows], turns.ravel(), turns.ravel() + 1]))
     heights = np.diff(cuts)
     band, stretch = spread(np.searchsorted(cuts, q0), np.searchsorted(cuts, q1))
     order = np.lexsort((np.maximum(k0[band], cuts[stretch] + lo[band]), stretch))
