@@ -113,8 +113,10 @@ def missing_compiler(device_type: str) -> str | None:
     """Why code generated at run time cannot be compiled: Triton builds its launchers in C, torch.compile its CPU code in C++."""
     import os
     import shutil
+    import sys
 
-    chosen, usual = ("CC", ("gcc", "clang")) if device_type == "cuda" else ("CXX", ("g++", "clang++"))
+    cxx = ("clang++",) if sys.platform == "darwin" else ("g++",)  # torch looks for no other unless CXX names it
+    chosen, usual = ("CC", ("gcc", "clang")) if device_type == "cuda" else ("CXX", cxx)
     candidates = [os.environ[chosen]] if chosen in os.environ else usual
     found = any(shutil.which(candidate) for candidate in candidates)
     return None if found else f"no compiler: neither {' nor '.join(candidates)} is on the PATH"
