@@ -31,11 +31,12 @@ def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str, x_log: bool = True,
-                panel: list[str] | None = None, per_row: int = 5) -> Canvas:
+                y_log: bool = False, panel: list[str] | None = None, per_row: int = 5) -> Canvas:
     """Points as `longca.report.series.points` gives them, with columns `method`, `x`, and perhaps `direction` (backward is dashed).
 
     Args:
         unit: of the values, shown above the first panel.
+        y_log: a logarithmic scale where values are far apart; else it begins at zero.
         panel: the two columns that name a panel: its title and its second line.
     """
     title, subtitle = panel or PANEL
@@ -43,7 +44,7 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     both = "direction" in data and data.direction.nunique() > 1
     lines = 2 if data[subtitle].astype(str).ne("").any() else 1
     canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, legend=style.legend_of(data))
-    scale = _Scale(data)
+    scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 3 if style.narrow else 4)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
         style.title(ax, str(name), str(second), lines)
@@ -64,14 +65,14 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
 
 
 class _Scale:
-    """One vertical scale for all panels: from zero, or logarithmic where values are far apart."""
+    """One vertical scale for all panels."""
 
-    def __init__(self, data: pd.DataFrame) -> None:
+    def __init__(self, data: pd.DataFrame, log: bool) -> None:
         values = data.value.dropna().to_numpy(float)
         values = values[values > 0]
         self.top = float(data.high.max()) if len(values) else 1.0
         self.bottom = float(values.min()) if len(values) else 0.1
-        self.log = self.top / self.bottom > LOG_FROM
+        self.log = log and self.top / self.bottom > LOG_FROM
 
     def apply(self, ax: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator

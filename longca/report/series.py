@@ -55,10 +55,11 @@ def join(*parts: str) -> str:
 
 
 def mask_order(table: pd.DataFrame) -> list[str]:
-    """Mask labels from the densest to the sparsest, family by family."""
-    density = table.groupby(["mask_family", "mask_label"], sort=True).density.mean().fillna(-1.0).reset_index()
-    density["family"] = [FAMILIES.index(name) for name in density.mask_family]
-    return density.sort_values(["family", "density", "mask_label"], ascending=[True, False, True]).mask_label.tolist()
+    """Mask labels from the densest to the sparsest, family by family; those of one name stay together."""
+    masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True).density.mean().fillna(-1.0).reset_index()
+    masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
+    masks["of_name"] = masks.groupby("mask").density.transform("mean")
+    return masks.sort_values(["family", "of_name", "mask", "density", "mask_label"], ascending=[True, False, True, False, True]).mask_label.tolist()
 
 
 def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *, unit: str) -> pd.DataFrame:

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _TAG, _NUMBER = re.compile(r"<[^>]*>"), re.compile(r"-?\d+\.\d{3,}")
-_FONT = re.compile(r"(font: [^;\"]*?)'DejaVu Sans'[^;\"]*")
-_GROUP_ID = re.compile(r'<g id="(?!legend)[a-zA-Z_]+\d*(?:_\d+)*">')
-_ANY_ID = re.compile(r'(\bid="|href="#|url\(#)')
-_COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
-_METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
-_DEFAULT_STYLE = re.compile(r"\s*<defs>\s*<style type=\"text/css\">.*?</style>\s*</defs>", re.DOTALL)
+_FAMILY = re.compile(r"'DejaVu Sans'[^;\"]*")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_GROUP_ID, _EMPTY_GROUP = re.compile(r'<g id="[^"]*"'), re.compile(r"<g ?/>|<g></g>")
+_MARKS = re.compile(r'<g( clip-path="[^"]*")?>((?:<use xlink:href="[^"]*" x="[^"]*" y="[^"]*" style="[^"]*"/>)+)</g>')
+_STYLE = re.compile(r' style="([^"]*)"')
+_REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
+_SHEET = re.compile(r"<defs><style type=\"text/css\">.*?</style></defs>", re.DOTALL)
+_FONT = re.compile(r" ?font-family: " + re.escape(SANS) + ";?")
 _HEAD = re.compile(r"^.*?<svg[^>]*?viewBox=\"([^\"]+)\"[^>]*>", re.DOTALL)
 
 
@@ -33,12 +36,9 @@ def draw(figure: Figure, data: pd.DataFrame, style: Style) -> str:
     out = io.StringIO()
     with matplotlib.rc_context(RC):
         canvas = figure.draw(data, style)
-        canvas.patch.set_facecolor("none")
+        canvas.patch.set_visible(False)
         FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = _COMMENT.sub("", _METADATA.sub("", out.getvalue()))
-    text = _TAG.sub(lambda tag: _NUMBER.sub(_short, tag[0]), text)
-    text = _FONT.sub(lambda match: match[1] + SANS, text)
-    return _GROUP_ID.sub("<g>", text)
+    return _compact(_FAMILY.sub(SANS, out.getvalue()))
 
 
 def inline(text: str, name: str, label: str) -> str:
@@ -50,11 +50,25 @@ def inline(text: str, name: str, label: str) -> str:
     """
     from markupsafe import escape
 
-    text = _ANY_ID.sub(lambda match: f"{match[1]}{name}-", _DEFAULT_STYLE.sub("", text))
-    text = text.replace(f"font: {SANS}", "").replace(SANS, "var(--sans)")
+    text = _FONT.sub("", _REFERENCE.sub(lambda match: f"{match[1]}{name}-", _SHEET.sub("", text)))
     for light, (variable, _, _) in theme().items():
         text = text.replace(light, f"var(--{variable})")
     return _HEAD.sub(lambda match: f'<svg viewBox="{match[1]}" role="img" aria-label="{escape(label)}">', text, count=1).strip()
+
+
+def _compact(text: str) -> str:
+    """The same drawing in a third of the bytes: no comments, no blanks, no unused ids, two decimals, one style for equal marks."""
+    text = re.sub(r">\s+<", "><", _METADATA.sub("", _COMMENT.sub("", text)))
+    text = _TAG.sub(lambda tag: _NUMBER.sub(_short, re.sub(r"\s+", " ", tag[0])), text)
+    text = _GROUP_ID.sub("<g", text)
+    while (fewer := _EMPTY_GROUP.sub("", text)) != text:
+        text = fewer
+    return _MARKS.sub(_one_style, text) + "\n"
+
+
+def _one_style(match: re.Match[str]) -> str:
+    styles = set(_STYLE.findall(match[2]))
+    return f'<g{match[1] or ""} style="{styles.pop()}">{_STYLE.sub("", match[2])}</g>' if len(styles) == 1 else match[0]
 
 
 def _short(match: re.Match[str]) -> str:

@@ -36,5 +36,6 @@ def format_bytes(num_bytes: float | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """(1, "cell") → "1 cell", (2, "cell") → "2 cells"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """(1, "cell") → "1 cell", (2, "cell of a mask") → "2 cells of a mask"."""
+    first, of, rest = noun.partition(" of ")
+    return f"{count:,} {first}{'' if count == 1 else 's'}{of}{rest}"

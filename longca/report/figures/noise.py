@@ -32,9 +32,10 @@ class Noise(Figure):
         return timed.sort_values(["method", "direction", "mask", "seqlen", "cell_id"], kind="stable", ignore_index=True)[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
+        typical = data.noise.median()
         noisy = data.groupby("method").noise.median().sort_values(kind="stable")
-        worst = f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}" if len(noisy) > 1 else ""
-        return f"Half of the cells repeat within {percent(data.noise.median())} of their median{worst}"
+        worst = f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}" if noisy.iloc[-1] > 1.3 * typical else ""
+        return f"The middle half of a cell's times typically spans {percent(typical)} of their median{worst}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         methods = list(dict.fromkeys(data.method))

@@ -28,7 +28,7 @@ class ThroughputForward(Figure):
 
     def title(self, data: pd.DataFrame) -> str:
         winners = fastest(data, ["mask_label", "setting"])
-        return f"Forward: {who_wins(winners)}, each at its longest length"
+        return f"Forward: {who_wins(winners, 'panel' if data.detail.any() else 'mask')}, each at its longest length"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

@@ -1,0 +1,142 @@
+"""The report: one HTML page that needs nothing beside it, with its figures and tables as files for those who want them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.core.record import STATUSES, Record
+from longca.core.units import format_length
+from longca.report import answers, matrix, tables
+from longca.report.rows import rows_json
+from longca.report.series import labelled, rate_unit, sampled
+from longca.report.style import Style, theme
+from longca.report.svg import draw, inline
+from longca.store.cells import Problem
+from longca.store.columns import COLUMNS
+from longca.store.export import csv_bytes, export, generator_version, replace_file
+from longca.store.hardware import load_hardware
+from longca.store.table import derived, in_order
+from longca.store.text import format_bytes, number, percent, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from jinja2 import Environment
+
+    from longca.report.contract import Figure
+
+HERE = Path(__file__).parent
+MAX_BYTES = 3_000_000
+SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
+            "accuracy": "Accuracy", "noise": "Noise and timer"}
+LEFT_OUT = ("", "The figures' narrow forms were left out to keep the page small.",
+            "The figures' narrow forms and the samples of each record were left out to keep the page small; records.parquet has them.")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as the page shows it; no drawings where there are no data."""
+
+    name: str
+    label: str
+    title: str
+    subtitle: str
+    caption: str
+    wide: str = ""
+    narrow: str = ""
+
+
+def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str) -> Path:
+    """Write the page to `out`, its figures to `figures/` beside it, and the records' tables where there are none yet.
+
+    Args:
+        problems: files and rows that could not be read; the page names them.
+        study_title: the page's title.
+
+    Raises:
+        UserError: there are no records, or a file cannot be written.
+    """
+    ordered = in_order(records)
+    if not ordered:
+        raise UserError("There are no records to report on", todo="Measure first with `longca run`",
+                        why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+    hardware = load_hardware()
+    table = derived(ordered, hardware)
+    named = labelled(table)
+    methods = _methods(table)
+    figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
+    for figure in sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name)):
+        figures[figure.section].append(_drawn(figure, table, methods, out.parent / "figures"))
+    factor, unit = rate_unit(table.tflops_per_device.max())
+    context = {
+        "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": SECTIONS, "figures": figures, "columns": COLUMNS,
+        "statuses": answers.statuses(table), "tiles": answers.tiles(table), "fastest": answers.fastest_table(table),
+        "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
+        "controls": tables.controls(table), "machines": tables.machines(ordered, hardware), "software": tables.software(ordered),
+        "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index, method in enumerate(methods)},
+        "downloads": _downloads(ordered, out.parent), "all_statuses": STATUSES, "theme": theme(), "rate": {"factor": factor, "unit": unit},
+        "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
+        "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"), "generator": generator_version(),
+    }
+    template = _environment().get_template("page.html.j2")
+    for level, left_out in enumerate(LEFT_OUT):
+        page = template.render(context | {"rows": rows_json(ordered, named, samples=level < 2), "narrow": level < 1, "left_out": left_out})
+        if len(page.encode()) <= MAX_BYTES:
+            break
+    return replace_file(out, page.encode())
+
+
+def _methods(table: pd.DataFrame) -> tuple[str, ...]:
+    """Kernels, then strategies, then controls, each by name: the order that gives them their colours."""
+    groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"], table[table.is_control.astype(bool)])
+    return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
+
+
+def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> Drawn:
+    data = figure.data(table)
+    if not len(data):
+        return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
+    title = figure.title(data)
+    svg = draw(figure, data, Style(methods))
+    replace_file(folder / f"{figure.name}.svg", svg.encode())
+    replace_file(folder / f"{figure.name}.csv", csv_bytes(data.columns, data.astype(object).where(data.notna(), None).values.tolist()))
+    devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
+    number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
+    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, inline(svg, figure.name, title),
+                 inline(draw(figure, data, Style(methods, narrow=True)), f"{figure.name}-narrow", title))
+
+
+def _downloads(records: list[Record], folder: Path) -> list[str]:
+    """The records' files beside the page; those that are there for other records stay as they are and are not offered."""
+    names = ["records.parquet", "records.csv", "records.json"]
+    if not any((folder / name).exists() for name in names):
+        export(records, folder)
+        return names
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as fresh:
+        export(records, Path(fresh))
+        return [name for name in names
+                if (folder / name).exists() and (folder / name).read_bytes() == (Path(fresh) / name).read_bytes()]
+
+
+def _counted(column: pd.Series) -> list[tuple[str, int]]:
+    return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(), key=lambda item: -item[1])]
+
+
+def _static(name: str) -> str:
+    return (HERE / "static" / name).read_text(encoding="utf-8")
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                              lstrip_blocks=True)
+    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length, "plural": plural}
+    environment.filters.update(filters)
+    return environment

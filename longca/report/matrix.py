@@ -1,0 +1,94 @@
+"""The support matrix: each method under each mask in each direction, with what happened there and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from longca.core.units import format_length
+from longca.report.series import DIRECTIONS, labelled, mask_order
+from longca.store.text import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORST_FIRST = ("incorrect", "error", "timeout", "oom", "unavailable", "unsupported", "ok")
+SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memory", "incorrect": "wrong", "error": "error", "timeout": "time"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What happened to one method under one mask in one direction."""
+
+    status: str
+    """the worst of its cells"""
+    text: str
+    partly: bool
+    """some of its cells are ok, some are not"""
+    tip: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows are masks, columns are (method, direction)."""
+
+    title: str
+    methods: list[str]
+    rows: list[tuple[str, list[Entry | None]]]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Cells that ended in the same way for the same reason."""
+
+    status: str
+    text: str
+    methods: str
+    masks: str
+    count: int
+    cell_ids: list[str]
+
+
+def matrices(table: pd.DataFrame) -> list[Matrix]:
+    """One for kernels, one for context parallelism; controls are left out."""
+    named = labelled(table[~table.is_control.astype(bool)])
+    found = []
+    for kind, title in (("kernel", "Kernels"), ("cp", "Context parallelism")):
+        cells = named[named.kind == kind]
+        if len(cells):
+            methods = list(dict.fromkeys(cells.method))
+            groups = {key: group for key, group in cells.groupby(["mask_label", "method", "direction"])}
+            rows = [(label, [_entry(groups.get((label, method, direction))) for method in methods for direction in DIRECTIONS])
+                    for label in mask_order(cells)]
+            found.append(Matrix(title, methods, rows))
+    return found
+
+
+def reasons(table: pd.DataFrame) -> list[Reason]:
+    """Why cells have no number, the gravest first."""
+    bad = table[table.status != "ok"]
+    found = []
+    for (status, text), group in bad.groupby(["status", "reason"], sort=False):
+        masks = list(dict.fromkeys(group["mask"]))
+        found.append(Reason(status, text, ", ".join(dict.fromkeys(f"{row.method} {row.direction}" for row in group.itertuples())),
+                            ", ".join(masks) if len(masks) <= 3 else plural(len(masks), "mask"), len(group), list(group.cell_id)))
+    return sorted(found, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
+
+
+def _entry(cells: pd.DataFrame | None) -> Entry | None:
+    if cells is None:
+        return None
+    first = cells.iloc[0]
+    present = [status for status in WORST_FIRST if (cells.status == status).any()]
+    num_ok = int((cells.status == "ok").sum())
+    partly = 0 < num_ok < len(cells)
+    text = f"{num_ok}/{len(cells)}" if partly else SHORT[present[0]]
+    lines = [f"{first.method}, {DIRECTIONS[first.direction]}, {first.mask_label}"]
+    for status in present[::-1]:
+        of_status = cells[cells.status == status]
+        lengths = ", ".join(format_length(length) for length in sorted(set(of_status.seqlen)))
+        lines.append(f"{status}: {lengths}" + "".join(f" – {reason}" for reason in sorted(set(of_status.reason)) if reason))
+    query = {"method": first.method, "mask": first.mask_label, "direction": first.direction}
+    return Entry(present[0], text, partly, "\n".join(lines), "#records?" + urlencode(query))

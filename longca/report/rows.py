@@ -1,0 +1,76 @@
+"""The records as the page's own data: columns of short values, from which the script makes the table and the details."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from longca.core.record import Failed, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOG_END = 1500  # characters
+COLUMNS = (
+    "anchor", "cell_id", "kind", "method", "world", "mask_label", "mask_params", "corpus", "seqlen", "heads", "head_dim", "dtype", "direction",
+    "seed", "status", "reason", "notes", "log", "tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "peak_percent",
+    "time_ms_median", "time_ms_q1", "time_ms_q3", "time_ms_mean_ranks", "noise", "num_samples", "warmup", "timer", "stopped", "samples_ms",
+    "density", "flops", "drawn", "mask_digest", "error_tensor", "error", "error_budget", "budget_ratio", "error_reference", "error_scope",
+    "peak_bytes", "absolute_peak_bytes", "memory_source", "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median",
+    "temperature_c_max", "device", "hostname", "torch", "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
+
+
+def anchors(cell_ids: Iterable[str]) -> list[str]:
+    """One name a record: its cell's id, counted on where a cell was measured several times."""
+    seen: Counter[str] = Counter()
+    names = []
+    for cell_id in cell_ids:
+        seen[cell_id] += 1
+        names.append(cell_id if seen[cell_id] == 1 else f"{cell_id}-{seen[cell_id]}")
+    return names
+
+
+def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = True) -> str:
+    """JSON that is safe inside a script element: column → {"values": […]}, or {"names": […], "at": [index …]} where values repeat.
+
+    Args:
+        table: `longca.report.series.labelled` of the records, in their order.
+        samples: with the ordered samples, for small charts.
+    """
+    content: dict[str, list[Any]] = {name: table[name].tolist() for name in COLUMNS if name in table}
+    content["anchor"] = anchors(table.cell_id)
+    content["log"] = [record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else "" for record in records]
+    if not samples:
+        content["samples_ms"] = [None] * len(table)
+    packed = {name: _pack([_short(value) for value in content[name]]) for name in COLUMNS}
+    text = json.dumps(packed, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _pack(values: list[Any]) -> dict[str, Any]:
+    """Texts that repeat are named once."""
+    if values and all(isinstance(value, str) for value in values):
+        names = list(dict.fromkeys(values))
+        if len(names) <= len(values) / 2 or len(names) == 1:
+            index = {name: number for number, name in enumerate(names)}
+            return {"names": names, "at": [index[value] for value in values]}
+    return {"values": values}
+
+
+def _short(value: Any) -> Any:
+    """Five significant digits; what JSON has no word for becomes null, infinity a text."""
+    if isinstance(value, tuple):
+        return [_short(part) for part in value]
+    if value is None or type(value).__name__ == "NAType":
+        return None
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        if math.isinf(value):
+            return "∞"
+        rounded = float(f"{value:.5g}")
+        return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+    return value if isinstance(value, (str, bool)) else int(value)

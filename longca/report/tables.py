@@ -1,0 +1,106 @@
+"""Small tables of the page: errors against budgets, the timer's control, where and with what it was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from longca.core.record import Record
+from longca.store.hardware import Gpu, Hardware
+from longca.store.text import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TENSORS = ("out", "lse", "dq", "dk", "dv")
+
+
+@dataclass(frozen=True)
+class WorstError:
+    """The cell of one method and direction whose tensor came nearest to its budget."""
+
+    method: str
+    direction: str
+    tensor: str
+    error: float
+    budget: float
+    ratio: float
+    where: str
+    cell_id: str
+    num_cells: int
+    right: bool
+
+
+def worst_errors(records: Iterable[Record]) -> list[WorstError]:
+    """For each method, direction and tensor the cell nearest to its budget, or furthest beyond."""
+    from longca.core.units import format_length
+    from longca.store.hardware import Hardware
+    from longca.store.view import View
+
+    worst: dict[tuple[str, bool, int], WorstError] = {}
+    counts: Counter[tuple[str, bool, int]] = Counter()
+    for record in records:
+        view = View(record, Hardware())
+        if record.accuracy is None or view.is_control:
+            continue
+        for tensor, budget in record.accuracy.budget.items():
+            key = (record.cell.method, record.cell.direction == "bwd", TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS))
+            counts[key] += 1
+            ratio, error = view.budget_ratio(tensor), view.error(tensor)
+            assert ratio is not None and error is not None
+            if key not in worst or ratio > worst[key].ratio:
+                where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
+                worst[key] = WorstError(record.cell.method, record.cell.direction, tensor, error, budget, ratio, where, record.cell_id, 0,
+                                        ratio <= 1)
+    return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
+
+
+def controls(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The cells of known length: what was measured, how far it is off."""
+    return table[table.is_control.astype(bool)].to_dict("records")
+
+
+def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, Gpu | None]]:
+    """(facts, number of cells, what the GPU can do at best) of each machine and GPU that took part."""
+    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for record in records:
+        nodes = record.environment.nodes if record.environment else ()
+        for node in {node.model_dump_json(): node for node in nodes}.values():
+            facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores", "memory": format_bytes(node.memory_bytes)}
+            facts |= {f"GPU {key.removesuffix('_bytes').replace('_', ' ')}": format_bytes(value) if key.endswith("_bytes") else str(value)
+                      for key, value in node.gpu.items()}
+            counts[tuple(facts.items())] += 1
+    return [(dict(facts), count, hardware.find(dict(facts).get("GPU name", ""))) for facts, count in sorted(counts.items())]
+
+
+def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
+    """(versions and variables, number of cells) of each environment."""
+    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for record in records:
+        if record.environment:
+            used, source = record.environment.software, record.environment.source
+            commit = f"{source.git_sha[:12]}{', with uncommitted changes' if source.git_dirty else ''}" if source.git_sha else "unknown"
+            facts = {"longca": source.version, "commit": commit, "python": used.python, **used.packages,
+                     **{name: value for name, value in (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl),
+                                                        ("container", used.container)) if value}, **used.env}
+            counts[tuple(facts.items())] += 1
+    return [(dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each run: study, when, how many cells."""
+    found = []
+    for (study, run_id), cells in table.groupby(["study", "run_id"]):
+        found.append({"study": study, "run_id": run_id, "first": cells.started_at.min(), "last": cells.started_at.max(), "num_cells": len(cells),
+                      "minutes": cells.seconds.sum() / 60})
+    return found
+
+
+def methods(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each method version: the hash of all that defines how its numbers were made."""
+    found = []
+    for (method, version), cells in table.groupby(["method", "method_version"]):
+        found.append({"method": method, "version": version, "num_cells": len(cells)})
+    return found

@@ -1,0 +1,80 @@
+"""Exported files hold the records, and the same records give the same bytes."""
+
+import csv
+import json
+import math
+
+import pyarrow.parquet as pq
+import pytest
+
+from longca.core.errors import UserError
+from longca.core.record import SCHEMA_VERSION, Accuracy, Incorrect
+from longca.store.columns import COLUMNS
+from longca.store.export import canonical_json, export, replace_file
+from longca.store.load import load
+from tests.records import quick_study, record
+
+
+@pytest.fixture(scope="module")
+def records():
+    return quick_study()[::7]
+
+
+def test_parquet_holds_every_record_whole(records, tmp_path):
+    parquet, _, as_json = export(records, tmp_path / "new" / "folder")
+    for path in (parquet, as_json):
+        loaded = load(path)
+        assert not loaded.problems
+        assert sorted(map(canonical_json, loaded.records)) == sorted(map(canonical_json, records))
+
+
+def test_parquet_says_what_wrote_it_and_has_flat_columns(records, tmp_path):
+    table = pq.read_table(export(records, tmp_path)[0])
+    assert table.schema.metadata[b"longca.schema_version"] == str(SCHEMA_VERSION).encode()
+    assert b"longca.version" in table.schema.metadata
+    assert table.column_names == [*(column.name for column in COLUMNS), "record"]
+    row = table.slice(0, 1).to_pylist()[0]
+    assert row["cell_id"] == json.loads(row["record"])["cell_id"]
+
+
+def test_csv_has_one_line_a_record(records, tmp_path):
+    path = export(records, tmp_path)[1]
+    assert path.read_text().count("\n") == len(records) + 1
+    with path.open(newline="") as file:
+        content = list(csv.DictReader(file))
+    assert {row["cell_id"] for row in content} == {entry.cell_id for entry in records}
+    timed = next(row for row in content if row["status"] == "ok")
+    assert len(timed["samples_ms"].split(" ")) == int(timed["num_samples"]) and timed["is_control"] in ("true", "false")
+
+
+def test_same_records_same_bytes(records, tmp_path):
+    for one, other in zip(export(records, tmp_path / "a"), export(records[::-1], tmp_path / "b"), strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_no_records_are_exported_too(tmp_path):
+    parquet, table, _ = export([], tmp_path)
+    assert load(parquet).records == [] and table.read_text().count("\n") == 1
+
+
+def test_infinite_and_undefined_errors_survive(tmp_path):
+    accuracy = Accuracy(reference="float64", scope="all", relative={"out": math.inf}, max_abs={"out": math.nan}, budget={"out": 0.1})
+    wrong = record(quick_study()[0].cell, Incorrect(reason="out is infinite"), accuracy=accuracy)
+    for path in export([wrong], tmp_path)[::2]:
+        loaded = load(path)
+        assert not loaded.problems
+        assert math.isinf(loaded.records[0].accuracy.relative["out"]) and math.isnan(loaded.records[0].accuracy.max_abs["out"])
+
+
+def test_files_are_replaced_at_once_and_only_if_they_differ(tmp_path):
+    path = replace_file(tmp_path / "file", b"one")
+    before = path.stat()
+    assert replace_file(path, b"one").stat().st_ino == before.st_ino
+    assert replace_file(path, b"two").read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Cannot write '.*records\.parquet'"):
+        export([], tmp_path / "file")
