@@ -31,8 +31,16 @@ def fastest(data: pd.DataFrame, by: list[str], x: str = "seqlen") -> pd.DataFram
         second = rows.iloc[1] if len(rows) > 1 else None
         found.append({**dict(zip(by, key, strict=True)), x: best[x], "method": best.method, "value": best.value, "low": best.low,
                       "high": best.high, "num_samples": best.num_samples, "num_methods": len(rows), "cell_ids": best.cell_ids,
-                      "second": "" if second is None else second.method, "lead": None if second is None else best.value / second.value})
-    return pd.DataFrame(found, columns=[*by, x, "method", "value", "low", "high", "num_samples", "num_methods", "cell_ids", "second", "lead"])
+                      "second": "" if second is None else second.method,
+                      "lead": None if second is None else best.value / second.value})
+    return pd.DataFrame(found, columns=[*by, x, "method", "value", "low", "high", "num_samples", "num_methods", "cell_ids",
+                                        "second", "lead"])
+
+
+def wins(winners: pd.DataFrame) -> list[tuple[str, int]]:
+    """(method, how often it is fastest), most often first."""
+    counts = winners.method.value_counts(sort=False)
+    return sorted(((str(method), int(count)) for method, count in counts.items()), key=lambda item: (-item[1], item[0]))
 
 
 def who_wins(winners: pd.DataFrame, what: str = "mask") -> str:
@@ -42,8 +50,7 @@ def who_wins(winners: pd.DataFrame, what: str = "mask") -> str:
     if (winners.num_methods == 1).all():
         names = sorted(set(winners.method))
         return f"Only {' and '.join(names)} ran" if len(names) < 3 else "No two methods ran the same cells"
-    counts = winners.method.value_counts(sort=False)
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ranked = wins(winners)
     total = len(winners)
     things = what if total == 1 else f"{what}s"
     first, most = ranked[0]

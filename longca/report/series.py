@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.store.text import plural
+from longca.store.text import number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,6 +14,20 @@ FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 SETTING = {"device": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What rates are shown in; `factor` turns TFLOP/s into it."""
+
+    factor: float
+    name: str
+
+    def text(self, tflops: float) -> str:
+        return f"{number(tflops * self.factor)} {self.name}"
+
+    def span(self, low: float, high: float) -> str:
+        return f"{number(low * self.factor)}–{number(high * self.factor)}"
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
@@ -59,10 +74,12 @@ def mask_order(table: pd.DataFrame) -> list[str]:
     masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True).density.mean().fillna(-1.0).reset_index()
     masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
-    return masks.sort_values(["family", "of_name", "mask", "density", "mask_label"], ascending=[True, False, True, False, True]).mask_label.tolist()
+    return masks.sort_values(["family", "of_name", "mask", "density", "mask_label"],
+                             ascending=[True, False, True, False, True]).mask_label.tolist()
 
 
-def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *, unit: str) -> pd.DataFrame:
+def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,
+           unit: str) -> pd.DataFrame:
     """One row for each combination of `by`: seeds of one cell are put together.
 
     Args:
@@ -96,9 +113,9 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> p
     return chosen if direction is None else chosen[chosen.direction == direction]
 
 
-def rate_unit(largest_tflops: float) -> tuple[float, str]:
-    """(factor from TFLOP/s, unit) in which rates have few digits."""
-    return (1.0, "TFLOP/s") if largest_tflops >= 1 or not largest_tflops > 0 else (1e3, "GFLOP/s")
+def rate_unit(largest_tflops: float) -> Unit:
+    """The unit in which such rates have few digits."""
+    return Unit(1e3, "GFLOP/s") if 0 < largest_tflops < 1 else Unit(1.0, "TFLOP/s")
 
 
 def sampled(data: pd.DataFrame) -> str:

@@ -23,9 +23,9 @@ COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_medi
 class Noise(Figure):
     label = "Noise"
     section = "noise"
-    caption = ("Left: interquartile range over median, one dot a cell, the tick is the method's median. Right: the samples in the order "
-               "measured, each over its own cell's median; the line is the median over cells, the shade holds the middle half of them. A "
-               "slope there is a device that warms up or slows down.")
+    caption = ("Left: interquartile range over median, one dot a cell, the tick is the method's median. Right: the "
+               "samples in the order measured, each over its own cell's median; the line is the median over cells, "
+               "the shade holds the middle half of them. A slope there is a device that warms up or slows down.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         timed = table[(table.status == "ok") & (table.num_samples.fillna(0) > 1)]
@@ -47,7 +47,8 @@ class Noise(Figure):
             bar_in = max(bar_in, 1.6)
             height = 0.25 + bar_in + 0.5
             canvas, boxes = style.canvas(height), [(1.45, 0.5, 4.2, bar_in), (6.5, 0.5, 4.3, bar_in)]
-        spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w, h in boxes)
+        spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w,
+                         h in boxes)
         self._spread(spread, data, methods, style)
         self._order(order, data, style)
         return canvas

@@ -59,7 +59,7 @@
     { title: "Seed", key: (r) => r.seed, num: true, when: several("seed") },
     { title: "Dir.", key: (r) => r.direction },
     { title: "Status", key: (r) => GRAVITY.indexOf(r.status), show: (r) => element("span", { class: "status" }, icon(r.status), r.status) },
-    { title: rate.unit, key: (r) => r.tflops_per_device, show: (r) => number(scaled(r.tflops_per_device)), num: true, high: true, timed: true },
+    { title: rate.name, key: (r) => r.tflops_per_device, show: (r) => number(scaled(r.tflops_per_device)), num: true, high: true, timed: true },
     { title: "% peak", key: (r) => r.peak_percent, num: true, high: true, timed: true, when: columns.peak_percent.some((value) => value !== null) },
     { title: "Median ms", key: (r) => r.time_ms_median, num: true, timed: true },
     { title: "IQR", key: (r) => r.noise, show: (r) => percent(r.noise), num: true, timed: true },
@@ -152,7 +152,7 @@
       for (const [name, value] of entries) dl.append(element("dt", {}, name), element("dd", {}, value));
       return element("div", {}, element("h4", {}, title), dl);
     };
-    const speed = (value) => (value === null ? NONE : `${number(scaled(value))} ${rate.unit}`);
+    const speed = (value) => (value === null ? NONE : `${number(scaled(value))} ${rate.name}`);
     groups.append(...[
       list("Cell", { id: record.cell_id, mask: record.mask_label, parameters: record.mask_params, drawn: record.drawn, corpus: record.corpus,
         heads: `${record.heads}, D ${record.head_dim}, ${record.dtype}`, density: number(record.density), FLOP: number(record.flops, 4),
