@@ -42,8 +42,9 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
         winners = fastest(rate_points(table, "kernel", ["direction", "seqlen"], direction=direction), ["mask", "detail"])
         if len(winners) and (winners.num_methods > 1).any():
             method, count = wins(winners)[0]
-            found.append(Tile(f"Fastest {word}", method,
-                              f"on {count} of {plural(len(winners), things)}, each at its longest length", "#fastest"))
+            doubtful = int((~winners.clear.astype(bool) & (winners.method == method)).sum())
+            doubt = f", {doubtful} of them within the noise" if doubtful else ""
+            found.append(Tile(f"Fastest {word}", method, f"on {count} of {plural(len(winners), things)}{doubt}", "#fastest"))
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())

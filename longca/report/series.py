@@ -87,8 +87,9 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
         unit: of these columns.
 
     Returns:
-        by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed),
-        num_cells, num_samples, status ("ok", or else the most frequent failure) and cell_ids. Only ok rows have numbers.
+        by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed), noise
+        (spread of the least steady cell over its value), num_cells, num_samples, status ("ok", or else the most frequent
+        failure) and cell_ids. Only ok rows have numbers.
     """
     import pandas as pd
 
@@ -98,12 +99,13 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
         ids = " ".join(group.cell_id)
         row: dict[str, Any] = {**dict(zip(by, key, strict=True)), "unit": unit}
         if len(ok):
-            row |= {"value": float(ok[value].astype(float).median()), "low": float(ok[low or value].astype(float).min()),
-                    "high": float(ok[high or value].astype(float).max())}
+            values, lows, highs = (ok[column or value].astype(float) for column in (value, low, high))
+            row |= {"value": float(values.median()), "low": float(lows.min()), "high": float(highs.max()),
+                    "noise": float(((highs - lows) / values).max())}
         row |= {"num_cells": len(ok), "num_samples": int(ok.num_samples.fillna(0).sum()),
                 "status": "ok" if len(ok) else group.status.mode().iloc[0], "cell_ids": ids}
         found.append(row)
-    columns = [*by, "unit", "value", "low", "high", "num_cells", "num_samples", "status", "cell_ids"]
+    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids"]
     return pd.DataFrame(found, columns=columns)
 
 

@@ -64,7 +64,7 @@ class Style:
         """
         columns = min(2 if self.narrow else _fullest(count, per_row), max(count, 1))
         rows = -(-count // columns)
-        top, bottom, left, gap_x, gap_y = 0.12 + self.legend_in(legend), 0.3, 0.5, 0.2, 0.2 + 0.17 * title_lines
+        top, bottom, left, gap_x, gap_y = 0.17 + self.legend_in(legend), 0.3, 0.5, 0.2, 0.2 + 0.17 * title_lines
         height = top + bottom + rows * panel_in + (rows - 1) * gap_y + 0.17 * title_lines + 0.06
         canvas = self.canvas(height)
         width = min((self.width_in - left - 0.1 - (columns - 1) * gap_x) / columns, 3.2)

@@ -84,7 +84,7 @@ def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool) -
 
 
 def _of_mask(row: pd.Series, unit: Unit, tell_length: bool) -> Winner:
-    lead = f"{number(row.lead)}× {row.second}" if row.second else "no other ran"
+    lead = f"{number(row.lead)}× {row.second}{'' if row.clear else ' (within the noise)'}" if row.second else "no other ran"
     length = f", {format_length(int(row.seqlen))}" if tell_length else ""
     return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high), f"{lead}{length}, n = {row.num_samples}",
                   row.cell_ids.split(" ")[0])

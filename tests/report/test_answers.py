@@ -3,7 +3,7 @@
 import pytest
 
 from longca.core.cell import Cell
-from longca.core.record import Incorrect, OutOfMemory
+from longca.core.record import Incorrect, OutOfMemory, Samples
 from longca.report.answers import tiles
 from longca.report.claims import fastest, who_wins
 from longca.report.matrix import matrices, reasons
@@ -30,6 +30,16 @@ def test_the_fastest_is_judged_at_the_longest_length():
                record(cell("naive"), tflops=2.0), record(cell("sdpa"), tflops=3.0)]
     winner = fastest(rates(records), ["mask_label"]).iloc[0]
     assert winner.method == "sdpa" and winner.second == "naive" and winner.lead == pytest.approx(1.5, rel=0.1)
+
+
+def test_a_lead_within_the_spread_is_called_so():
+    def timed(kernel, *times):
+        return record(cell(kernel), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic"))
+
+    close = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2)]), ["mask_label"])
+    apart = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 0.5, 0.55, 0.6)]), ["mask_label"])
+    assert list(close.clear) == [False] and list(apart.clear) == [True]
+    assert who_wins(close) == "sdpa is fastest on the one mask, by up to 1.0× (1 of them within the noise)"
 
 
 def test_an_incorrect_result_never_wins():

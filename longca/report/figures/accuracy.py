@@ -24,8 +24,8 @@ class Accuracy(Figure):
     label = "Accuracy"
     section = "accuracy"
     caption = ("Each dot is a cell: the error of its worst tensor over the error that its inputs, its mask and its "
-               "dtype allow (float64 reference). Left of the line is correct. A cell to the right is `incorrect`, "
-               "and its speed is shown nowhere.")
+               "dtype allow (float64 reference). Left of the line is correct. A cell to the right is incorrect, and "
+               "its speed is shown nowhere.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         checked = table[table.budget_ratio.notna() & ~table.is_control.astype(bool)]

@@ -20,9 +20,9 @@ class ContextParallelThroughput(Figure):
     label = "Throughput of context parallelism"
     section = "cp"
     caption = ("Throughput for each rank: higher is better, and level lines scale perfectly. A call lasts as long as "
-               "its slowest rank. The horizontal axis is the number of ranks where several were measured, else the "
-               "sequence length over all ranks. Solid lines are forward, dashed ones backward; bars reach from the "
-               "first to the third quartile.")
+               "its slowest rank. Lines run over the number of ranks where several were measured, else over the "
+               "sequence length of all ranks together. Solid lines and filled marks are forward, dashed and hollow "
+               "ones backward; bars reach from the first to the third quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return rate_points(table, "cp", ["direction", "world", "seqlen"])

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from longca.report.style import Style
 
-COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "cell_id"]
+COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "is_control",
+           "cell_id"]
 
 
 class Noise(Figure):
@@ -32,8 +33,9 @@ class Noise(Figure):
         return timed.sort_values(["method", "direction", "mask", "seqlen", "cell_id"], kind="stable", ignore_index=True)[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
-        typical = data.noise.median()
-        noisy = data.groupby("method").noise.median().sort_values(kind="stable")
+        attention = data[~data.is_control.astype(bool)] if not data.is_control.all() else data
+        typical = attention.noise.median()
+        noisy = attention.groupby("method").noise.median().sort_values(kind="stable")
         worst = f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}" if noisy.iloc[-1] > 1.3 * typical else ""
         return f"The middle half of a cell's times typically spans {percent(typical)} of their median{worst}"
 

@@ -160,7 +160,7 @@
       list("Time", record.num_samples === null ? {} : { median: `${number(record.time_ms_median, 4)} ms`, quartiles: `${number(record.time_ms_q1, 4)}–${number(record.time_ms_q3, 4)} ms`,
         "per device": `${speed(record.tflops_per_device)} (${number(scaled(record.tflops_per_device_low))}–${number(scaled(record.tflops_per_device_high))})`,
         "mean over ranks": record.world > 1 ? `${number(record.time_ms_mean_ranks, 4)} ms` : "",
-        samples: `${record.num_samples} after ${record.warmup} warm-ups, ${record.timer}, ended by ${record.stopped}` }),
+        samples: `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}, ${record.timer}, ended by ${record.stopped}` }),
       list("Result", { status: record.status, reason: record.reason, notes: record.notes, "compared with": record.error_reference && `${record.error_reference}, ${record.error_scope}`,
         "worst tensor": record.error_tensor && `${record.error_tensor}: ${number(record.error)} of ${number(record.error_budget)} allowed` }),
       list("Memory and costs", { "peak of a call": bytes(record.peak_bytes), "absolute peak": bytes(record.absolute_peak_bytes), counted: record.memory_source, costs: record.costs }),
