@@ -30,7 +30,8 @@ from longca.core.record import (
 DOCUMENT_MASKS = ("full_document", "causal_document", "shared_question", "causal_blockwise", "prefix_lm_document")
 STATIC_MASKS: dict[str, dict[str, Any]] = {
     "full": {}, "causal": {}, "full_document": {}, "causal_document": {}, "sliding_window": {"window": 256},
-    "causal_sliding_window": {"window": 256}, "shared_question": {}, "causal_blockwise": {}, "prefix_lm": {}, "prefix_lm_document": {},
+    "causal_sliding_window": {"window": 256}, "shared_question": {}, "causal_blockwise": {}, "prefix_lm": {},
+    "prefix_lm_document": {},
     "global_sliding_window": {"num_global": 64, "window": 128}, "block_causal_document": {"block": 128}}
 SPARSE_MASKS = [("block_sparse_uniform", {"block": 64, "density": 0.2, "scores": "random"}),
                 ("block_sparse_uniform", {"block": 64, "density": 0.5, "scores": "random"}),
@@ -40,22 +41,26 @@ DENSITY: dict[str, Callable[[int, dict[str, Any]], float]] = {
     "causal_document": lambda s, p: 0.13, "sliding_window": lambda s, p: min(1.0, (2 * p["window"] + 1) / s),
     "causal_sliding_window": lambda s, p: min(0.5, (p["window"] + 1) / s), "shared_question": lambda s, p: 0.21,
     "causal_blockwise": lambda s, p: 0.19, "prefix_lm": lambda s, p: 0.61, "prefix_lm_document": lambda s, p: 0.17,
-    "global_sliding_window": lambda s, p: min(1.0, (2 * p["window"] + 2 * p["num_global"]) / s), "block_causal_document": lambda s, p: 0.18,
+    "global_sliding_window": lambda s, p: min(1.0, (2 * p["window"] + 2 * p["num_global"]) / s),
+    "block_causal_document": lambda s, p: 0.18,
     "block_sparse_uniform": lambda s, p: p["density"], "block_sparse_variable": lambda s, p: p["density"]}
 Rate = Callable[[float], float]  # density → TFLOP/s of visible pairs
 
 
 def quick_study() -> list[Record]:
     """The quick study on a CPU, with one cell of every kind of misfortune."""
-    speeds: dict[str, Rate] = {"naive": lambda d: 0.021 * d, "sdpa": lambda d: 0.068 * d, "flex": lambda d: 0.055 * d / (d + 0.08)}
+    speeds: dict[str, Rate] = {"naive": lambda d: 0.021 * d, "sdpa": lambda d: 0.068 * d,
+                               "flex": lambda d: 0.055 * d / (d + 0.08)}
     return [record for cell in _quick_cells() if (record := _quick_record(cell, speeds))]
 
 
 def gpu_study(gpu: str = "NVIDIA H200") -> list[Record]:
     """Some dense kernels on a GPU: two head counts, three seeds of documents, longer sequences, every clock recorded."""
     speeds: dict[str, Rate] = {
-        "naive": lambda d: 60 * d, "sdpa": lambda d: 350 * d, "flex": lambda d: 490 * d / (d + 0.05), "fa2": lambda d: 360 * d / (d + 0.02),
-        "fa3": lambda d: 700 * d / (d + 0.03), "cudnn": lambda d: 660 * d / (d + 0.03), "flashmask": lambda d: 420 * d / (d + 0.04)}
+        "naive": lambda d: 60 * d, "sdpa": lambda d: 350 * d, "flex": lambda d: 490 * d / (d + 0.05),
+        "fa2": lambda d: 360 * d / (d + 0.02),
+        "fa3": lambda d: 700 * d / (d + 0.03), "cudnn": lambda d: 660 * d / (d + 0.03),
+        "flashmask": lambda d: 420 * d / (d + 0.04)}
     records = []
     for mask, params in STATIC_MASKS.items():
         for seed in (0, 1, 2) if mask in DOCUMENT_MASKS else (0,):
@@ -74,13 +79,15 @@ def record(cell: Cell, outcome: Outcome | None = None, *, tflops: float = 0.05, 
         "cell_id": cell.cell_id, "cell": cell, "study": "h200" if gpu else "quick", "run_id": "20261120-100000-7f3a",
         "method_version": hashlib.sha256(f"{cell.method}{gpu}".encode()).hexdigest()[:12], "outcome": outcome,
         "mask": None if outcome.status == "unavailable" else facts, "environment": _environment(gpu, cell.world),
-        "started_at": f"2026-11-20T10:{rng.integers(0, 60):02d}:{rng.integers(0, 60):02d}Z", "seconds": round(float(rng.uniform(0.2, 9)), 3)}
+        "started_at": f"2026-11-20T10:{rng.integers(0, 60):02d}:{rng.integers(0, 60):02d}Z",
+        "seconds": round(float(rng.uniform(0.2, 9)), 3)}
     if outcome.status in ("ok", "incorrect"):
         content["accuracy"] = _accuracy(cell, rng, 9.0 if outcome.status == "incorrect" else 0.5)
     if outcome.status == "ok":
         time_ms = seqlen_ms(cell) if cell.kernel == "control" else cell.flops(facts.area, facts.num_groups) / tflops / 1e9
         content |= {"samples": _samples(cell, rng, time_ms, gpu), "memory": _memory(cell, rng, gpu),
-                    "costs": {"mask_ms": 0.31, "plan_ms": round(float(rng.uniform(0.1, 2)), 3), "oracle_ms": 41.5, "metadata_bytes": 4096.0}}
+                    "costs": {"mask_ms": 0.31, "plan_ms": round(float(rng.uniform(0.1, 2)), 3), "oracle_ms": 41.5,
+                              "metadata_bytes": 4096.0}}
     return Record(**(content | fields))
 
 
@@ -104,7 +111,8 @@ def _quick_cells() -> Iterator[Cell]:
 def _quick_record(cell: Cell, speeds: dict[str, Rate]) -> Record:
     at = (cell.kernel, cell.mask, cell.seqlen, cell.direction)
     density = DENSITY[cell.mask](cell.seqlen, cell.mask_params)
-    tflops = speeds.get(cell.kernel, lambda d: 1.0)(density) * (0.8 if cell.direction == "bwd" else 1) * (cell.seqlen / 2048) ** 0.3
+    slower = (0.8 if cell.direction == "bwd" else 1) * (cell.seqlen / 2048) ** 0.3
+    tflops = speeds.get(cell.kernel, lambda d: 1.0)(density) * slower
     if cell.kernel == "flex" and cell.direction == "bwd":
         return record(cell, Unsupported(reason="FlexAttention has no backward on a CPU"))
     if cell.kernel == "flex" and cell.mask == "block_sparse_variable":
@@ -155,12 +163,14 @@ def _facts(cell: Cell, rng: np.random.Generator) -> MaskFacts:
 
 def _samples(cell: Cell, rng: np.random.Generator, time_ms: float, gpu: str) -> Samples:
     spread = 0.004 if gpu or cell.kernel == "control" else 0.03
-    ranks = [[round(float(time_ms * (1 + spread * abs(rng.normal())) * (1 + 0.05 * (step == 0))), 5) for step in range(10 if gpu else 5)]
+    ranks = [[round(float(time_ms * (1 + spread * abs(rng.normal())) * (1 + 0.05 * (step == 0))),
+                    5) for step in range(10 if gpu else 5)]
              for _ in range(cell.world)]
     if not gpu:
         return Samples(time_ms=ranks, warmup=1, timer="monotonic")
     return Samples(time_ms=ranks, warmup=3, timer="cuda_event", sm_clock_mhz=[1980.0 - 15 * (step % 3) for step in range(10)],
-                   clock_event_reasons=("sw_power_cap",) if cell.seqlen >= 32768 else (), power_w=[640.0] * 10, temperature_c=[58.0] * 10)
+                   clock_event_reasons=("sw_power_cap",) if cell.seqlen >= 32768 else (), power_w=[640.0] * 10,
+                   temperature_c=[58.0] * 10)
 
 
 def _accuracy(cell: Cell, rng: np.random.Generator, scale: float) -> Accuracy:
@@ -173,8 +183,8 @@ def _accuracy(cell: Cell, rng: np.random.Generator, scale: float) -> Accuracy:
 
 
 def _memory(cell: Cell, rng: np.random.Generator, gpu: str) -> Memory:
-    scores = cell.num_q_heads * cell.seqlen ** 2 * 4 if cell.kernel == "naive" else cell.num_q_heads * cell.seqlen * cell.head_dim * 6
-    peak = int(scores * (2 if cell.direction == "bwd" else 1) * rng.uniform(0.95, 1.05))
+    row = cell.seqlen * 4 if cell.kernel == "naive" else cell.head_dim * 6
+    peak = int(cell.num_q_heads * cell.seqlen * row * (2 if cell.direction == "bwd" else 1) * rng.uniform(0.95, 1.05))
     return Memory(peak_bytes=[peak] * cell.world, absolute_peak_bytes=[peak + (400 << 20)] * cell.world,
                   source="cuda_allocator" if gpu else "resident_set")
 
@@ -182,9 +192,12 @@ def _memory(cell: Cell, rng: np.random.Generator, gpu: str) -> Memory:
 def _environment(gpu: str, world: int) -> Environment:
     facts = {"name": gpu, "uuid": "GPU-00000000", "memory_bytes": 150754820096, "driver": "580.159", "power_limit_w": 700.0,
              "ecc": True, "mig": False} if gpu else {}
-    node = Node(hostname="gpu-07" if gpu else "bench", os="Linux-6.1-x86_64", cpu="Example CPU @ 2.1 GHz", num_cores=16 if gpu else 2,
+    node = Node(hostname="gpu-07" if gpu else "bench", os="Linux-6.1-x86_64", cpu="Example CPU @ 2.1 GHz",
+                num_cores=16 if gpu else 2,
                 memory_bytes=128 << 30 if gpu else 8 << 30, gpu=facts)
-    packages = {"torch": "2.11.0+cu130", "triton": "3.6.0", "numpy": "2.4.6"} if gpu else {"torch": "2.13.0+cpu", "numpy": "2.4.6"}
+    packages = {"torch": "2.11.0+cu130", "triton": "3.6.0", "numpy": "2.4.6"} if gpu else {"torch": "2.13.0+cpu",
+                                                                                           "numpy": "2.4.6"}
     software = Software(python="3.11.9", packages=packages, cuda="13.0" if gpu else None, cudnn="9.19.0" if gpu else None,
                         env={"OMP_NUM_THREADS": "2"})
-    return Environment(nodes=[node] * world, software=software, source=Source(version="0.1.0", git_sha="3f9d2c1" + "0" * 33, git_dirty=False))
+    return Environment(nodes=[node] * world, software=software, source=Source(version="0.1.0", git_sha="3f9d2c1" + "0" * 33,
+                                                                              git_dirty=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
 from longca.core.units import format_length
-from longca.report import answers, matrix, tables
+from longca.report import answers, matrix, tables, winners
 from longca.report.rows import rows_json
 from longca.report.series import labelled, rate_unit, sampled
 from longca.report.style import Style, theme
@@ -34,7 +34,7 @@ MAX_BYTES = 3_000_000
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
             "accuracy": "Accuracy", "noise": "Noise and timer"}
 LEFT_OUT = ("", "The figures' narrow forms were left out to keep the page small.",
-            "The figures' narrow forms and the samples of each record were left out to keep the page small; records.parquet has them.")
+            "The figures' narrow forms and the records' samples were left out to keep the page small; records.parquet has these.")
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,24 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
     for figure in sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name)):
         figures[figure.section].append(_drawn(figure, table, methods, out.parent / "figures"))
-    factor, unit = rate_unit(table.tflops_per_device.max())
     context = {
-        "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": SECTIONS, "figures": figures, "columns": COLUMNS,
-        "statuses": answers.statuses(table), "tiles": answers.tiles(table), "fastest": answers.fastest_table(table),
+        "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": SECTIONS,
+        "figures": figures, "columns": COLUMNS,
+        "statuses": answers.statuses(table), "tiles": answers.tiles(table), "fastest": winners.rankings(table),
         "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
         "controls": tables.controls(table), "machines": tables.machines(ordered, hardware), "software": tables.software(ordered),
-        "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index, method in enumerate(methods)},
-        "downloads": _downloads(ordered, out.parent), "all_statuses": STATUSES, "theme": theme(), "rate": {"factor": factor, "unit": unit},
+        "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index,
+                                                                                 method in enumerate(methods)},
+        "downloads": _downloads(ordered, out.parent), "all_statuses": STATUSES, "theme": theme(),
+        "rate": asdict(rate_unit(table.tflops_per_device.max())),
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"), "generator": generator_version(),
+        "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"),
+        "generator": generator_version(),
     }
     template = _environment().get_template("page.html.j2")
     for level, left_out in enumerate(LEFT_OUT):
-        page = template.render(context | {"rows": rows_json(ordered, named, samples=level < 2), "narrow": level < 1, "left_out": left_out})
+        page = template.render(context | {"rows": rows_json(ordered, named, samples=level < 2), "narrow": level < 1,
+                                          "left_out": left_out})
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())
@@ -92,7 +96,8 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     """Kernels, then strategies, then controls, each by name: the order that gives them their colours."""
-    groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"], table[table.is_control.astype(bool)])
+    groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"],
+              table[table.is_control.astype(bool)])
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
@@ -103,7 +108,8 @@ def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], folder
     title = figure.title(data)
     svg = draw(figure, data, Style(methods))
     replace_file(folder / f"{figure.name}.svg", svg.encode())
-    replace_file(folder / f"{figure.name}.csv", csv_bytes(data.columns, data.astype(object).where(data.notna(), None).values.tolist()))
+    replace_file(folder / f"{figure.name}.csv", csv_bytes(data.columns,
+                                                          data.astype(object).where(data.notna(), None).values.tolist()))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, inline(svg, figure.name, title),
@@ -125,7 +131,8 @@ def _downloads(records: list[Record], folder: Path) -> list[str]:
 
 
 def _counted(column: pd.Series) -> list[tuple[str, int]]:
-    return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(), key=lambda item: -item[1])]
+    return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(),
+                                                                key=lambda item: -item[1])]
 
 
 def _static(name: str) -> str:
@@ -135,8 +142,10 @@ def _static(name: str) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True,
                               lstrip_blocks=True)
-    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length, "plural": plural}
+    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length,
+                               "plural": plural}
     environment.filters.update(filters)
     return environment

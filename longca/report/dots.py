@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.report.panels import PANEL
 from longca.report.style import INK, MUTED, POINTS, RULE
 
 if TYPE_CHECKING:
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 ROW_IN = 0.24
 
 
-def draw_dots(data: pd.DataFrame, style: Style, *, panel: list[str], unit: str) -> Canvas:
+def draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     """Points as `longca.report.series.points` gives them, with columns `method` and perhaps `direction` (backward is hollow)."""
-    rows = list(data.groupby(panel, sort=False))
+    rows = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
     legend = style.legend_of(data, dots=True)
     names = [", ".join(part for part in key if part) for key, _ in rows]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WORST_FIRST = ("incorrect", "error", "timeout", "oom", "unavailable", "unsupported", "ok")
-SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memory", "incorrect": "wrong", "error": "error", "timeout": "time"}
+SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memory", "incorrect": "wrong", "error": "error",
+         "timeout": "time"}
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
         cells = named[named.kind == kind]
         if len(cells):
             methods = list(dict.fromkeys(cells.method))
-            groups = {key: group for key, group in cells.groupby(["mask_label", "method", "direction"])}
-            rows = [(label, [_entry(groups.get((label, method, direction))) for method in methods for direction in DIRECTIONS])
-                    for label in mask_order(cells)]
+            groups = cells.groupby(["mask_label", "method", "direction"]).groups
+            keys = [(method, direction) for method in methods for direction in DIRECTIONS]
+            rows = [(label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys]) for label in mask_order(cells)]
             found.append(Matrix(title, methods, rows))
     return found
 
@@ -77,8 +78,8 @@ def reasons(table: pd.DataFrame) -> list[Reason]:
     return sorted(found, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))
 
 
-def _entry(cells: pd.DataFrame | None) -> Entry | None:
-    if cells is None:
+def _entry(cells: pd.DataFrame) -> Entry | None:
+    if not len(cells):
         return None
     first = cells.iloc[0]
     present = [status for status in WORST_FIRST if (cells.status == status).any()]

@@ -31,18 +31,16 @@ def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str, x_log: bool = True,
-                y_log: bool = False, panel: list[str] | None = None, per_row: int = 5) -> Canvas:
-    """Points as `longca.report.series.points` gives them, with columns `method`, `x`, and perhaps `direction` (backward is dashed).
+                y_log: bool = False, per_row: int = 5) -> Canvas:
+    """Points as `longca.report.series.points` gives them, with columns `method`, `x` and perhaps `direction` (bwd is dashed).
 
     Args:
         unit: of the values, shown above the first panel.
         y_log: a logarithmic scale where values are far apart; else it begins at zero.
-        panel: the two columns that name a panel: its title and its second line.
     """
-    title, subtitle = panel or PANEL
-    panels = list(data.groupby([title, subtitle], sort=False))
+    panels = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
-    lines = 2 if data[subtitle].astype(str).ne("").any() else 1
+    lines = 2 if data.detail.any() else 1
     canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, legend=style.legend_of(data))
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 3 if style.narrow else 4)
@@ -84,7 +82,12 @@ class _Scale:
         else:
             ax.set_ylim(0, self.top * 1.06)
             ax.yaxis.set_major_locator(MaxNLocator(4, min_n_ticks=3))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else number(value, 2).rstrip("0").rstrip(".")))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+
+
+def _tick(value: float) -> str:
+    """Short: 0.5, 20, 1,000."""
+    return f"{value:,.0f}" if value >= 10 else number(value, 2).rstrip("0").rstrip(".") or "0"
 
 
 def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, place: int) -> None:
@@ -94,7 +97,8 @@ def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, 
         from matplotlib.transforms import ScaledTranslation
 
         aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not hide each other
-        ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5, markeredgewidth=1.5,
+        ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5,
+                markeredgewidth=1.5,
                 transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
 
 

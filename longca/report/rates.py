@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
 from longca.report.dots import draw_dots
-from longca.report.panels import MASK, PANEL, draw_panels, in_panel_order
+from longca.report.panels import MASK, draw_panels, in_panel_order
 from longca.report.series import attention, labelled, points, rate_unit
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")
 
 
-def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str | None = None, sparse: bool | None = None) -> pd.DataFrame:
+def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str | None = None,
+                sparse: bool | None = None) -> pd.DataFrame:
     """Throughput per device of what was tried, in the order of the panels.
 
     Args:
@@ -34,8 +35,8 @@ def rate_points(table: pd.DataFrame, kind: str, by: list[str], *, direction: str
 
 def draw_rates(data: pd.DataFrame, style: Style, x: str = "seqlen", **options: Any) -> Canvas:
     """Panels in GFLOP/s or TFLOP/s, whichever has fewer digits; one panel of dots where x has one value only."""
-    factor, unit = rate_unit(data.value.max())
-    scaled = data.assign(value=data.value * factor, low=data.low * factor, high=data.high * factor)
+    unit = rate_unit(data.value.max())
+    scaled = data.assign(**{column: data[column] * unit.factor for column in ("value", "low", "high")})
     if scaled[x].nunique() == 1:
-        return draw_dots(scaled, style, panel=options.get("panel", PANEL), unit=unit)
-    return draw_panels(scaled, style, x=x, unit=unit, **({"x_text": format_length} | options))
+        return draw_dots(scaled, style, unit=unit.name)
+    return draw_panels(scaled, style, x=x, unit=unit.name, **({"x_text": format_length} | options))

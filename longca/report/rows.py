@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 LOG_END = 1500  # characters
 COLUMNS = (
-    "anchor", "cell_id", "kind", "method", "world", "mask_label", "mask_params", "corpus", "seqlen", "heads", "head_dim", "dtype", "direction",
-    "seed", "status", "reason", "notes", "log", "tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "peak_percent",
-    "time_ms_median", "time_ms_q1", "time_ms_q3", "time_ms_mean_ranks", "noise", "num_samples", "warmup", "timer", "stopped", "samples_ms",
-    "density", "flops", "drawn", "mask_digest", "error_tensor", "error", "error_budget", "budget_ratio", "error_reference", "error_scope",
+    "anchor", "cell_id", "kind", "method", "world", "mask_label", "mask_params", "corpus", "seqlen", "heads", "head_dim",
+    "dtype", "direction",
+    "seed", "status", "reason", "notes", "log", "tflops_per_device", "tflops_per_device_low", "tflops_per_device_high",
+    "peak_percent",
+    "time_ms_median", "time_ms_q1", "time_ms_q3", "time_ms_mean_ranks", "noise", "num_samples", "warmup", "timer",
+    "stopped", "samples_ms",
+    "density", "flops", "drawn", "mask_digest", "error_tensor", "error", "error_budget", "budget_ratio", "error_reference",
+    "error_scope",
     "peak_bytes", "absolute_peak_bytes", "memory_source", "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median",
     "temperature_c_max", "device", "hostname", "torch", "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
 
@@ -34,7 +38,7 @@ def anchors(cell_ids: Iterable[str]) -> list[str]:
 
 
 def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = True) -> str:
-    """JSON that is safe inside a script element: column → {"values": […]}, or {"names": […], "at": [index …]} where values repeat.
+    """JSON, safe inside a script element: column → {"values": […]}, or {"names": […], "at": [index …]} where values repeat.
 
     Args:
         table: `longca.report.series.labelled` of the records, in their order.
@@ -47,7 +51,9 @@ def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = Tru
         content["samples_ms"] = [None] * len(table)
     packed = {name: _pack([_short(value) for value in content[name]]) for name in COLUMNS}
     text = json.dumps(packed, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028",
+                                                                                                "\\u2028").replace("\u2029",
+                                                                                                                   "\\u2029")
 
 
 def _pack(values: list[Any]) -> dict[str, Any]:

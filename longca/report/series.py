@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.store.text import plural
+from longca.store.text import number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,6 +14,20 @@ FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 SETTING = {"device": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What rates are shown in; `factor` turns TFLOP/s into it."""
+
+    factor: float
+    name: str
+
+    def text(self, tflops: float) -> str:
+        return f"{number(tflops * self.factor)} {self.name}"
+
+    def span(self, low: float, high: float) -> str:
+        return f"{number(low * self.factor)}–{number(high * self.factor)}"
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
@@ -59,10 +74,12 @@ def mask_order(table: pd.DataFrame) -> list[str]:
     masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True).density.mean().fillna(-1.0).reset_index()
     masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
-    return masks.sort_values(["family", "of_name", "mask", "density", "mask_label"], ascending=[True, False, True, False, True]).mask_label.tolist()
+    return masks.sort_values(["family", "of_name", "mask", "density", "mask_label"],
+                             ascending=[True, False, True, False, True]).mask_label.tolist()
 
 
-def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *, unit: str) -> pd.DataFrame:
+def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,
+           unit: str) -> pd.DataFrame:
     """One row for each combination of `by`: seeds of one cell are put together.
 
     Args:
@@ -70,8 +87,9 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
         unit: of these columns.
 
     Returns:
-        by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed),
-        num_cells, num_samples, status ("ok", or else the most frequent failure) and cell_ids. Only ok rows have numbers.
+        by, unit, value (median over seeds), low and high (from the lowest first to the highest third quartile of any seed), noise
+        (spread of the least steady cell over its value), num_cells, num_samples, status ("ok", or else the most frequent
+        failure) and cell_ids. Only ok rows have numbers.
     """
     import pandas as pd
 
@@ -81,12 +99,13 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
         ids = " ".join(group.cell_id)
         row: dict[str, Any] = {**dict(zip(by, key, strict=True)), "unit": unit}
         if len(ok):
-            row |= {"value": float(ok[value].astype(float).median()), "low": float(ok[low or value].astype(float).min()),
-                    "high": float(ok[high or value].astype(float).max())}
+            values, lows, highs = (ok[column or value].astype(float) for column in (value, low, high))
+            row |= {"value": float(values.median()), "low": float(lows.min()), "high": float(highs.max()),
+                    "noise": float(((highs - lows) / values).max())}
         row |= {"num_cells": len(ok), "num_samples": int(ok.num_samples.fillna(0).sum()),
                 "status": "ok" if len(ok) else group.status.mode().iloc[0], "cell_ids": ids}
         found.append(row)
-    columns = [*by, "unit", "value", "low", "high", "num_cells", "num_samples", "status", "cell_ids"]
+    columns = [*by, "unit", "value", "low", "high", "noise", "num_cells", "num_samples", "status", "cell_ids"]
     return pd.DataFrame(found, columns=columns)
 
 
@@ -96,9 +115,9 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> p
     return chosen if direction is None else chosen[chosen.direction == direction]
 
 
-def rate_unit(largest_tflops: float) -> tuple[float, str]:
-    """(factor from TFLOP/s, unit) in which rates have few digits."""
-    return (1.0, "TFLOP/s") if largest_tflops >= 1 or not largest_tflops > 0 else (1e3, "GFLOP/s")
+def rate_unit(largest_tflops: float) -> Unit:
+    """The unit in which such rates have few digits."""
+    return Unit(1e3, "GFLOP/s") if 0 < largest_tflops < 1 else Unit(1.0, "TFLOP/s")
 
 
 def sampled(data: pd.DataFrame) -> str:

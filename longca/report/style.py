@@ -17,7 +17,8 @@ SERIES = (("#0072b2", "#5aa9e6"), ("#d55e00", "#ff8c42"), ("#009e73", "#3ecfa3")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 INK, MUTED, RULE, GROUND = ("#1b1f24", "#e7e9ec"), ("#5d6673", "#9ba5b1"), ("#dde1e6", "#343a43"), ("#ffffff", "#15181c")
 BAD = ("#c4314b", "#ff6b81")
-RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans", "font.size": 8.5, "path.simplify": False}
+RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans", "font.size": 8.5,
+                      "path.simplify": False}
 POINTS = 72  # an inch
 DASHES = (0, (3, 2))
 Legend = list[tuple[str, dict[str, Any]]]
@@ -63,7 +64,7 @@ class Style:
         """
         columns = min(2 if self.narrow else _fullest(count, per_row), max(count, 1))
         rows = -(-count // columns)
-        top, bottom, left, gap_x, gap_y = 0.12 + self.legend_in(legend), 0.3, 0.5, 0.2, 0.2 + 0.17 * title_lines
+        top, bottom, left, gap_x, gap_y = 0.17 + self.legend_in(legend), 0.3, 0.5, 0.2, 0.2 + 0.17 * title_lines
         height = top + bottom + rows * panel_in + (rows - 1) * gap_y + 0.17 * title_lines + 0.06
         canvas = self.canvas(height)
         width = min((self.width_in - left - 0.1 - (columns - 1) * gap_x) / columns, 3.2)
@@ -91,16 +92,19 @@ class Style:
 
     def title(self, ax: Axes, title: str, subtitle: str, lines: int) -> None:
         """Above a panel, from its left edge; `lines` is 2 where any panel has a subtitle."""
-        ax.annotate(title, (0, 1), (0, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points", color=INK[0],
+        ax.annotate(title, (0, 1), (0, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points",
+                    color=INK[0],
                     fontsize=8.5, fontweight="bold", va="bottom")
         if subtitle:
-            ax.annotate(subtitle, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", color=MUTED[0], fontsize=8, va="bottom")
+            ax.annotate(subtitle, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", color=MUTED[0],
+                        fontsize=8, va="bottom")
 
     def line(self, ax: Axes, method: str, x: Any, y: Any, low: Any, high: Any, dashed: bool = False) -> None:
         """One method's points with their spread."""
         colour = self.colour(method)
         ax.vlines(x, low, high, color=colour, linewidth=1.1, alpha=0.55)
-        ax.plot(x, y, color=colour, linewidth=1.4, linestyle=DASHES if dashed else "-", marker=self.marker(method), markersize=4.2,
+        ax.plot(x, y, color=colour, linewidth=1.4, linestyle=DASHES if dashed else "-", marker=self.marker(method),
+                markersize=4.2,
                 markerfacecolor=GROUND[0] if dashed else colour, markeredgecolor=colour, markeredgewidth=1.0, clip_on=False)
 
     def legend_of(self, data: pd.DataFrame, *, dots: bool = False) -> Legend:
@@ -108,7 +112,8 @@ class Style:
         legend: Legend = [(method, {"color": self.colour(method), "marker": self.marker(method)})
                           for method in self.methods if (data.method == method).any()]
         if "direction" in data and data.direction.nunique() > 1:
-            solid, broken = ({"linestyle": "", "marker": "o"}, {"linestyle": "", "marker": "o", "markerfacecolor": "none"}) if dots else \
+            solid, broken = ({"linestyle": "", "marker": "o"}, {"linestyle": "", "marker": "o",
+                                                                "markerfacecolor": "none"}) if dots else \
                             ({}, {"linestyle": DASHES})
             legend += [("forward", {"color": MUTED[0], **solid}), ("backward", {"color": MUTED[0], **broken})]
         if (data.status != "ok").any():
@@ -125,8 +130,10 @@ class Style:
 
         handles = [Line2D([], [], label=label, **{"linewidth": 1.4, "markersize": 4.5, **look}) for label, look in legend]
         if handles:
-            canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=8.5, labelcolor=INK[0],
-                          ncols=min(self._legend_columns(legend), len(handles)), borderaxespad=0.1, handlelength=1.8, columnspacing=1.6,
+            canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=8.5,
+                          labelcolor=INK[0],
+                          ncols=min(self._legend_columns(legend), len(handles)), borderaxespad=0.1, handlelength=1.8,
+                          columnspacing=1.6,
                           handletextpad=0.5)
 
     def _legend_columns(self, legend: Legend) -> int:

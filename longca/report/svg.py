@@ -57,7 +57,7 @@ def inline(text: str, name: str, label: str) -> str:
 
 
 def _compact(text: str) -> str:
-    """The same drawing in a third of the bytes: no comments, no blanks, no unused ids, two decimals, one style for equal marks."""
+    """The same drawing in fewer bytes: no comments, blanks and unused ids, two decimals, one style for equal marks."""
     text = re.sub(r">\s+<", "><", _METADATA.sub("", _COMMENT.sub("", text)))
     text = _TAG.sub(lambda tag: _NUMBER.sub(_short, re.sub(r"\s+", " ", tag[0])), text)
     text = _GROUP_ID.sub("<g", text)

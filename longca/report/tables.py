@@ -46,13 +46,15 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
         if record.accuracy is None or view.is_control:
             continue
         for tensor, budget in record.accuracy.budget.items():
-            key = (record.cell.method, record.cell.direction == "bwd", TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS))
+            key = (record.cell.method, record.cell.direction == "bwd",
+                   TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS))
             counts[key] += 1
             ratio, error = view.budget_ratio(tensor), view.error(tensor)
             assert ratio is not None and error is not None
             if key not in worst or ratio > worst[key].ratio:
                 where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
-                worst[key] = WorstError(record.cell.method, record.cell.direction, tensor, error, budget, ratio, where, record.cell_id, 0,
+                worst[key] = WorstError(record.cell.method, record.cell.direction, tensor, error, budget, ratio, where,
+                                        record.cell_id, 0,
                                         ratio <= 1)
     return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
 
@@ -68,9 +70,11 @@ def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[s
     for record in records:
         nodes = record.environment.nodes if record.environment else ()
         for node in {node.model_dump_json(): node for node in nodes}.values():
-            facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores", "memory": format_bytes(node.memory_bytes)}
-            facts |= {f"GPU {key.removesuffix('_bytes').replace('_', ' ')}": format_bytes(value) if key.endswith("_bytes") else str(value)
-                      for key, value in node.gpu.items()}
+            facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores",
+                     "memory": format_bytes(node.memory_bytes)}
+            for key, value in node.gpu.items():
+                name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
+                facts[name] = format_bytes(value) if key.endswith("_bytes") else str(value)
             counts[tuple(facts.items())] += 1
     return [(dict(facts), count, hardware.find(dict(facts).get("GPU name", ""))) for facts, count in sorted(counts.items())]
 
@@ -81,7 +85,8 @@ def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
     for record in records:
         if record.environment:
             used, source = record.environment.software, record.environment.source
-            commit = f"{source.git_sha[:12]}{', with uncommitted changes' if source.git_dirty else ''}" if source.git_sha else "unknown"
+            dirty = ", with uncommitted changes" if source.git_dirty else ""
+            commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
             facts = {"longca": source.version, "commit": commit, "python": used.python, **used.packages,
                      **{name: value for name, value in (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl),
                                                         ("container", used.container)) if value}, **used.env}
@@ -93,7 +98,8 @@ def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Each run: study, when, how many cells."""
     found = []
     for (study, run_id), cells in table.groupby(["study", "run_id"]):
-        found.append({"study": study, "run_id": run_id, "first": cells.started_at.min(), "last": cells.started_at.max(), "num_cells": len(cells),
+        found.append({"study": study, "run_id": run_id, "first": cells.started_at.min(), "last": cells.started_at.max(),
+                      "num_cells": len(cells),
                       "minutes": cells.seconds.sum() / 60})
     return found
 

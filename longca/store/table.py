@@ -44,6 +44,7 @@ def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.D
 
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
-    return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True), cell.direction == "bwd",
+    return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True),
+            cell.direction == "bwd",
             cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "", cell.seed,
             record.cell_id, record.started_at, record.run_id)

@@ -10,7 +10,7 @@ import pytest
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Accuracy, Incorrect
 from longca.store.columns import COLUMNS
-from longca.store.export import canonical_json, export, replace_file
+from longca.store.export import export, record_json, replace_file
 from longca.store.load import load
 from tests.records import quick_study, record
 
@@ -25,7 +25,7 @@ def test_parquet_holds_every_record_whole(records, tmp_path):
     for path in (parquet, as_json):
         loaded = load(path)
         assert not loaded.problems
-        assert sorted(map(canonical_json, loaded.records)) == sorted(map(canonical_json, records))
+        assert sorted(map(record_json, loaded.records)) == sorted(map(record_json, records))
 
 
 def test_parquet_says_what_wrote_it_and_has_flat_columns(records, tmp_path):
@@ -58,7 +58,8 @@ def test_no_records_are_exported_too(tmp_path):
 
 
 def test_infinite_and_undefined_errors_survive(tmp_path):
-    accuracy = Accuracy(reference="float64", scope="all", relative={"out": math.inf}, max_abs={"out": math.nan}, budget={"out": 0.1})
+    accuracy = Accuracy(reference="float64", scope="all", relative={"out": math.inf}, max_abs={"out": math.nan},
+                        budget={"out": 0.1})
     wrong = record(quick_study()[0].cell, Incorrect(reason="out is infinite"), accuracy=accuracy)
     for path in export([wrong], tmp_path)[::2]:
         loaded = load(path)

@@ -8,7 +8,7 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.store.cells import CellStore
-from longca.store.export import canonical_json, export
+from longca.store.export import export, record_json
 from longca.store.load import load
 from tests.records import quick_study
 
@@ -55,9 +55,9 @@ def test_a_folder_without_results_holds_no_records(tmp_path):
 
 
 def test_rows_that_cannot_be_read_are_named(records, tmp_path):
-    old = json.dumps({**json.loads(canonical_json(records[0])), "schema_version": 0})
-    wrong = json.dumps({**json.loads(canonical_json(records[0])), "seconds": "long"})
-    rows = [canonical_json(records[1]), old, "{", wrong, None, "[1]"]
+    old = json.dumps({**json.loads(record_json(records[0])), "schema_version": 0})
+    wrong = json.dumps({**json.loads(record_json(records[0])), "seconds": "long"})
+    rows = [record_json(records[1]), old, "{", wrong, None, "[1]"]
     path = tmp_path / "records.parquet"
     pq.write_table(pa.table({"record": pa.array(rows, pa.string())}), path)
     loaded = load(path)
@@ -69,7 +69,8 @@ def test_rows_that_cannot_be_read_are_named(records, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("records.parquet", b"PAR1 and then nothing"), ("records.json", b"{"), ("records.json", b"[]"), ("records.json", b'{"records": 3}')])
+    ("records.parquet", b"PAR1 and then nothing"), ("records.json", b"{"), ("records.json", b"[]"),
+    ("records.json", b'{"records": 3}')])
 def test_damaged_files_are_problems(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     loaded = load(tmp_path / name)

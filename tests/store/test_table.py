@@ -62,7 +62,8 @@ def test_share_of_peak_where_a_source_gives_one():
     assert row["device"] == "NVIDIA H200" and row["peak_tflops"] == 989
     assert row["peak_percent"] == pytest.approx(100 * row["tflops"] / 989)
     assert row["sm_clock_mhz_median"] == 1950.0 and row["clock_event_reasons"] == "sw_power_cap"
-    for unknown in (one(samples=timed, gpu="NVIDIA H2"), one(), one(CELL.model_copy(update={"dtype": "fp32"}), gpu="NVIDIA H200")):
+    for unknown in (one(samples=timed, gpu="NVIDIA H2"), one(), one(CELL.model_copy(update={"dtype": "fp32"}),
+                                                                    gpu="NVIDIA H200")):
         assert unknown["peak_tflops"] is None and unknown["peak_percent"] is None
 
 
@@ -112,7 +113,7 @@ def test_values_are_of_the_type_that_the_column_says():
     for row in rows(quick_study()):
         for column in COLUMNS:
             value = row[column.name]
-            assert value is None and column.type != "str" or isinstance(value, types[column.type]), (column.name, value)
+            assert (value is None and column.type != "str") or isinstance(value, types[column.type]), (column.name, value)
 
 
 def test_order_follows_what_was_measured():

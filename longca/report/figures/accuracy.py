@@ -23,12 +23,14 @@ COLUMNS = ["method", "direction", "mask", "seqlen", "status", "error_tensor", "e
 class Accuracy(Figure):
     label = "Accuracy"
     section = "accuracy"
-    caption = ("Each dot is a cell: the error of its worst tensor over the error that its inputs, its mask and its dtype allow (float64 "
-               "reference). Left of the line is correct. A cell to the right is `incorrect`, and its speed is shown nowhere.")
+    caption = ("Each dot is a cell: the error of its worst tensor over the error that its inputs, its mask and its "
+               "dtype allow (float64 reference). Left of the line is correct. A cell to the right is incorrect, and "
+               "its speed is shown nowhere.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         checked = table[table.budget_ratio.notna() & ~table.is_control.astype(bool)]
-        return checked.sort_values(["method", "direction", "mask", "seqlen", "cell_id"], ascending=[True, False, True, True, True],
+        return checked.sort_values(["method", "direction", "mask", "seqlen", "cell_id"],
+                                   ascending=[True, False, True, True, True],
                                    kind="stable", ignore_index=True)[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
@@ -36,11 +38,11 @@ class Accuracy(Figure):
         if not len(right):
             return f"No result is right: {plural(len(wrong), 'cell')} beyond the budget"
         nearest = right.loc[right.budget_ratio.idxmax()]
-        close = f"uses {number(100 * nearest.budget_ratio, 2)} % of its error budget ({nearest.method}, {nearest['mask']})"
-        if len(wrong):
-            return f"{plural(len(wrong), 'cell')} of {len(data):,} {'is' if len(wrong) == 1 else 'are'} wrong; of the others none {close[:4]}" \
-                   f" more than {close[5:]}"
-        return f"All {len(data):,} checked cells are right; the one nearest to the limit {close}"
+        used, where = f"{number(100 * nearest.budget_ratio, 2)} % of its error budget", f"({nearest.method}, {nearest['mask']})"
+        if not len(wrong):
+            return f"All {len(data):,} checked cells are right; the one nearest to the limit uses {used} {where}"
+        return (f"{plural(len(wrong), 'cell')} of {len(data):,} {'is' if len(wrong) == 1 else 'are'} wrong; "
+                f"of the others none uses more than {used} {where}")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         lines = list(data.groupby(["method", "direction"], sort=False))
@@ -57,9 +59,11 @@ class Accuracy(Figure):
         for position, ((method, _), cells) in enumerate(lines):
             ratio = cells.budget_ratio.to_numpy(float).clip(low, high / 1.1)
             shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread out evenly and always alike
-            ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7, markeredgewidth=0)
+            ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7,
+                    markeredgewidth=0)
         ax.axvline(1.0, color=BAD[0], linewidth=1.2)
-        ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"), textcoords="offset points", ha="right", fontsize=8,
+        ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                    ha="right", fontsize=8,
                     color=BAD[0])
         ax.set(xscale="log", xlim=(low * 0.9, high), ylim=(len(lines) - 0.4, -0.6))
         ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0) if low * 0.9 <= tick <= high]

@@ -8,7 +8,6 @@ from longca.core.units import format_length
 from longca.report.contract import Figure
 from longca.report.rates import draw_rates, rate_points
 from longca.report.series import rate_unit
-from longca.store.text import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +19,10 @@ if TYPE_CHECKING:
 class ContextParallelThroughput(Figure):
     label = "Throughput of context parallelism"
     section = "cp"
-    caption = ("Throughput for each rank: higher is better, and level lines scale perfectly. A call lasts as long as its slowest rank. The "
-               "horizontal axis is the number of ranks where several were measured, else the sequence length over all ranks. Solid lines "
-               "are forward, dashed ones backward; bars reach from the first to the third quartile.")
+    caption = ("Throughput for each rank: higher is better, and level lines scale perfectly. A call lasts as long as "
+               "its slowest rank. Lines run over the number of ranks where several were measured, else over the "
+               "sequence length of all ranks together. Solid lines and filled marks are forward, dashed and hollow "
+               "ones backward; bars reach from the first to the third quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return rate_points(table, "cp", ["direction", "world", "seqlen"])
@@ -31,9 +31,8 @@ class ContextParallelThroughput(Figure):
         best = data.loc[data.value.idxmax()] if data.value.notna().any() else None
         if best is None:
             return "Context parallelism: nothing could be timed"
-        factor, unit = rate_unit(best.value)
-        return (f"Context parallelism: {best.method} reaches up to {number(best.value * factor)} {unit} for each of {best.world} ranks, "
-                f"on {best.mask_label}")
+        rate = rate_unit(best.value).text(best.value)
+        return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks, on {best.mask_label}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

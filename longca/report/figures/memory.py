@@ -22,9 +22,9 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 class PeakMemory(Figure):
     label = "Peak memory"
     section = "memory"
-    caption = ("Most memory during one call above what was resident before it (inputs, outputs of earlier calls): lower is better. Solid "
-               "lines are forward, dashed ones backward. On a GPU the allocator counts bytes; on a CPU the resident set is sampled, which "
-               "misses short peaks and cannot show what was reused.")
+    caption = ("Most memory during one call above what was resident before it (inputs, outputs of earlier calls): "
+               "lower is better. Solid lines are forward, dashed ones backward. On a GPU the allocator counts bytes; "
+               "on a CPU the resident set is sampled, which misses short peaks and cannot show what was reused.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         named = labelled(table)
@@ -42,7 +42,8 @@ class PeakMemory(Figure):
         if least == most:
             return f"Memory: {least} takes {format_bytes(typical[least])} {at}, median over masks"
         ratio = f", {number(typical[most] / typical[least], 2)} times as much" if typical[least] > 0 else ""
-        return f"Memory {at}: {least} takes {format_bytes(typical[least])}, {most} {format_bytes(typical[most])}{ratio} (medians over masks)"
+        sizes = f"{least} takes {format_bytes(typical[least])}, {most} {format_bytes(typical[most])}"
+        return f"Memory {at}: {sizes}{ratio} (medians over masks)"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         size, unit = next(((size, unit) for size, unit in UNITS if data.value.max() >= size), UNITS[-1])

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
     from longca.report.style import Style
 
-COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "cell_id"]
+COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "is_control",
+           "cell_id"]
 
 
 class Noise(Figure):
     label = "Noise"
     section = "noise"
-    caption = ("Left: interquartile range over median, one dot a cell, the tick is the method's median. Right: the samples in the order "
-               "measured, each over its own cell's median; the line is the median over cells, the shade holds the middle half of them. A "
-               "slope there is a device that warms up or slows down.")
+    caption = ("Left: interquartile range over median, one dot a cell, the tick is the method's median. Right: the "
+               "samples in the order measured, each over its own cell's median; the line is the median over cells, "
+               "the shade holds the middle half of them. A slope there is a device that warms up or slows down.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         timed = table[(table.status == "ok") & (table.num_samples.fillna(0) > 1)]
         return timed.sort_values(["method", "direction", "mask", "seqlen", "cell_id"], kind="stable", ignore_index=True)[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
-        typical = data.noise.median()
-        noisy = data.groupby("method").noise.median().sort_values(kind="stable")
+        attention = data[~data.is_control.astype(bool)] if not data.is_control.all() else data
+        typical = attention.noise.median()
+        noisy = attention.groupby("method").noise.median().sort_values(kind="stable")
         worst = f"; {noisy.index[-1]} is the least steady at {percent(noisy.iloc[-1])}" if noisy.iloc[-1] > 1.3 * typical else ""
         return f"The middle half of a cell's times typically spans {percent(typical)} of their median{worst}"
 
@@ -47,7 +49,8 @@ class Noise(Figure):
             bar_in = max(bar_in, 1.6)
             height = 0.25 + bar_in + 0.5
             canvas, boxes = style.canvas(height), [(1.45, 0.5, 4.2, bar_in), (6.5, 0.5, 4.3, bar_in)]
-        spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w, h in boxes)
+        spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w,
+                         h in boxes)
         self._spread(spread, data, methods, style)
         self._order(order, data, style)
         return canvas

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class SparseThroughput(Figure):
     label = "Throughput, block-sparse"
     section = "sparse"
-    caption = ("Throughput of the chosen blocks against the share of blocks that is chosen, at the longest length measured: higher is "
-               "better. A kernel that works on every block falls in proportion to the density. Points are medians, bars reach from the "
-               "first to the third quartile.")
+    caption = ("Throughput of the chosen blocks against the share of blocks that is chosen, at the longest length "
+               "measured: higher is better. A kernel that works on every block falls in proportion to the density. "
+               "Points are medians, bars reach from the first to the third quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         tried = attention(labelled(table), "kernel")

@@ -19,9 +19,10 @@ class ThroughputBackward(Figure):
     label = "Throughput, backward"
     section = "dense"
     order = 20
-    caption = ("Throughput of visible pairs against sequence length: higher is better. FLOPs come from the exact area of the mask, so "
-               "work on hidden pairs earns nothing. Points are medians, bars reach from the first to the third quartile (over all "
-               "seeds where there are several). Masks stand from dense to sparse, within those without and those with documents.")
+    caption = ("Throughput of visible pairs against sequence length: higher is better. FLOPs come from the exact "
+               "area of the mask, so work on hidden pairs earns nothing. Points are medians, bars reach from the "
+               "first to the third quartile (over all seeds where there are several). Masks stand from dense to "
+               "sparse, within those without and those with documents.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return rate_points(table, "kernel", ["direction", "seqlen"], direction="bwd", sparse=False)

@@ -59,7 +59,7 @@
     { title: "Seed", key: (r) => r.seed, num: true, when: several("seed") },
     { title: "Dir.", key: (r) => r.direction },
     { title: "Status", key: (r) => GRAVITY.indexOf(r.status), show: (r) => element("span", { class: "status" }, icon(r.status), r.status) },
-    { title: rate.unit, key: (r) => r.tflops_per_device, show: (r) => number(scaled(r.tflops_per_device)), num: true, high: true, timed: true },
+    { title: rate.name, key: (r) => r.tflops_per_device, show: (r) => number(scaled(r.tflops_per_device)), num: true, high: true, timed: true },
     { title: "% peak", key: (r) => r.peak_percent, num: true, high: true, timed: true, when: columns.peak_percent.some((value) => value !== null) },
     { title: "Median ms", key: (r) => r.time_ms_median, num: true, timed: true },
     { title: "IQR", key: (r) => r.noise, show: (r) => percent(r.noise), num: true, timed: true },
@@ -152,7 +152,7 @@
       for (const [name, value] of entries) dl.append(element("dt", {}, name), element("dd", {}, value));
       return element("div", {}, element("h4", {}, title), dl);
     };
-    const speed = (value) => (value === null ? NONE : `${number(scaled(value))} ${rate.unit}`);
+    const speed = (value) => (value === null ? NONE : `${number(scaled(value))} ${rate.name}`);
     groups.append(...[
       list("Cell", { id: record.cell_id, mask: record.mask_label, parameters: record.mask_params, drawn: record.drawn, corpus: record.corpus,
         heads: `${record.heads}, D ${record.head_dim}, ${record.dtype}`, density: number(record.density), FLOP: number(record.flops, 4),
@@ -160,7 +160,7 @@
       list("Time", record.num_samples === null ? {} : { median: `${number(record.time_ms_median, 4)} ms`, quartiles: `${number(record.time_ms_q1, 4)}–${number(record.time_ms_q3, 4)} ms`,
         "per device": `${speed(record.tflops_per_device)} (${number(scaled(record.tflops_per_device_low))}–${number(scaled(record.tflops_per_device_high))})`,
         "mean over ranks": record.world > 1 ? `${number(record.time_ms_mean_ranks, 4)} ms` : "",
-        samples: `${record.num_samples} after ${record.warmup} warm-ups, ${record.timer}, ended by ${record.stopped}` }),
+        samples: `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}, ${record.timer}, ended by ${record.stopped}` }),
       list("Result", { status: record.status, reason: record.reason, notes: record.notes, "compared with": record.error_reference && `${record.error_reference}, ${record.error_scope}`,
         "worst tensor": record.error_tensor && `${record.error_tensor}: ${number(record.error)} of ${number(record.error_budget)} allowed` }),
       list("Memory and costs", { "peak of a call": bytes(record.peak_bytes), "absolute peak": bytes(record.absolute_peak_bytes), counted: record.memory_source, costs: record.costs }),

@@ -1,0 +1,112 @@
+"""Who is fastest: for each mask and for each family of masks, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from longca.core.units import format_length
+from longca.report.claims import fastest
+from longca.report.rates import rate_points
+from longca.report.series import DIRECTIONS, FAMILIES, Unit, labelled, rate_unit
+from longca.store.text import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks over documents",
+                 "block-sparse": "Block-sparse masks"}
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest method of one mask, or of one family of masks, in one direction."""
+
+    method: str
+    rate: str
+    spread: str
+    """quartiles of one mask; lowest and highest mask of a family"""
+    rest: str
+    """by how much it leads, and what stands behind the number"""
+    cell_id: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A mask or a family, and who is fastest forward and backward."""
+
+    title: str
+    is_family: bool
+    winners: dict[str, Winner | str]
+    """direction → winner, or why there is none"""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All rows of one setting: a family's row stands before those of its masks."""
+
+    setting: str
+    """"" where the study has one"""
+    length: str
+    """the longest one, where all masks share it; else ""; then each winner names its own"""
+    rows: list[Row]
+
+
+def rankings(table: pd.DataFrame) -> list[Ranking]:
+    """One for each setting of the kernels; none where no kernel was tried."""
+    named = labelled(table)
+    data = rate_points(table, "kernel", ["direction", "seqlen"])
+    families = dict(zip(named.mask_label, named.mask_family, strict=True))
+    unit = rate_unit(data.value.max())
+    found = []
+    for setting, points in data.groupby("setting", sort=True):
+        longest = points[points.value.notna()].groupby(["mask_label", "direction"]).seqlen.max()
+        length = format_length(int(longest.iloc[0])) if longest.nunique() == 1 else ""
+        of_points = points.mask_label.map(families)
+        rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length)]
+        found.append(Ranking(str(setting), length, rows))
+    return found
+
+
+def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool) -> list[Row]:
+    if not len(members):
+        return []
+    winners = fastest(members, ["mask_label", "direction"])
+    best: dict[str, Winner | str] = {direction: _of_family(members, winners, direction, unit) for direction in DIRECTIONS}
+    rows = [Row(FAMILY_TITLES[family], True, best)]
+    for label in dict.fromkeys(members.mask_label):
+        found: dict[str, Winner | str] = {}
+        for direction in DIRECTIONS:
+            row = winners[(winners.mask_label == label) & (winners.direction == direction)]
+            found[direction] = _of_mask(row.iloc[0], unit, tell_length) if len(row) else "not timed"
+        rows.append(Row(label, False, found))
+    return rows
+
+
+def _of_mask(row: pd.Series, unit: Unit, tell_length: bool) -> Winner:
+    lead = f"{number(row.lead)}× {row.second}{'' if row.clear else ' (within the noise)'}" if row.second else "no other ran"
+    length = f", {format_length(int(row.seqlen))}" if tell_length else ""
+    return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high), f"{lead}{length}, n = {row.num_samples}",
+                  row.cell_ids.split(" ")[0])
+
+
+def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit) -> Winner | str:
+    """The method with the highest geometric mean among those that ran every mask of the family at its longest length."""
+    import numpy as np
+
+    asked = winners[winners.direction == direction]
+    if not len(asked):
+        return "not timed"
+    timed = members[(members.direction == direction) & members.value.notna()]
+    timed = timed.merge(asked[["mask_label", "seqlen"]], on=["mask_label", "seqlen"])
+    complete = {method: rows for method, rows in timed.groupby("method") if rows.mask_label.nunique() == len(asked)}
+    if not complete:
+        return f"no kernel ran all {len(asked)} masks"
+    means = {method: float(np.exp(np.log(rows.value.astype(float)).mean())) for method, rows in complete.items()}
+    first, *others = sorted(means, key=lambda method: -means[method])
+    lead = f"{number(means[first] / means[others[0]])}× {others[0]}" if others else "no other ran them all"
+    missing = sorted(set(timed.method) - set(complete))
+    without = f"; not ranked: {', '.join(missing)}" if missing else ""
+    rows = complete[first]
+    return Winner(first, unit.text(means[first]), unit.span(rows.value.min(), rows.value.max()),
+                  f"{lead}, n = {int(rows.num_samples.sum())}{without}")

@@ -1,0 +1,128 @@
+"""What the page says follows from the numbers."""
+
+import pytest
+
+from longca.core.cell import Cell
+from longca.core.record import Incorrect, OutOfMemory, Samples
+from longca.report.answers import tiles
+from longca.report.claims import fastest, who_wins
+from longca.report.matrix import matrices, reasons
+from longca.report.rates import rate_points
+from longca.report.series import labelled, mask_order, rate_unit
+from longca.report.tables import worst_errors
+from longca.report.winners import Winner, rankings
+from longca.store.table import derived
+from tests.records import quick_study, record
+
+
+def cell(kernel="sdpa", mask="causal", seqlen=1024, **fields):
+    return Cell(**{"kind": "kernel", "kernel": kernel, "mask": mask, "seqlen": seqlen, "num_q_heads": 8, "num_kv_heads": 2,
+                   "head_dim": 64,
+                   "dtype": "bf16", "direction": "fwd", **fields})
+
+
+def rates(records):
+    return rate_points(derived(records), "kernel", ["direction", "seqlen"])
+
+
+def test_the_fastest_is_judged_at_the_longest_length():
+    records = [record(cell("naive", seqlen=512), tflops=9.0), record(cell("sdpa", seqlen=512), tflops=1.0),
+               record(cell("naive"), tflops=2.0), record(cell("sdpa"), tflops=3.0)]
+    winner = fastest(rates(records), ["mask_label"]).iloc[0]
+    assert winner.method == "sdpa" and winner.second == "naive" and winner.lead == pytest.approx(1.5, rel=0.1)
+
+
+def test_a_lead_within_the_spread_is_called_so():
+    def timed(kernel, *times):
+        return record(cell(kernel), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic"))
+
+    close = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2)]), ["mask_label"])
+    apart = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 0.5, 0.55, 0.6)]), ["mask_label"])
+    assert list(close.clear) == [False] and list(apart.clear) == [True]
+    assert who_wins(close) == "sdpa is fastest on the one mask, by up to 1.0× (1 of them within the noise)"
+
+
+def test_an_incorrect_result_never_wins():
+    records = [record(cell("naive"), Incorrect(reason="wrong")), record(cell("sdpa"), tflops=1.0)]
+    data = rates(records)
+    assert data.value[data.method == "naive"].isna().all() and list(data.status[data.method == "naive"]) == ["incorrect"]
+    assert who_wins(fastest(data, ["mask_label"])) == "Only sdpa ran"
+
+
+def test_claims_count_masks():
+    records = [record(cell(kernel, mask), tflops=speed) for mask, speeds in {"causal": (1.0, 2.0), "full": (1.0, 4.0),
+                                                                             "prefix_lm": (3.0, 1.0)}.items()
+               for kernel, speed in zip(("naive", "sdpa"), speeds, strict=True)]
+    assert who_wins(fastest(rates(records), ["mask_label"])) == "sdpa is fastest on 2 of 3 masks, naive on 1, by up to 3.9×"
+    assert who_wins(fastest(rates([]), ["mask_label"])) == "Nothing could be timed"
+
+
+def test_a_family_is_won_by_a_kernel_that_ran_all_of_it():
+    records = [record(cell("naive", "causal"), tflops=1.0), record(cell("naive", "full"), tflops=1.0),
+               record(cell("sdpa", "causal"), tflops=9.0),
+               record(cell("sdpa", "full"), OutOfMemory(requested_bytes=None, where="fwd"))]
+    ranking, = rankings(derived(records))
+    family, *masks = ranking.rows
+    assert ranking.length == "1K" and family.is_family
+    assert family.winners["fwd"].method == "naive" and "not ranked: sdpa" in family.winners["fwd"].rest
+    assert {row.title: row.winners["fwd"].method for row in masks} == {"full": "naive", "causal": "sdpa"}
+    assert family.winners["bwd"] == "not timed" and isinstance(masks[0].winners["fwd"], Winner)
+
+
+def test_settings_are_told_apart():
+    records = [record(cell(num_kv_heads=heads), tflops=speed) for heads, speed in ((2, 1.0), (8, 2.0))]
+    assert [ranking.setting for ranking in rankings(derived(records))] == ["8:2 heads", "8:8 heads"]
+
+
+def test_masks_that_differ_in_parameters_have_labels_that_say_so():
+    table = labelled(derived([record(cell(mask="sliding_window", mask_params={"window": window})) for window in (128, 256)]
+                             + [record(cell(mask="global_sliding_window", mask_params={"window": 64, "num_global": 2}))]))
+    assert list(table.mask_label) == ["sliding_window · window 128", "sliding_window · window 256", "global_sliding_window"]
+
+
+def test_masks_stand_from_dense_to_sparse_family_by_family():
+    order = mask_order(labelled(derived(quick_study())))
+    assert order[:2] == ["full", "prefix_lm"] and order[-3:] == [
+        "block_sparse_variable", "block_sparse_uniform · density 0.5", "block_sparse_uniform · density 0.2"]
+    assert order.index("causal") < order.index("full_document")
+
+
+def test_seeds_are_one_point_with_a_wider_spread():
+    records = [record(cell(mask="causal_document", corpus="pile", seed=seed), tflops=speed) for seed,
+               speed in enumerate((1.0, 2.0, 4.0))]
+    point, = rates(records).itertuples()
+    assert point.num_cells == 3 and point.value == pytest.approx(2.0, rel=0.1) and point.low < 1.05 and point.high > 3.8
+
+
+def test_the_matrix_shows_the_worst_and_says_why():
+    records = [record(cell(seqlen=512)), record(cell(), OutOfMemory(requested_bytes=1 << 30, where="fwd")), record(cell("naive"))]
+    matrix, = matrices(derived(records))
+    (label, entries), = matrix.rows
+    assert matrix.methods == ["sdpa", "naive"] and label == "causal"
+    assert (entries[0].status, entries[0].text, entries[0].partly) == ("oom", "1/2", True)
+    assert "ok: 512" in entries[0].tip and "oom: 1K – out of memory in fwd, asking for 1.00 GiB" in entries[0].tip
+    assert entries[0].link == "#records?method=sdpa&mask=causal&direction=fwd"
+    assert entries[1] is None and entries[2].text == "ok"
+
+
+def test_reasons_are_grouped_gravest_first():
+    found = reasons(derived(quick_study()))
+    assert [reason.status for reason in found] == ["incorrect", "error", "timeout", "oom", "unavailable", "unsupported"]
+    assert sum(reason.count for reason in found) == sum(entry.outcome.status != "ok" for entry in quick_study())
+
+
+def test_tiles_count_what_is_there():
+    found = {tile.label: tile for tile in tiles(derived(quick_study()))}
+    assert found["Cells measured"].value == "231 of 279" and "42 unsupported" in found["Cells measured"].detail
+    assert "1 cell beyond it" in found["Nearest to its error budget"].detail
+
+
+def test_worst_errors_name_each_tensor_once():
+    found = worst_errors(quick_study())
+    assert len({(row.method, row.direction, row.tensor) for row in found}) == len(found)
+    wrong, = [row for row in found if not row.right and row.tensor == "out"]
+    assert wrong.method == "sdpa" and wrong.ratio > 1 and "prefix_lm" in wrong.where
+
+
+def test_rates_have_few_digits():
+    assert rate_unit(0.06).text(0.0613) == "61.3 GFLOP/s" and rate_unit(600.0).span(5.0, 612.3) == "5.00–612"

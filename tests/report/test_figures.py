@@ -1,0 +1,104 @@
+"""Every figure, whatever the registry finds, keeps the contract."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from longca.core.plugin import Registry
+from longca.report.style import SERIES, Style, theme
+from longca.report.svg import draw, inline
+from longca.store.table import derived
+from tests.records import gpu_study, quick_study, record
+
+FIGURES = Registry("figure").names()
+METHODS = ("flex", "naive", "sdpa", "ulysses+sdpa", "control", "fa2", "fa3", "cudnn", "flashmask")
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return derived(quick_study())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_says_and_draws_what_the_data_hold(name, quick):
+    figure = Registry("figure").load(name)
+    data = figure.data(quick)
+    assert len(data) and figure.label and figure.caption and figure.section
+    title = figure.title(data)
+    assert title and re.search(r"\d", title), "a claim has a number"
+    for narrow in (False, True):
+        text = draw(figure, data, Style(METHODS, narrow))
+        assert "<text" in text and "DejaVu" not in text, "text stays text"
+        assert float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1]) == pytest.approx(280.8 if narrow else 792)
+        ElementTree.fromstring(text)
+        own = inline(text, "fig", 'says "so" & <more>')
+        ElementTree.fromstring(own.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
+        assert not re.search(r"#(?!fig-)[0-9a-f]{6}", own), "every colour follows the theme"
+    assert draw(figure, data, Style(METHODS, narrow=True)) == text
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_takes_a_study_without_its_data_and_one_of_a_single_cell(name):
+    figure = Registry("figure").load(name)
+    assert len(figure.data(derived([]))) == 0
+    single = figure.data(derived([record(quick_study()[0].cell)]))
+    if len(single):
+        assert figure.title(single) and draw(figure, single, Style(METHODS))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_takes_failures_only(name):
+    figure = Registry("figure").load(name)
+    failed = [entry for entry in quick_study() if entry.outcome.status in ("oom", "error", "timeout", "incorrect")]
+    data = figure.data(derived(failed))
+    if len(data):
+        assert figure.title(data) and draw(figure, data, Style(METHODS))
+
+
+@pytest.mark.parametrize("name", ["throughput_forward", "throughput_backward", "memory"])
+def test_settings_and_seeds_of_a_gpu_study(name):
+    figure = Registry("figure").load(name)
+    chosen = [entry for entry in gpu_study() if entry.cell.kernel in ("fa3", "naive") and entry.cell.mask in ("causal",
+                                                                                                              "causal_document")]
+    data = figure.data(derived(chosen))
+    assert set(data.setting) == {"64:8 heads", "64:64 heads"} and (data.num_cells > 1).any()
+    assert "64:8 heads" in draw(figure, data, Style(METHODS))
+
+
+def test_only_right_results_are_speeds(quick):
+    for name in FIGURES:
+        data = Registry("figure").load(name).data(quick)
+        if "value" in data:
+            assert data.value[data.status != "ok"].isna().all()
+
+
+def test_a_density_axis(quick):
+    data = Registry("figure").load("sparse_throughput").data(quick)
+    assert sorted(set(data.density)) == [0.2, 0.5] and set(data.seqlen) == {2048}
+
+
+def test_each_method_looks_the_same_everywhere():
+    style = Style(METHODS)
+    assert len({style.colour(method) for method in METHODS}) == len(METHODS)
+    assert Style(METHODS, narrow=True).colour("sdpa") == style.colour("sdpa")
+    many = Style(tuple(f"k{index}" for index in range(2 * len(SERIES))))
+    looks = {(many.colour(method), many.marker(method)) for method in many.methods}
+    assert len(looks) == len(many.methods)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_stand_out_from_their_ground(dark):
+    grounds = {name: (light, night) for name, light, night in theme().values()}
+    ground = luminance(grounds["ground"][dark])
+    for name, pair in grounds.items():
+        if name.startswith("series") or name in ("ink", "muted", "bad"):
+            bright, dim = sorted((luminance(pair[dark]), ground), reverse=True)
+            assert (bright + 0.05) / (dim + 0.05) >= (3.0 if name.startswith("series") else 4.5), name

@@ -1,0 +1,169 @@
+"""The page is one whole, valid, repeatable file that hides nothing."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.core.record import STATUSES, Unavailable
+from longca.report import build as building
+from longca.report.build import MAX_BYTES, build
+from longca.report.rows import anchors, rows_json
+from longca.report.series import labelled
+from longca.store.export import export
+from longca.store.load import load
+from longca.store.table import derived, in_order
+from tests.records import gpu_study, quick_study, record
+from tests.report.conftest import DAMAGED
+
+VOID = {"meta", "link", "br", "input", "hr", "img"}
+
+
+class Outline(HTMLParser):
+    """Checks that elements close in order; gathers ids, links and what would be fetched."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.links, self.fetched = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in named:
+            self.ids.append(named["id"])
+        if tag == "a":
+            self.links.append(named["href"])
+        else:
+            self.fetched += [value for name, value in attributes if name in ("src", "href", "xlink:href", "data",
+                                                                             "srcset") and value]
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]} at {self.getpos()}"
+        self.open.pop()
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def outline(text):
+    return Outline(text)
+
+
+def test_it_is_small(page):
+    assert page.stat().st_size < MAX_BYTES / 2
+
+
+def test_it_is_well_formed(outline):
+    assert len(set(outline.ids)) == len(outline.ids), "ids are unique"
+
+
+def test_it_fetches_nothing(outline, text):
+    assert all(value.startswith(("#", "data:")) for value in outline.fetched)
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    assert "default-src 'none'" in text
+
+
+def test_links_lead_somewhere(outline, page):
+    ids = set(outline.ids) | {f"cell-{entry.cell_id}" for entry in quick_study()}  # rows are made by the script
+    for link in outline.links:
+        if link.startswith("#"):
+            assert link[1:].split("?")[0] in ids, link
+        elif not link.startswith("http"):
+            assert (page.parent / link).is_file(), link
+
+
+def test_every_status_and_reason_is_told(text, outline):
+    for status in STATUSES:
+        assert f'href="#records?status={status}"' in text
+    assert "FlexAttention has no backward on a CPU" in text and "stopped after 120 s" in text
+    assert "Inplace &lt;update&gt; of an input" in text and "<update>" not in text
+
+
+def test_damaged_files_are_named(text):
+    assert f"<code>{DAMAGED.path}</code>: {DAMAGED.reason}" in text
+
+
+def test_its_data_hold_every_record(text):
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    assert len(data["anchor"]["values"]) == len(quick_study())
+    wrong = data["status"]["names"].index("incorrect")
+    row = data["status"]["at"].index(wrong)
+    assert data["tflops_per_device"]["values"][row] is None and data["time_ms_median"]["values"][row] is None
+
+
+def test_same_records_same_bytes(page, tmp_path):
+    again = build(quick_study()[::-1], [DAMAGED], tmp_path / "report.html", study_title="Quick & <plain>")
+    assert again.read_bytes() == page.read_bytes()
+    for figure in (page.parent / "figures").iterdir():
+        assert (tmp_path / "figures" / figure.name).read_bytes() == figure.read_bytes()
+
+
+def test_the_archive_makes_it_again(page, tmp_path):
+    loaded = load(page.parent / "records.parquet")
+    again = build(loaded.records, [DAMAGED], tmp_path / "report.html", study_title="Quick & <plain>")
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_it_is_made_without_torch(tmp_path):
+    export(quick_study()[:3], tmp_path)
+    code = ("import sys; from pathlib import Path; from longca.report.build import build; from longca.store.load import load;"
+            f"build(load({str(tmp_path)!r}).records, [], Path({str(tmp_path)!r}) / 'report.html', study_title='x');"
+            "never = ('torch', 'triton', 'longca.masks', 'longca.kernels', 'longca.cp', 'longca.bench');"
+            "print([name for name in never if name in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_other_records_beside_the_page_stay_and_are_not_offered(tmp_path):
+    kept = export(quick_study()[:2], tmp_path)[0].read_bytes()
+    text = build(quick_study()[:1], [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
+    assert (tmp_path / "records.parquet").read_bytes() == kept
+    assert 'href="records.parquet"' not in text and "longca export" in text
+
+
+def test_nothing_but_failures_is_a_page_too(tmp_path):
+    cells = [entry.cell for entry in quick_study()]
+    records = [record(cell, Unavailable(reason="no such thing"), environment=None) for cell in cells[:2] + cells[-2:]]
+    text = build(records, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
+    Outline(text)
+    assert text.count("Nothing to draw") >= 5 and "0 of 4" in text and "no such thing" in text
+
+
+def test_no_records_is_a_user_error(tmp_path):
+    with pytest.raises(UserError, match="no records"):
+        build([], [], tmp_path / "report.html", study_title="x")
+    with pytest.raises(UserError, match="ab12cd34"):
+        build([], [DAMAGED], tmp_path / "report.html", study_title="x")
+
+
+def test_a_large_study_leaves_out_what_it_must(tmp_path, monkeypatch):
+    monkeypatch.setattr(building, "MAX_BYTES", 400_000)
+    text = build(gpu_study()[::30], [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
+    assert "left out to keep the page small" in text
+    Outline(text)
+
+
+def test_a_cell_measured_twice_has_two_anchors():
+    assert anchors(["a", "b", "a"]) == ["a", "b", "a-2"]
+
+
+def test_data_cannot_end_their_script():
+    entry = record(quick_study()[0].cell, notes=("</script><script>alert(1)</script>",))
+    text = rows_json(in_order([entry]), labelled(derived([entry])))
+    assert "<" not in text and json.loads(text)["notes"]["names"] == ["</script><script>alert(1)</script>"]
