@@ -33,8 +33,11 @@ HERE = Path(__file__).parent
 MAX_BYTES = 3_000_000
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
             "accuracy": "Accuracy", "noise": "Noise and timer"}
-LEFT_OUT = ("", "The figures' narrow forms were left out to keep the page small.",
-            "The figures' narrow forms and the records' samples were left out to keep the page small; records.parquet has these.")
+LEVELS = (  # what the page holds, and what it says of the rest; the first that is small enough is taken
+    ({"narrow": True, "samples": True, "details": True}, ""),
+    ({"narrow": False, "samples": True, "details": True}, "The figures' narrow forms"),
+    ({"narrow": False, "samples": False, "details": True}, "The figures' narrow forms and the records' samples"),
+    ({"narrow": False, "samples": False, "details": False}, "The figures' narrow forms and the records' details"))
 
 
 @dataclass(frozen=True)
@@ -80,15 +83,15 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
         "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index,
                                                                                  method in enumerate(methods)},
         "downloads": _downloads(ordered, out.parent), "all_statuses": STATUSES, "theme": theme(),
-        "rate": asdict(rate_unit(table.tflops_per_device.max())),
+        "rate": asdict(rate_unit(table.tflops_per_device.max())) | {"count": len(ordered)},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"),
         "generator": generator_version(),
     }
     template = _environment().get_template("page.html.j2")
-    for level, left_out in enumerate(LEFT_OUT):
-        page = template.render(context | {"rows": rows_json(ordered, named, samples=level < 2), "narrow": level < 1,
-                                          "left_out": left_out})
+    for level, left_out in LEVELS:
+        rows = rows_json(ordered, named, samples=level["samples"], details=level["details"])
+        page = template.render(context | {"rows": rows, "narrow": level["narrow"], "left_out": left_out})
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())
@@ -143,8 +146,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True,
-                              lstrip_blocks=True)
+                              trim_blocks=True, lstrip_blocks=True)
     filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length,
                                "plural": plural}
     environment.filters.update(filters)

@@ -98,8 +98,7 @@ def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, 
 
         aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not hide each other
         ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5,
-                markeredgewidth=1.5,
-                transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
+                markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
 
 
 def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:

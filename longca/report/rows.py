@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOG_END = 1500  # characters
-COLUMNS = (
-    "anchor", "cell_id", "kind", "method", "world", "mask_label", "mask_params", "corpus", "seqlen", "heads", "head_dim",
-    "dtype", "direction",
-    "seed", "status", "reason", "notes", "log", "tflops_per_device", "tflops_per_device_low", "tflops_per_device_high",
-    "peak_percent",
-    "time_ms_median", "time_ms_q1", "time_ms_q3", "time_ms_mean_ranks", "noise", "num_samples", "warmup", "timer",
-    "stopped", "samples_ms",
-    "density", "flops", "drawn", "mask_digest", "error_tensor", "error", "error_budget", "budget_ratio", "error_reference",
-    "error_scope",
-    "peak_bytes", "absolute_peak_bytes", "memory_source", "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median",
-    "temperature_c_max", "device", "hostname", "torch", "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
+UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}  # signs that may end a script, as JSON escapes
+TABLE = (  # what the table of records shows
+    "anchor", "kind", "method", "world", "mask_label", "seqlen", "heads", "head_dim", "dtype", "direction", "seed",
+    "device", "status", "reason", "notes", "log", "tflops_per_device", "peak_percent", "time_ms_median", "noise",
+    "num_samples", "peak_bytes", "budget_ratio")
+DETAILS = (  # what a record shows when it is opened
+    "mask_params", "corpus", "tflops_per_device_low", "tflops_per_device_high", "time_ms_q1", "time_ms_q3",
+    "time_ms_mean_ranks", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "drawn", "mask_digest",
+    "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "memory_source",
+    "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
+    "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
 
 
 def anchors(cell_ids: Iterable[str]) -> list[str]:
@@ -37,30 +37,30 @@ def anchors(cell_ids: Iterable[str]) -> list[str]:
     return names
 
 
-def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = True) -> str:
-    """JSON, safe inside a script element: column → {"values": […]}, or {"names": […], "at": [index …]} where values repeat.
+def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = True, details: bool = True) -> str:
+    """JSON, safe inside a script element: column → {"values": […]}, {"names": […], "at": [index …]} or {"every": value}.
 
     Args:
         table: `longca.report.series.labelled` of the records, in their order.
         samples: with the ordered samples, for small charts.
+        details: with what a record shows when it is opened.
     """
-    content: dict[str, list[Any]] = {name: table[name].tolist() for name in COLUMNS if name in table}
+    content: dict[str, list[Any]] = {name: table[name].tolist() for name in (*TABLE, *DETAILS) if name in table}
     content["anchor"] = anchors(table.cell_id)
     content["log"] = [record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else "" for record in records]
-    if not samples:
-        content["samples_ms"] = [None] * len(table)
-    packed = {name: _pack([_short(value) for value in content[name]]) for name in COLUMNS}
-    text = json.dumps(packed, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028",
-                                                                                                "\\u2028").replace("\u2029",
-                                                                                                                   "\\u2029")
+    left_out = {*(() if details else DETAILS), *(() if samples else ("samples_ms",))}
+    packed = {name: {"every": None} if name in left_out else _pack([_short(value) for value in content[name]])
+              for name in (*TABLE, *DETAILS)}
+    return json.dumps(packed, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
 
 
 def _pack(values: list[Any]) -> dict[str, Any]:
-    """Texts that repeat are named once."""
-    if values and all(isinstance(value, str) for value in values):
+    """Values that repeat are named once."""
+    if all(value is None or isinstance(value, (str, int)) for value in values):
         names = list(dict.fromkeys(values))
-        if len(names) <= len(values) / 2 or len(names) == 1:
+        if len(names) == 1:
+            return {"every": names[0]}
+        if len(names) <= len(values) / 4:
             index = {name: number for number, name in enumerate(names)}
             return {"names": names, "at": [index[value] for value in values]}
     return {"values": values}

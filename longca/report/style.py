@@ -93,8 +93,7 @@ class Style:
     def title(self, ax: Axes, title: str, subtitle: str, lines: int) -> None:
         """Above a panel, from its left edge; `lines` is 2 where any panel has a subtitle."""
         ax.annotate(title, (0, 1), (0, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points",
-                    color=INK[0],
-                    fontsize=8.5, fontweight="bold", va="bottom")
+                    color=INK[0], fontsize=8.5, fontweight="bold", va="bottom")
         if subtitle:
             ax.annotate(subtitle, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", color=MUTED[0],
                         fontsize=8, va="bottom")
@@ -133,8 +132,7 @@ class Style:
             canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=8.5,
                           labelcolor=INK[0],
                           ncols=min(self._legend_columns(legend), len(handles)), borderaxespad=0.1, handlelength=1.8,
-                          columnspacing=1.6,
-                          handletextpad=0.5)
+                          columnspacing=1.6, handletextpad=0.5)
 
     def _legend_columns(self, legend: Legend) -> int:
         widest = max((len(label) for label, _ in legend), default=1)

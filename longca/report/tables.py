@@ -54,8 +54,7 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
             if key not in worst or ratio > worst[key].ratio:
                 where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
                 worst[key] = WorstError(record.cell.method, record.cell.direction, tensor, error, budget, ratio, where,
-                                        record.cell_id, 0,
-                                        ratio <= 1)
+                                        record.cell_id, 0, ratio <= 1)
     return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
 
 

@@ -63,8 +63,7 @@ class Accuracy(Figure):
                     markeredgewidth=0)
         ax.axvline(1.0, color=BAD[0], linewidth=1.2)
         ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
-                    ha="right", fontsize=8,
-                    color=BAD[0])
+                    ha="right", fontsize=8, color=BAD[0])
         ax.set(xscale="log", xlim=(low * 0.9, high), ylim=(len(lines) - 0.4, -0.6))
         ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0) if low * 0.9 <= tick <= high]
         ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])

@@ -34,10 +34,14 @@
 
   // ---- the records
   const packed = parse("#data"), rate = parse("#rate"), colours = parse("#colours");
-  const columns = Object.fromEntries(Object.entries(packed).map(
-    ([name, pack]) => [name, pack.values || pack.at.map((index) => pack.names[index])]));
-  const records = columns.anchor.map((_, row) => Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[row]])));
-  const several = (name) => new Set(columns[name]).size > 1;
+  const unpack = (pack) => {
+    if (pack.values) return (row) => pack.values[row];
+    return pack.names ? (row) => pack.names[pack.at[row]] : () => pack.every;
+  };
+  const columns = Object.entries(packed).map(([name, pack]) => [name, unpack(pack)]);
+  const records = Array.from({ length: parse("#rate").count }, (_, row) => Object.fromEntries(columns.map(([name, value]) => [name, value(row)])));
+  for (const record of records) record.cell_id = record.anchor.slice(0, 16);
+  const several = (name) => new Set(records.map((record) => record[name])).size > 1;
   const GRAVITY = ["ok", "unsupported", "unavailable", "oom", "timeout", "error", "incorrect"];
   const icon = (status) => {
     const made = element("span", { class: `chip s-${status}` });
@@ -60,7 +64,7 @@
     { title: "Dir.", key: (r) => r.direction },
     { title: "Status", key: (r) => GRAVITY.indexOf(r.status), show: (r) => element("span", { class: "status" }, icon(r.status), r.status) },
     { title: rate.name, key: (r) => r.tflops_per_device, show: (r) => number(scaled(r.tflops_per_device)), num: true, high: true, timed: true },
-    { title: "% peak", key: (r) => r.peak_percent, num: true, high: true, timed: true, when: columns.peak_percent.some((value) => value !== null) },
+    { title: "% peak", key: (r) => r.peak_percent, num: true, high: true, timed: true, when: records.some((record) => record.peak_percent !== null) },
     { title: "Median ms", key: (r) => r.time_ms_median, num: true, timed: true },
     { title: "IQR", key: (r) => r.noise, show: (r) => percent(r.noise), num: true, timed: true },
     { title: "n", key: (r) => r.num_samples, num: true, timed: true },
@@ -157,17 +161,18 @@
       list("Cell", { id: record.cell_id, mask: record.mask_label, parameters: record.mask_params, drawn: record.drawn, corpus: record.corpus,
         heads: `${record.heads}, D ${record.head_dim}, ${record.dtype}`, density: number(record.density), FLOP: number(record.flops, 4),
         "mask digest": record.mask_digest }),
-      list("Time", record.num_samples === null ? {} : { median: `${number(record.time_ms_median, 4)} ms`, quartiles: `${number(record.time_ms_q1, 4)}–${number(record.time_ms_q3, 4)} ms`,
-        "per device": `${speed(record.tflops_per_device)} (${number(scaled(record.tflops_per_device_low))}–${number(scaled(record.tflops_per_device_high))})`,
+      list("Time", record.num_samples === null ? {} : { median: `${number(record.time_ms_median, 4)} ms`, quartiles: record.time_ms_q1 && `${number(record.time_ms_q1, 4)}–${number(record.time_ms_q3, 4)} ms`,
+        "per device": speed(record.tflops_per_device) + (record.tflops_per_device_low
+          ? ` (${number(scaled(record.tflops_per_device_low))}–${number(scaled(record.tflops_per_device_high))})` : ""),
         "mean over ranks": record.world > 1 ? `${number(record.time_ms_mean_ranks, 4)} ms` : "",
-        samples: `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}, ${record.timer}, ended by ${record.stopped}` }),
+        samples: record.warmup === null ? record.num_samples : `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}, ${record.timer}, ended by ${record.stopped}` }),
       list("Result", { status: record.status, reason: record.reason, notes: record.notes, "compared with": record.error_reference && `${record.error_reference}, ${record.error_scope}`,
         "worst tensor": record.error_tensor && `${record.error_tensor}: ${number(record.error)} of ${number(record.error_budget)} allowed` }),
       list("Memory and costs", { "peak of a call": bytes(record.peak_bytes), "absolute peak": bytes(record.absolute_peak_bytes), counted: record.memory_source, costs: record.costs }),
       list("State of the GPU", { "SM clock": record.sm_clock_mhz_median && `${number(record.sm_clock_mhz_median, 4)} MHz`, "held back by": record.clock_event_reasons,
         power: record.power_w_median && `${number(record.power_w_median)} W`, temperature: record.temperature_c_max && `${number(record.temperature_c_max)} °C` }),
-      list("Where and when", { device: record.device, host: record.hostname, torch: record.torch, CUDA: record.cuda, commit: record.git_sha.slice(0, 12),
-        method: record.method_version, run: record.run_id, started: record.started_at, took: `${number(record.seconds)} s` }),
+      list("Where and when", { device: record.device, host: record.hostname, torch: record.torch, CUDA: record.cuda, commit: record.git_sha?.slice(0, 12),
+        method: record.method_version, run: record.run_id, started: record.started_at, took: record.seconds && `${number(record.seconds)} s` }),
     ].filter(Boolean));
     if (record.samples_ms?.length > 1) groups.append(sparkline(record.samples_ms));
     cell.append(groups);
