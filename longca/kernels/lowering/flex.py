@@ -28,7 +28,6 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
         num_q_heads: of the attention call; where head groups differ every query head gets its lists.
         block_size: of queries and keys, or (queries, keys).
     """
-    import torch
     from torch.nn.attention.flex_attention import BlockMask
 
     size_q, size_k = (block_size, block_size) if isinstance(block_size, int) else block_size
