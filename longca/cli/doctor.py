@@ -35,8 +35,9 @@ def _software() -> list[Check]:
                           capture_output=True, text=True, check=False)
     detail = done.stdout.strip() if done.returncode == 0 else (done.stderr.strip().splitlines() or ["does not start"])[-1]
     checks.append(("torch", "ok" if done.returncode == 0 else "fails", detail))
-    for tool, purpose in (("snakemake", "runs the workflow"), ("sbatch", "runs it on a Slurm cluster"), ("apptainer", "runs it in containers"),
-                          ("chromium", "tests the page")):
+    tools = {"snakemake": "runs the workflow", "sbatch": "runs it on a Slurm cluster", "apptainer": "runs it in containers",
+             "chromium": "tests the page"}
+    for tool, purpose in tools.items():
         place = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
         checks.append((tool, "ok" if place else "note", place or f"not found: {purpose}"))
     return checks

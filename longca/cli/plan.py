@@ -1,6 +1,7 @@
 """`longca plan`: what a study would do, before it does it."""
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -39,34 +40,49 @@ def command(
 
     config, chosen, _ = open_study(study)
     wanted = selection(kernel, strategy, mask, direction, seqlen, world).apply(chosen.cells())
-    peak_flops = _peak_flops(gpu)
-    predictor = Predictor("cuda")
+    peak_flops, predictor = _peak_flops(gpu), Predictor("cuda")
     predictions = {cell.cell_id: predictor.predict(cell) for cell in wanted}
-    rows, reasons, total_hours = [], Counter[tuple[str, str]](), 0.0
-    for method in dict.fromkeys((cell.kind, cell.method) for cell in wanted):
-        of_method = [cell for cell in wanted if (cell.kind, cell.method) == method]
-        running = [cell for cell in of_method if not predictions[cell.cell_id].unsupported]
-        for cell in of_method:
-            if predictions[cell.cell_id].unsupported:
-                reasons[method[1], predictions[cell.cell_id].unsupported] += 1
-        hours = sum(predictions[cell.cell_id].seconds(peak_flops, chosen.measure) * cell.world for cell in running) / 3600
-        total_hours += hours
-        rows.append([method[1], method[0], len(of_method), len(of_method) - len(running), round(hours, 2)])
-    pieces = shards(wanted, config.shard_minutes)
+    methods: dict[str, _Method] = {}
+    reasons = Counter[tuple[str, str]]()
+    for cell in wanted:
+        prediction, of_method = predictions[cell.cell_id], methods.setdefault(cell.method, _Method(cell.kind))
+        of_method.num_cells += 1
+        if prediction.unsupported:
+            of_method.num_unsupported += 1
+            reasons[cell.method, prediction.unsupported] += 1
+        else:
+            of_method.gpu_hours += prediction.seconds(peak_flops, chosen.measure) * cell.world / 3600
+    gpu_hours = sum(method.gpu_hours for method in methods.values())
+    num_jobs = len(shards(wanted, config.shard_minutes))
     if as_json:
-        print_json({"study": chosen.name, "num_cells": len(wanted), "gpu": gpu, "gpu_hours": total_hours, "num_shards": len(pieces),
-                    "methods": rows, "unsupported": [{"method": key[0], "reason": key[1], "num_cells": count} for key, count in reasons.items()],
-                    "cells": [{"cell_id": cell.cell_id, **cell.model_dump()} for cell in wanted] if cells else None})
+        print_json({
+            "study": chosen.name, "num_cells": len(wanted), "num_jobs": num_jobs, "gpu": gpu, "gpu_hours": gpu_hours,
+            "methods": {name: vars(method) for name, method in methods.items()},
+            "unsupported": [{"method": name, "reason": reason, "num_cells": count} for (name, reason), count in reasons.items()],
+            "cells": [{"cell_id": cell.cell_id, **cell.model_dump()} for cell in wanted] if cells else None})
         return
     if cells:
         print_table("Cells", ["cell_id", "cell", "unsupported because"],
                     [[cell.cell_id, cell.title, predictions[cell.cell_id].unsupported or ""] for cell in wanted])
-    print_table(f"{chosen.name}: {len(wanted):,} cells, {len(pieces)} jobs, about {total_hours:.1f} GPU hours on {gpu}",
-                ["method", "kind", "cells", "unsupported", "GPU hours"], rows, caption=f"Estimate: {EFFICIENCY:.0%} of the bf16 peak, all supported cells run, checks included.")
-    if not reasons:
-        print("Every kernel and strategy of the study supports all of its masks.")
+    print_table(f"{chosen.name}: {len(wanted):,} cells, {num_jobs} jobs, about {gpu_hours:.1f} GPU hours on {gpu}",
+                ["method", "kind", "cells", "unsupported", "GPU hours"],
+                [[name, method.kind, method.num_cells, method.num_unsupported, round(method.gpu_hours, 2)]
+                 for name, method in methods.items()],
+                caption=f"Estimated at {EFFICIENCY:.0%} of the bf16 peak, as if all supported cells fit; checks are included.")
+    if reasons:
+        print_table("Unsupported", ["method", "why", "cells"], [[*key, count] for key, count in reasons.most_common()])
     else:
-        print_table("Unsupported", ["method", "why", "cells"], [[method, why, count] for (method, why), count in reasons.most_common()])
+        print("Every kernel and strategy of the study supports all of its masks.")
+
+
+@dataclass
+class _Method:
+    """What a method has to do."""
+
+    kind: str
+    num_cells: int = 0
+    num_unsupported: int = 0
+    gpu_hours: float = 0.0
 
 
 def _peak_flops(gpu: str) -> float:

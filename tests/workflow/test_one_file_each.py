@@ -55,7 +55,8 @@ grids:
 @pytest.fixture
 def plugins(tmp_path: Path, longca) -> Path:
     folder = tmp_path / "plugins"
-    for place, text in {"masks/anchor.py": MASK, "kernels/mine.py": KERNEL, "strategies/my_way.py": STRATEGY, "figures/counts.py": FIGURE}.items():
+    files = {"masks/anchor.py": MASK, "kernels/mine.py": KERNEL, "strategies/my_way.py": STRATEGY, "figures/counts.py": FIGURE}
+    for place, text in files.items():
         path = folder / place
         path.parent.mkdir(parents=True)
         path.write_text(text)

@@ -40,8 +40,8 @@ def test_lint():
 
 
 def test_format():
-    done = subprocess.run([shutil.which("snakefmt", path=str(Path(sys.executable).parent)) or "snakefmt", "--check", "Snakefile", "workflow"],
-                          capture_output=True, text=True, cwd=ROOT, check=False)
+    snakefmt = shutil.which("snakefmt", path=str(Path(sys.executable).parent)) or "snakefmt"
+    done = subprocess.run([snakefmt, "--check", "Snakefile", "workflow"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -49,7 +49,8 @@ def test_snakefile_is_short():
     assert len((ROOT / "Snakefile").read_text().splitlines()) < 40
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("study=quik", "quick"), ("shard_minutes=-1", "shard_minutes"), ("shart_minutes=3", "shart_minutes")])
+@pytest.mark.parametrize(("setting", "expected"), [
+    ("study=quik", "quick"), ("shard_minutes=-1", "shard_minutes"), ("shart_minutes=3", "shart_minutes")])
 def test_bad_settings_are_refused(setting, expected):
     done = snakemake("--profile", "workflow/profiles/local", "--dry-run", "--config", setting)
     assert done.returncode != 0

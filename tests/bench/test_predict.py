@@ -1,0 +1,52 @@
+"""Predictions agree with the masks and kernels that they stand for."""
+
+from dataclasses import replace
+
+import pytest
+
+from longca.bench.predict import Predictor
+from longca.core.cell import Cell
+from longca.core.plugin import Registry
+from longca.core.study import Measure
+from longca.masks.build import cell_mask
+
+
+def cell(mask: str, seqlen: int = 4096, kernel: str = "sdpa", direction: str = "fwd", **changes: object) -> Cell:
+    pattern = Registry("mask").load(mask)
+    fields = {"kind": "kernel", "kernel": kernel, "mask": mask, "mask_params": pattern.resolve({}),
+              "corpus": "pile" if pattern.uses_documents else None, "seqlen": seqlen, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 64,
+              "dtype": "bf16", "direction": direction}
+    return Cell(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("mask", Registry("mask").names())
+def test_traits_and_density_are_those_of_the_mask(mask):
+    wanted = cell(mask)
+    found, real = Predictor("cuda").predict(wanted), cell_mask(wanted)
+    assert found.density == pytest.approx(real.density, rel=0.05)  # block masks are judged by a small one of their kind
+    assert found.flops == pytest.approx(wanted.flops(real.area, real.num_groups), rel=0.05)
+
+
+@pytest.mark.parametrize("mask", ["block_sparse_uniform", "block_sparse_variable"])
+def test_a_small_block_mask_has_the_traits_of_a_large_one(mask):
+    wanted = cell(mask)
+    small, _ = Predictor("cuda")._mask(wanted)
+    counts = {"num_bands": 0, "max_row_intervals": 0, "max_col_intervals": 0}  # these grow with the length
+    assert replace(small, **counts) == replace(cell_mask(wanted).traits, **counts)
+
+
+def test_says_what_is_unsupported_and_why():
+    backward = cell("causal", kernel="flex", direction="bwd")
+    assert "backward" in (Predictor("cpu").predict(backward).unsupported or "")
+    assert Predictor("cuda").predict(backward).unsupported is None
+
+
+def test_more_work_takes_longer():
+    predictor, measure = Predictor("cuda"), Measure(max_seconds=1e9, timeout_s=1e9)
+    seconds = [predictor.predict(cell("full", seqlen=seqlen)).seconds(1e12, measure) for seqlen in (4096, 8192, 16384)]
+    assert seconds[0] < seconds[1] < seconds[2]
+
+
+def test_gradients_double_the_tensors():
+    forward, backward = (Predictor("cuda").predict(cell("full", direction=direction)).tensor_bytes for direction in ("fwd", "bwd"))
+    assert forward == 4096 * 64 * 2 * (8 + 8 + 2 + 2) and backward == 2 * forward
