@@ -54,9 +54,12 @@ class PackedPrepared(Prepared):
     """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
 
     A mask of segments has no empty rows: its window never hides a token from itself.
+
+    Args:
+        always_packed: one segment too is given as T × heads × D with its bounds, for kernels that know nothing else.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, always_packed: bool = False) -> None:
         super().__init__(problem)
         from longca.kernels.lowering.varlen import varlen
 
@@ -67,8 +70,8 @@ class PackedPrepared(Prepared):
         self.causal = packed.window == (-1, 0)
         self.max_seqlen = packed.max_seqlen
         self.cu_seqlens: torch.Tensor | None = None
-        """int32 (segments + 1,); None for one segment"""
-        if len(packed.cu_seqlens) > 2:
+        """int32 (segments + 1,); None where the layout is that of one segment"""
+        if always_packed or len(packed.cu_seqlens) > 2:
             import torch
 
             self.cu_seqlens = torch.from_numpy(packed.cu_seqlens).to(problem.device)
