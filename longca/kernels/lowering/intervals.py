@@ -27,6 +27,15 @@ def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
     return _of_bands(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q)
 
 
+def interval_table(mask: Mask) -> np.ndarray:
+    """`row_intervals` of all head groups, lying so that a bound of successive rows is contiguous: int32 (G, 2n, Sq)."""
+    tables = [row_intervals(mask, group) for group in range(mask.num_groups)]
+    out = np.full((len(tables), max(table.shape[1] for table in tables), mask.seqlen_q), mask.seqlen_k, dtype=np.int32)
+    for group, table in enumerate(tables):
+        out[group, :table.shape[1]] = table.T
+    return out
+
+
 def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
     """The form of `cudnn.flex_attention`: row i sees [0, F0) U [F1, F2) U [F3, F4) …
 

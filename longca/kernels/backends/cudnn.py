@@ -1,0 +1,91 @@
+"""cuDNN's fused attention by torch's own operators, called without SDPA around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Kernel, Problem
+from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+MAX_HEAD_DIM = 128
+
+
+class Cudnn(Kernel):
+    label = "cuDNN"
+    paper_row = "cuDNN"
+    summary = "cuDNN's fused attention inside torch: full, causal, and packed documents forward"
+    url = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        reason = unfit_device(device_type, "sm_80")
+        if reason is not None:
+            return reason
+        import torch
+
+        return None if torch.backends.cudnn.is_available() else "torch finds no cuDNN"
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "it computes in bf16 and fp16 only"
+        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+            return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
+        reason = unfit_mask(traits)
+        if reason is not None:
+            return reason
+        if traits.window not in ((-1, -1), (-1, 0)):
+            return "torch's operator for cuDNN has no window argument"
+        if cell.direction == "bwd" and traits.num_segments > 1:
+            # https://github.com/pytorch/pytorch/pull/186142: it takes the head dim for the longest segment
+            return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"
+        return None
+
+    def prepare(self, problem: Problem) -> CudnnPrepared:
+        return CudnnPrepared(problem)
+
+
+class CudnnPrepared(PackedPrepared):
+    """One segment lies as (1, heads, T, D) with its LSE (1, H, T, …); several as T × heads × D with LSE (T, H, …)."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)  # state of a dropout that is not there
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        if self.cu_seqlens is not None:
+            return x_THD.contiguous()
+        import torch
+
+        # `contiguous` leaves odd strides where there is one head
+        return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.cu_seqlens is not None else x.squeeze(0).transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        num_heads = self.problem.num_q_heads
+        return lse.reshape(-1, num_heads) if self.cu_seqlens is not None else lse.reshape(num_heads, -1).T
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        out, lse, *_ = torch.ops.aten._cudnn_attention_forward(
+            q, k, v, None, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, True, 0.0, self.causal, False,
+            scale=self.problem.scale)
+        return out, lse
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        return torch.ops.aten._cudnn_attention_backward(
+            dout, q, k, v, out, lse, self._no_random, self._no_random, None, self.cu_seqlens, self.cu_seqlens,
+            self.max_seqlen, self.max_seqlen, 0.0, self.causal, scale=self.problem.scale)

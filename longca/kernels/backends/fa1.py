@@ -1,0 +1,85 @@
+"""The first FlashAttention: flash-attn 1.0.9, the last release before FlashAttention-2.
+
+Its sources know sm_90, and nvcc 13.0 compiles the forward and backward of head dim 128 for it without a change; its
+`setup.py` asks nvcc for sm_75 too, which CUDA 13 still has. It is no wheel anywhere, so that whoever wants the row builds
+it: `pip install --no-build-isolation flash-attn==1.0.9` into a folder of its own, since its Python package has
+FlashAttention-2's name. Only its extension module, `flash_attn_cuda`, is needed here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Kernel, Problem, missing_modules
+from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+MAX_HEAD_DIM = 128
+ROWS = 16  # its LSE is padded to a multiple of this
+
+
+class Fa1(Kernel):
+    label = "FA1"
+    summary = "flash-attn 1.0.9, the first FlashAttention: full, causal and packed documents, as many KV as query heads"
+    needs = ("torch", "flash_attn_cuda")
+    url = "https://pypi.org/project/flash-attn/1.0.9/"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        reason = missing_modules(self.needs)
+        if reason is not None and "flash_attn_cuda" in reason:
+            reason += " (the extension of flash-attn 1.0.9, which has to be built)"
+        return reason or unfit_device(device_type, "sm_80")
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "it computes in bf16 and fp16 only"
+        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+            return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
+        if cell.num_kv_heads < cell.num_q_heads:
+            return "it has no GQA: it takes as many KV heads as query heads"
+        reason = unfit_mask(traits)
+        if reason is None and traits.window not in ((-1, -1), (-1, 0)):
+            return "it has no windows"
+        return reason
+
+    def prepare(self, problem: Problem) -> Fa1Prepared:
+        return Fa1Prepared(problem)
+
+
+class Fa1Prepared(PackedPrepared):
+    """Layout T × heads × D always; LSE (segments, H, longest segment, padded)."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem, always_packed=True)
+        import torch
+
+        assert self.cu_seqlens is not None
+        self._extension: Any = importlib.import_module("flash_attn_cuda")
+        lengths = self.cu_seqlens.diff()
+        row = torch.arange(-(-self.max_seqlen // ROWS) * ROWS, device=problem.device)
+        self._is_token = row < lengths[:, None]  # (segments, padded rows)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.transpose(1, 2)[self._is_token]
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = q.new_empty(q.shape)
+        lse, *_ = self._extension.fwd(
+            q, k, v, out, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0, self.problem.scale,
+            False, self.causal, False, 0, None)
+        return out, lse
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        self._extension.bwd(
+            dout, q, k, v, out, lse, dq, dk, dv, self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen, 0.0,
+            self.problem.scale, False, self.causal, 0, None, None)
+        return dq, dk, dv

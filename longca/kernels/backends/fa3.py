@@ -1,0 +1,58 @@
+"""FlashAttention-3, for Hopper alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Kernel, Problem, missing_modules
+from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+class Fa3(Kernel):
+    label = "FA3"
+    paper_row = "FA3"
+    summary = "FlashAttention-3 for Hopper, built for head dim 128 in bf16: causal, windows, packed documents"
+    needs = ("torch", "flash_attn_interface", "flash_attn_3")
+    url = "https://github.com/Dao-AILab/flash-attention/tree/main/hopper"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        return missing_modules(self.needs) or unfit_device(device_type, "sm_90")
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        return unfit_build(cell, (128,), ("bf16",)) or unfit_mask(traits)
+
+    def prepare(self, problem: Problem) -> Fa3Prepared:
+        return Fa3Prepared(problem)
+
+
+class Fa3Prepared(PackedPrepared):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import importlib
+
+        self._interface: Any = importlib.import_module("flash_attn_interface")
+        self._max_seqlen = None if self.cu_seqlens is None else self.max_seqlen
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cu_seqlens, max_seqlen = self.cu_seqlens, self._max_seqlen
+        no_cache = (None,) * 9  # pages, offsets, rotary embedding and descaling
+        out, lse, *_ = self._interface._flash_attn_forward(
+            q, k, v, None, None, None, None, cu_seqlens, cu_seqlens, None, None, None, max_seqlen, max_seqlen, *no_cache,
+            self.problem.scale, self.causal, self.window)
+        return out, lse
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        cu_seqlens, max_seqlen = self.cu_seqlens, self._max_seqlen
+        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        self._interface._flash_attn_backward(
+            dout, q, k, v, out, lse, cu_seqlens, cu_seqlens, None, None, max_seqlen, max_seqlen, dq, dk, dv,
+            self.problem.scale, self.causal, self.window)
+        return dq, dk, dv

@@ -1,0 +1,181 @@
+"""FlashAttention-4: CuTe kernels compiled at run time, with an element test and block lists where a mask needs them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.packed import PackedPrepared, unfit_device
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from longca.masks.grid import BlockGrid
+    from longca.masks.traits import Traits
+
+BLOCK = 128  # the block size that its forward and its backward both take on Hopper
+MAX_INTERVALS = 8  # of a row, which the element test compares one by one
+
+
+class Fa4(Kernel):
+    label = "FA4"
+    family = "both"
+    summary = "FlashAttention-4 (CuTe): windows and packed documents natively, other masks by mask_mod and block lists"
+    needs = ("torch", "flash_attn", "cutlass", "quack")
+    url = "https://pypi.org/project/flash-attn-4/"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        return missing_modules(self.needs) or _missing_cute() or unfit_device(device_type, "sm_90")
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "it computes in bf16 and fp16 only"
+        if cell.head_dim not in (64, 128):
+            return "head dims other than 64 and 128 have tiles that do not fit blocks of 128"
+        if traits.num_segments:
+            return None
+        if traits.empty_rows:
+            return "rows without keys are not defined under its block lists"
+        if traits.max_row_intervals > MAX_INTERVALS and not traits.is_block_grid:
+            return (f"rows see {traits.max_row_intervals} separate runs of keys, and this adapter's element test compares "
+                    f"{MAX_INTERVALS} at most")
+        return None
+
+    def prepare(self, problem: Problem) -> Prepared:
+        return Fa4PackedPrepared(problem) if problem.mask.traits.num_segments else Fa4MaskedPrepared(problem)
+
+
+def _missing_cute() -> str | None:
+    """`flash_attn` may be FlashAttention-2 alone; looking for `flash_attn.cute` as a module would import it."""
+    spec = importlib.util.find_spec("flash_attn")
+    folders = spec.submodule_search_locations or [] if spec is not None else []
+    found = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
+    return None if found else "module 'flash_attn.cute' of flash-attn-4 is not installed"
+
+
+class Fa4PackedPrepared(PackedPrepared):
+    """One segment, or several packed ones, under one window."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._interface: Any = importlib.import_module("flash_attn.cute.interface")
+        left, right = (None if bound < 0 else bound for bound in self.window)
+        self._options: dict[str, Any] = {"softmax_scale": problem.scale, "causal": self.causal}
+        if not self.causal:
+            self._options |= {"window_size_left": left, "window_size_right": right}
+        if self.cu_seqlens is not None:
+            self._options |= {"cu_seqlens_q": self.cu_seqlens, "cu_seqlens_k": self.cu_seqlens,
+                              "max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
+        self.costs["compile_ms"] = compile_ms(self)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse, *_ = self._interface._flash_attn_fwd(q, k, v, return_lse=True, **self._options)
+        return out, lse
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        dq, dk, dv, *_ = self._interface._flash_attn_bwd(q, k, v, out, dout, lse, **self._options)
+        return dq, dk, dv
+
+
+class Fa4MaskedPrepared(Prepared):
+    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones take the mask_mod's."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        start = time.perf_counter()
+        self._interface: Any = importlib.import_module("flash_attn.cute.interface")
+        self._forward_blocks, self._backward_blocks = self._blocks()
+        self._options = {"softmax_scale": problem.scale, **self._element_test()}
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+        self.costs["compile_ms"] = compile_ms(self)
+
+    def _blocks(self) -> tuple[Any, Any]:
+        """The same blocks twice: by q-block for the forward, by k-block for the backward."""
+        from longca.kernels.lowering.flex import block_mask
+
+        mask = block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, BLOCK)
+        by_query = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+        by_key = mask.q_num_blocks, mask.q_indices, mask.full_q_num_blocks, mask.full_q_indices
+        lists = importlib.import_module("flash_attn.cute.block_sparsity").BlockSparseTensorsTorch
+        self.costs["metadata_bytes"] = sum(x.nbytes for x in (*by_query, *by_key) if x is not None)
+        return lists(*by_query, block_size=(BLOCK, BLOCK)), lists(*by_key, block_size=(BLOCK, BLOCK))
+
+    def _element_test(self) -> dict[str, Any]:
+        import torch
+
+        from longca.ops import fa4_mask_mod
+
+        mask, heads_per_group = self.problem.mask, self.problem.num_q_heads // self.problem.mask.num_groups
+        if mask.grid is None:
+            from longca.kernels.lowering.intervals import interval_table
+
+            tables = [interval_table(mask)]
+            mod = fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group)
+        elif not self._forward_blocks.mask_block_cnt.any():
+            return {}  # every block is full
+        else:
+            tables = _grid_tables(mask.grid)
+            mod = fa4_mask_mod.grid_mask_mod(heads_per_group)
+        self.costs["metadata_bytes"] += sum(table.nbytes for table in tables)
+        return {"mask_mod": mod, "aux_tensors": [torch.from_numpy(table).to(self.problem.device) for table in tables]}
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.contiguous().unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.squeeze(0).T
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        out, lse, *_ = self._interface._flash_attn_fwd(
+            q, k, v, return_lse=True, block_sparse_tensors=self._forward_blocks, **self._options)
+        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v, out, lse = forward.saved
+        return self.raw_backward(q, k, v, out, lse, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs."""
+        dq, dk, dv, *_ = self._interface._flash_attn_bwd(
+            q, k, v, out, dout, lse, block_sparse_tensors=self._backward_blocks, **self._options)
+        return dq, dk, dv
+
+
+def _grid_tables(grid: BlockGrid) -> list[np.ndarray]:
+    """Visible blocks (G, M, N), the block of each row (G, Sq) and of each key (G, Sk), all int32."""
+    import numpy as np
+
+    from longca.kernels.lowering.blocks import block_of
+
+    sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (grid.q_bounds, grid.k_bounds))
+    return [grid.visible.astype(np.int32), *sides]
+
+
+def compile_ms(prepared: Prepared) -> float:
+    """What the first calls take, on zeros of the problem's shapes: FlashAttention-4 compiles in them."""
+    import torch
+
+    problem = prepared.problem
+
+    def zeros(num_heads: int, num_tokens: int) -> torch.Tensor:
+        return prepared.to_layout(torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device))
+
+    start = time.perf_counter()
+    q, k = zeros(problem.num_q_heads, problem.mask.seqlen_q), zeros(problem.num_kv_heads, problem.mask.seqlen_k)
+    forward = prepared.forward(q, k, k)
+    if problem.needs_backward:
+        prepared.backward(forward, q)
+    torch.cuda.synchronize(problem.device)
+    return (time.perf_counter() - start) * 1e3

@@ -1,0 +1,105 @@
+"""Attention inside packed segments under one window: all that the FlashAttention family and cuDNN know of masks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Prepared, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+def unfit_mask(traits: Traits) -> str | None:
+    """Why a mask is not a row of segments under one window; None if it is."""
+    if traits.num_segments:
+        return None
+    if traits.per_head:
+        return "heads have masks of their own; it takes one mask for all, of segments of tokens under one window"
+    return "the mask is more than segments of tokens under one window (causal, sliding or none), and it takes no other"
+
+
+def unfit_device(device_type: str, architecture: str) -> str | None:
+    """Why a kernel of this GPU architecture ("sm_90") or a newer one cannot run here; None if it can."""
+    if device_type != "cuda":
+        return "it runs on NVIDIA GPUs only"
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        return "module 'torch' is not installed"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch finds no GPU here"
+    found = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    return None if int(found[3:]) >= int(architecture[3:]) else f"it needs a GPU of {architecture}, and this one is {found}"
+
+
+def unfit_build(cell: Cell, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
+    """Why a kernel that was built for these head dims and dtypes alone does not do the cell; None if it does."""
+    if cell.head_dim in head_dims and cell.dtype in dtypes:
+        return None
+    return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return " and ".join(str(value) for value in values)
+
+
+class PackedPrepared(Prepared):
+    """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
+
+    A mask of segments has no empty rows: its window never hides a token from itself.
+
+    Args:
+        always_packed: one segment too is given as T × heads × D with its bounds, for kernels that know nothing else.
+    """
+
+    def __init__(self, problem: Problem, always_packed: bool = False) -> None:
+        super().__init__(problem)
+        from longca.kernels.lowering.varlen import varlen
+
+        start = time.perf_counter()
+        packed = varlen(problem.mask)
+        self.window = packed.window
+        """(left, right) of j - i; -1 for no bound"""
+        self.causal = packed.window == (-1, 0)
+        self.max_seqlen = packed.max_seqlen
+        self.cu_seqlens: torch.Tensor | None = None
+        """int32 (segments + 1,); None where the layout is that of one segment"""
+        if always_packed or len(packed.cu_seqlens) > 2:
+            import torch
+
+            self.cu_seqlens = torch.from_numpy(packed.cu_seqlens).to(problem.device)
+            self.costs["metadata_bytes"] = packed.cu_seqlens.nbytes
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.contiguous() if self.cu_seqlens is not None else x_THD.contiguous().unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.cu_seqlens is not None else x.squeeze(0)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.reshape(self.problem.num_q_heads, -1).T
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        out, lse = self.attend(q, k, v)
+        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v, out, lse = forward.saved
+        return self.raw_backward(q, k, v, out, lse, dout)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(out, lse) of the kernel."""
+        raise NotImplementedError
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs."""
+        raise NotImplementedError
