@@ -33,8 +33,10 @@ class FlashMask(Kernel):
             return "takes bf16 and fp16 only"
         if cell.head_dim not in (64, 128):
             return "takes head dims 64 and 128 only"
-        if traits.max_col_intervals > 3:  # so many runs of seeing queries leave at least two gaps between them
-            return f"some key is seen by {traits.max_col_intervals} separate runs of queries; FlashMask can say 3 at most"
+        most = 1 if traits.is_block_grid else 3  # the two hidden runs that it can say have three others around them at most
+        if traits.max_col_intervals > most:
+            return (f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
+                    "and FlashMask's columns can hide two runs from a key")
         return None
 
     def prepare(self, problem: Problem) -> FlashMaskPrepared:
@@ -64,8 +66,7 @@ class FlashMaskPrepared(Prepared):
     def _compile(self) -> None:
         import torch
 
-        problem = self.problem
-        start = time.perf_counter()
+        problem, start = self.problem, time.perf_counter()
         q, k = (torch.zeros(num_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
                 for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q),
                                               (problem.num_kv_heads, problem.mask.seqlen_k)))
