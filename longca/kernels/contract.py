@@ -102,11 +102,23 @@ class Kernel(Plugin):
 
 
 def missing_modules(modules: tuple[str, ...]) -> str | None:
-    """Why these modules cannot be imported, without importing them; None if they are all there."""
-    import importlib.util
-
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    """Why these modules cannot be imported, without importing them or their parents; None if they are all there."""
+    missing = [name for name in modules if not _is_installed(name)]
     return f"module '{missing[0]}' is not installed" if missing else None
+
+
+def _is_installed(name: str) -> bool:
+    """Of a dotted name too, whose parents `importlib.util.find_spec` would import."""
+    import importlib.util
+    from importlib.machinery import PathFinder
+
+    top, *below = name.split(".")
+    spec = importlib.util.find_spec(top)
+    for part in below:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec is not None
 
 
 def missing_compiler(device_type: str) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 
 if TYPE_CHECKING:
     import torch
+    from torch.nn.attention.flex_attention import BlockMask
 
     from longca.masks.traits import Traits
 
@@ -38,24 +39,25 @@ class Flex(Kernel):
 class FlexPrepared(Prepared):
     """Layout (1, heads, T, D). Compiled for this problem's shapes alone, on inputs of zeros."""
 
+    kernel_options: ClassVar[dict[str, Any] | None] = None  # torch's own choice of backend
+
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         import torch
         from torch.nn.attention.flex_attention import flex_attention
 
-        from longca.kernels.lowering.flex import block_mask
-
-        self._with_lse = problem.device.type == "cuda"
+        no_lse = self._why_no_lse()
+        self._with_lse = no_lse is None
         start = time.perf_counter()
         self._options: dict[str, Any] = {
-            "block_mask": block_mask(problem.mask, problem.device, problem.num_q_heads), "scale": problem.scale,
-            "enable_gqa": problem.num_kv_heads < problem.num_q_heads}
-        if self._with_lse:
+            "block_mask": self._block_mask(), "scale": problem.scale,
+            "enable_gqa": problem.num_kv_heads < problem.num_q_heads, "kernel_options": self.kernel_options}
+        if no_lse is None:
             from torch.nn.attention.flex_attention import AuxRequest
 
             self._options["return_aux"] = AuxRequest(lse=True)
         else:
-            self.notes.append("no LSE: compiled FlexAttention does not return it on CPU")
+            self.notes.append(f"no LSE: {no_lse}")
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
         torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count
@@ -63,6 +65,15 @@ class FlexPrepared(Prepared):
         start = time.perf_counter()
         self._compile()
         self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _block_mask(self) -> BlockMask | None:
+        """None for no mask at all."""
+        from longca.kernels.lowering.flex import block_mask
+
+        return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads)
+
+    def _why_no_lse(self) -> str | None:
+        return None if self.problem.device.type == "cuda" else "compiled FlexAttention does not return it on CPU"
 
     def _compile(self) -> None:
         import torch
@@ -112,8 +123,10 @@ class FlexPrepared(Prepared):
         return torch.autograd.grad(out, leaves, dout, retain_graph=True)
 
 
-def _num_bytes(block_mask: Any) -> int:
+def _num_bytes(block_mask: BlockMask | None) -> int:
     """Of the block mask's index tensors."""
     import torch
 
+    if block_mask is None:
+        return 0
     return sum(part.numel() * part.element_size() for part in block_mask.as_tuple() if isinstance(part, torch.Tensor))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["block_mask", "mask_mod"]
 
 
-def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128) -> BlockMask:
+def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128,
+               bool_tables: bool = True) -> BlockMask:
     """The BlockMask of one batch entry, full and partial blocks apart, for queries and for keys.
 
     A block that sticks out of Sq × Sk is partial, as `create_block_mask` has it, since not every backend checks bounds in
@@ -27,6 +28,7 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
     Args:
         num_q_heads: of the attention call; where head groups differ every query head gets its lists.
         block_size: of queries and keys, or (queries, keys).
+        bool_tables: see `mask_mod`.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -46,7 +48,8 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
     q_counts, q_index = lists([tiles.partial_runs for tiles in cols], cols[0].num_across)
     full_q_counts, full_q_index = lists([tiles.full_runs for tiles in cols], cols[0].num_across)
     return BlockMask(
-        seq_lengths=(mask.seqlen_q, mask.seqlen_k), BLOCK_SIZE=(size_q, size_k), mask_mod=mask_mod(mask, device, num_q_heads),
+        seq_lengths=(mask.seqlen_q, mask.seqlen_k), BLOCK_SIZE=(size_q, size_k),
+        mask_mod=mask_mod(mask, device, num_q_heads, bool_tables),
         kv_num_blocks=kv_counts, kv_indices=kv_index, full_kv_num_blocks=full_kv_counts, full_kv_indices=full_kv_index,
         q_num_blocks=q_counts, q_indices=q_index, full_q_num_blocks=full_q_counts, full_q_indices=full_q_index)
 

@@ -22,7 +22,7 @@ _FEW_BANDS = 3  # so many are tested by arithmetic; beyond, a row's intervals ar
 _PADDING = 1024  # tables reach to a multiple of this, so that the indices of a padded block stay inside them
 
 
-def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1) -> MaskMod:
+def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True) -> MaskMod:
     """A closure for `flex_attention`, compiled or not; the tables it captures are on the device.
 
     What it answers for queries from Sq and keys from Sk on is not defined, but reads nothing out of bounds up to the
@@ -30,12 +30,13 @@ def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1) -> Ma
 
     Args:
         num_q_heads: of the attention call; used where head groups differ.
+        bool_tables: without, a table of blocks holds int32, for backends that cannot load single bytes as bool.
     """
     if num_q_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
     heads_per_group = num_q_heads // mask.num_groups
     if mask.grid is not None:
-        return _by_block(mask, device, heads_per_group)
+        return _by_block(mask, device, heads_per_group, bool_tables)
     if mask.num_groups == 1 and len(mask.bands) <= _FEW_BANDS:
         return _by_arithmetic(mask)
     return _by_row(mask, device, heads_per_group)
@@ -101,7 +102,7 @@ def _by_row(mask: Mask, device: torch.device | str, heads_per_group: int) -> Mas
     return visible
 
 
-def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int) -> MaskMod:
+def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool_tables: bool) -> MaskMod:
     import torch
 
     grid = mask.grid
@@ -113,7 +114,7 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int) -> M
     else:
         row_of, col_of = (torch.from_numpy(_padded_blocks(bounds)).to(device) for bounds in (grid.q_bounds, grid.k_bounds))
         tail = [size + 1 for size in grid.visible.shape[1:]]
-    chosen = torch.zeros(mask.num_groups, *tail, dtype=torch.bool)
+    chosen = torch.zeros(mask.num_groups, *tail, dtype=torch.bool if bool_tables else torch.int32)
     chosen[:, :grid.visible.shape[1], :grid.visible.shape[2]] = torch.from_numpy(grid.visible)
     chosen = chosen.to(device)
 
@@ -121,7 +122,7 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int) -> M
         group = h // heads_per_group
         row = q_idx // row_of if isinstance(row_of, int) else row_of[group, q_idx]
         col = kv_idx // col_of if isinstance(col_of, int) else col_of[group, kv_idx]
-        return chosen[group, row, col]
+        return chosen[group, row, col] if bool_tables else chosen[group, row, col] > 0
 
     return visible
 

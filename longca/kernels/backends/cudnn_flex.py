@@ -1,0 +1,119 @@
+"""cuDNN's FlexAttention: kernels for masks of row intervals, from the cuDNN frontend's CuTe operators."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+MAX_TABLE_BYTES = 1 << 30
+
+
+class CudnnFlex(Kernel):
+    label = "cuDNN FlexAttention"
+    family = "both"
+    summary = "cudnn.flex_attention of the cuDNN frontend (experimental): any mask as intervals of keys for each query"
+    url = "https://github.com/NVIDIA/cudnn-frontend"
+    needs = ("torch", "cudnn.flex_attention", "cutlass", "tvm_ffi")
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        return missing_modules(self.needs) if device_type == "cuda" else "runs on NVIDIA GPUs only"
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "takes bf16 and fp16 only"
+        if cell.head_dim % 8 or cell.head_dim > 128:
+            return "takes head dims up to 128 in steps of 8"
+        num_heads = cell.num_q_heads if traits.per_head else 1
+        table_bytes = 4 * num_heads * (2 * traits.max_row_intervals + 1) * traits.seqlen_q
+        if table_bytes > MAX_TABLE_BYTES:
+            return (f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would take "
+                    f"{table_bytes / (1 << 30):.1f} GiB")
+        return None
+
+    def prepare(self, problem: Problem) -> CudnnFlexPrepared:
+        return CudnnFlexPrepared(problem)
+
+
+class CudnnFlexPrepared(Prepared):
+    """Layout (1, T, heads, D); LSE (1, H, T)."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        from longca.kernels.lowering.intervals import cudnn_row_intervals
+
+        start = time.perf_counter()
+        table = torch.from_numpy(cudnn_row_intervals(problem.mask, problem.num_q_heads)).to(problem.device).contiguous()
+        lowering_ms = (time.perf_counter() - start) * 1e3
+        q, k = (torch.zeros(1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+                for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
+                                              (problem.mask.seqlen_k, problem.num_kv_heads)))
+        first_ms = self._plan(table, q, k)  # compiles the planner's kernels, if this process has not yet
+        plan_ms = self._plan(table, q, k)
+        self.costs["metadata_bytes"] = self._plan_bytes()
+        start = time.perf_counter()
+        forward = self.forward(q, k, k)
+        if problem.needs_backward:
+            self.backward(forward, q)
+        torch.cuda.synchronize(problem.device)
+        self.costs["plan_ms"] = lowering_ms + plan_ms
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3 + max(first_ms - plan_ms, 0.0)
+
+    def _plan(self, table: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> float:
+        """Makes the plan; returns how long it took."""
+        import torch
+        from cudnn.flex_attention import create_mask_plan
+
+        torch.cuda.synchronize(q.device)
+        start = time.perf_counter()
+        self._mask_plan = create_mask_plan(table, q, k, k, build_backward=self.problem.needs_backward)
+        torch.cuda.synchronize(q.device)
+        return (time.perf_counter() - start) * 1e3
+
+    def _plan_bytes(self) -> int:
+        """Of what the kernels read, each tensor once."""
+        from cudnn.flex_attention.execution import _plan_tensors
+
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _plan_tensors(self._mask_plan)}
+        return sum(storages.values())
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.contiguous().unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.squeeze(0).transpose(0, 1)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        # what `flex_attn_func` calls, without autograd around it
+        from cudnn.flex_attention.execution import _flex_attention_forward
+
+        out, lse, _ = _flex_attention_forward(q, k, v, mask_plan=self._mask_plan, softmax_scale=self.problem.scale, return_lse=True)
+        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.raw_backward(*forward.saved, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these.
+
+        Args:
+            lse: (1, H, T) float32, natural log.
+        """
+        from cudnn.flex_attention.execution import _flex_attention_backward
+
+        dq, dk, dv = _flex_attention_backward(q, k, v, out, dout, lse, mask_plan=self._mask_plan, softmax_scale=self.problem.scale)
+        return dq, dk, dv

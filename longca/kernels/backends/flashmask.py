@@ -1,0 +1,112 @@
+"""FlashMask's column form in an operator of this project. It is not Paddle's kernel, which cannot be installed beside torch."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+class FlashMask(Kernel):
+    label = "FlashMask (own, Triton)"
+    family = "dense"
+    paper_row = "FlashMask"
+    summary = "The column form of FlashMask in this project's own Triton operator; not Paddle's kernel"
+    url = "https://arxiv.org/abs/2410.01359"
+    needs = ("torch", "triton")
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        if device_type != "cuda":
+            return "runs on NVIDIA GPUs only"
+        return missing_modules(self.needs) or missing_compiler(device_type)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "takes bf16 and fp16 only"
+        if cell.head_dim not in (64, 128):
+            return "takes head dims 64 and 128 only"
+        most = 1 if traits.is_block_grid else 3  # the two hidden runs that it can say have three others around them at most
+        if traits.max_col_intervals > most:
+            return (f"some key is seen by {traits.max_col_intervals} separate runs of queries, "
+                    "and FlashMask's columns can hide two runs from a key")
+        return None
+
+    def prepare(self, problem: Problem) -> FlashMaskPrepared:
+        return FlashMaskPrepared(problem)
+
+
+class FlashMaskPrepared(Prepared):
+    """Layout (heads, T, D); LSE (H, T)."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        from longca.kernels.lowering.flashmask import flashmask_columns
+        from longca.ops.flashmask import make_mask
+
+        start = time.perf_counter()
+        form = flashmask_columns(problem.mask)
+        columns = torch.from_numpy(form.columns).to(problem.device)
+        self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, problem.needs_backward)
+        self._wait()
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = self._mask.num_bytes
+        self.notes.append(f"{'causal' if form.causal else 'not causal'}, {columns.shape[2]} columns; not Paddle's kernel")
+        self._compile()
+
+    def _compile(self) -> None:
+        import torch
+
+        problem, start = self.problem, time.perf_counter()
+        q, k = (torch.zeros(num_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
+                for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q),
+                                              (problem.num_kv_heads, problem.mask.seqlen_k)))
+        forward = self.forward(q, k, k)
+        if problem.needs_backward:
+            self.backward(forward, q)
+        self._wait()
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _wait(self) -> None:
+        import torch
+
+        if self.problem.device.type == "cuda":
+            torch.cuda.synchronize(self.problem.device)
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.transpose(0, 1).contiguous()
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.transpose(0, 1)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        from longca.ops.flashmask import forward
+
+        out, lse = forward(q, k, v, self._mask, self.problem.scale)
+        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.raw_backward(*forward.saved, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these.
+
+        Args:
+            lse: (H, T) float32, natural log.
+        """
+        from longca.ops.flashmask_backward import backward
+
+        return backward(q, k, v, out, lse, dout, self._mask, self.problem.scale)

@@ -1,0 +1,53 @@
+"""FlexAttention over the FLASH backend: torch compiles the mask into the CuTe kernels of FlashAttention-4."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.backends.flex import FlexPrepared
+from longca.kernels.contract import Kernel, Problem, missing_compiler, missing_modules
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from longca.masks.traits import Traits
+
+
+class FlexFlash(Kernel):
+    label = "FlexAttention, FLASH"
+    family = "both"
+    summary = "torch.compile of flex_attention with BACKEND=FLASH: FlashAttention-4's kernels under a block mask of 128"
+    url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
+    needs = ("torch", "triton", "flash_attn.cute", "cutlass")
+
+    def available(self, device_type: str) -> str | None:
+        if device_type != "cuda":
+            return "runs on NVIDIA GPUs only"
+        return missing_modules(self.needs) or missing_compiler(device_type)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "FlashAttention-4 takes bf16 and fp16 only"
+        if cell.head_dim % 8 or cell.head_dim > 128:
+            return "with blocks of 128, FlashAttention-4 takes head dims up to 128 in steps of 8"
+        return None
+
+    def prepare(self, problem: Problem) -> FlexFlashPrepared:
+        return FlexFlashPrepared(problem)
+
+
+class FlexFlashPrepared(FlexPrepared):
+    kernel_options = {"BACKEND": "FLASH"}
+
+    def _block_mask(self) -> BlockMask | None:
+        from longca.kernels.lowering.flex import block_mask
+
+        if self.problem.mask.traits.full:
+            self.notes.append("no block mask for the full mask: the kernel's dense path")
+            return None
+        # the element test is never trivial, under which torch 2.11 would drop the blocks and attend to everything
+        return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, bool_tables=False)
+
+    def _why_no_lse(self) -> str:
+        return "torch 2.11 scales this backend's LSE as if it were one of base 2, and has no backward beside it"
