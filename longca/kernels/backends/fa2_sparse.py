@@ -1,0 +1,111 @@
+"""FlashAttention-2 over lists of blocks: the project's own Triton re-implementation, since no package on PyPI has one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+SMALLEST_TILE = 16  # of a matmul in Triton
+
+
+class Fa2Sparse(Kernel):
+    label = "FA2-Sparse (own)"
+    family = "sparse"
+    paper_row = "FA2-Sparse"
+    needs = ("torch", "triton")
+    summary = "Own Triton re-implementation of FlashAttention-2 over block lists; not the kernel of a package"
+    url = "https://arxiv.org/abs/2307.08691"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        if device_type != "cuda":
+            return "Triton compiles for GPUs only"
+        return missing_modules(self.needs) or missing_compiler(device_type)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if not traits.is_block_grid:
+            return "it takes block masks only"
+        if traits.block_size is None:
+            return "its blocks are all of one size"
+        if any(block % SMALLEST_TILE for block in traits.block_size):
+            return f"its blocks are multiples of {SMALLEST_TILE}"
+        if cell.dtype == "fp32":
+            return "it is written for bf16 and fp16"
+        if cell.head_dim not in (64, 128):
+            return "it is written for head dims 64 and 128"
+        return None
+
+    def prepare(self, problem: Problem) -> Fa2SparsePrepared:
+        return Fa2SparsePrepared(problem)
+
+
+class Fa2SparsePrepared(Prepared):
+    """Layout T × heads × D, as FlashAttention has it. Lists by head group; all query heads of a KV head share them."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        from longca.kernels.block_tables import block_tables
+
+        start = time.perf_counter()
+        self._tables = block_tables(problem.mask, problem.device)
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = self._tables.num_bytes
+        self.notes.append("the project's own re-implementation in Triton: not the speed of the study's FA2-Sparse")
+        start = time.perf_counter()
+        self._compile()
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _compile(self) -> None:
+        """One call on zeros: Triton compiles at the first."""
+        import torch
+
+        problem = self.problem
+
+        def zeros(num_tokens: int, num_heads: int) -> torch.Tensor:
+            return torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+
+        q, k = zeros(problem.mask.seqlen_q, problem.num_q_heads), zeros(problem.mask.seqlen_k, problem.num_kv_heads)
+        forward = self.forward(q, k, k)
+        if problem.needs_backward:
+            self.backward(forward, q)
+        torch.cuda.synchronize(problem.device)
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.contiguous()
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.transpose(0, 1)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        from longca.ops.fa2_sparse import sparse_forward
+
+        tables = self._tables
+        out, lse = sparse_forward(q, k, v, tables.q_to_k, tables.q_to_k_counts, (tables.block_q, tables.block_k),
+                                  self.problem.scale)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = forward.saved
+        assert forward.lse is not None
+        return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+
+        Args:
+            lse: (H, T) float32, contiguous.
+        """
+        from longca.ops.fa2_sparse import sparse_backward
+
+        tables = self._tables
+        return sparse_backward(q, k, v, out, lse, dout, (tables.q_to_k, tables.q_to_k_counts),
+                               (tables.k_to_q, tables.k_to_q_counts), (tables.block_q, tables.block_k), self.problem.scale)

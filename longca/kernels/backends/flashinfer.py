@@ -1,0 +1,129 @@
+"""FlashInfer's variable-block wrapper: blocks of any sizes for each KV head, planned as pages of one token."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+FLOAT_WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
+LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's own
+BYTES_PER_WORK_ITEM = 64  # its planners keep seven int32 for each tile of queries; the rest is room for rounding up
+MOST_INDICES = (1 << 31) - 1
+
+
+class FlashInfer(Kernel):
+    label = "FlashInfer"
+    family = "sparse"
+    paper_row = "FlashInfer"
+    needs = ("torch", "flashinfer", "einops")
+    summary = "VariableBlockSparseAttentionWrapper: uniform and variable blocks for each KV head, forward only"
+    url = "https://docs.flashinfer.ai/api/sparse.html"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        return "it runs on NVIDIA GPUs only" if device_type != "cuda" else missing_modules(self.needs)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if not traits.is_block_grid:
+            return "it takes block masks only"
+        if cell.direction == "bwd":
+            return "FlashInfer has no backward: it is made for inference"
+        if cell.dtype != "bf16" or cell.head_dim != 128:
+            return "this build has head dim 128 in bf16 only"
+        return None
+
+    def prepare(self, problem: Problem) -> FlashInferPrepared:
+        return FlashInferPrepared(problem)
+
+
+class FlashInferPrepared(Prepared):
+    """Layout (heads, T, D). The wrapper's own rearranging of q and out for GQA is part of its call, hence timed."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        hopper = torch.cuda.get_device_capability(problem.device) == (9, 0)
+        self._backend = "fa3" if hopper else "fa2"
+        self.notes.append(f"backend {self._backend}")
+        if problem.num_kv_heads < problem.num_q_heads:
+            self.notes.append("the wrapper rearranges q and out for GQA inside the timed call")
+        start = time.perf_counter()
+        self._load(problem)
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+        start = time.perf_counter()
+        self._plan(problem)
+        torch.cuda.synchronize(problem.device)
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _load(self, problem: Problem) -> None:
+        """Loads the kernels, or has them compiled where they are not: the plan of a single block needs them."""
+        import torch
+
+        one = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
+        workspace = torch.empty(FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
+        _wrapper(workspace, self._backend).plan(one.bool().unsqueeze(0), one, one, 1, 1, problem.head_dim,
+                                                q_data_type=problem.dtype)
+
+    def _plan(self, problem: Problem) -> None:
+        import numpy as np
+        import torch
+
+        grid = problem.mask.grid
+        assert grid is not None
+        share = problem.num_kv_heads // problem.mask.num_groups
+        row_sizes, col_sizes = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (grid.q_bounds, grid.k_bounds))
+        num_indices = share * int(sum((visible @ sizes.astype(np.float64)).sum()
+                                      for visible, sizes in zip(grid.visible, col_sizes, strict=True)))
+        if num_indices > MOST_INDICES:
+            raise ValueError(f"FlashInfer plans an index for each key of each q-block, in 32 bits: {num_indices} do not fit")
+        visible, rows, cols = (torch.from_numpy(part).to(problem.device).repeat_interleave(share, 0)
+                               for part in (grid.visible, row_sizes, col_sizes))
+        num_lists = rows.numel()
+        workspace = torch.empty(FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
+        self._wrapper = _wrapper(workspace, self._backend)
+        self._make_room(problem, workspace, num_lists)
+        self._wrapper.plan(visible, rows, cols, problem.num_q_heads, problem.num_kv_heads, problem.head_dim,
+                           sm_scale=problem.scale, q_data_type=problem.dtype)
+        self.costs["metadata_bytes"] = 4 * (num_indices + 3 * num_lists + 2)
+
+    def _make_room(self, problem: Problem, workspace: torch.Tensor, num_lists: int) -> None:
+        """Its buffers have fixed sizes; long sequences of small blocks need more."""
+        import torch
+
+        ratio = problem.num_q_heads // problem.num_kv_heads
+        num_rows = problem.mask.seqlen_q * problem.num_kv_heads
+        items = (num_lists + -(-num_rows * ratio // 64)) * ratio
+        int_bytes = max(LEAST_INT_WORKSPACE_BYTES, items * BYTES_PER_WORK_ITEM)
+        self._wrapper.reset_workspace_buffer(workspace, torch.empty(int_bytes, dtype=torch.uint8, device=problem.device))
+        if num_lists > self._wrapper._kv_lens_buffer.numel():  # no public way to enlarge it, and its plan writes there
+            self._wrapper._kv_lens_buffer = torch.empty(num_lists, dtype=torch.int32, device=problem.device)
+        self.costs["workspace_bytes"] = FLOAT_WORKSPACE_BYTES + int_bytes
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.transpose(0, 1).contiguous()
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        """It gives the LSE to base 2, (H, T)."""
+        return lse.transpose(0, 1) * math.log(2)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        return Forward(*self._wrapper.run(q, k, v, return_lse=True))
+
+
+def _wrapper(workspace: torch.Tensor, backend: str):  # noqa: ANN202  its type is FlashInfer's
+    from flashinfer import VariableBlockSparseAttentionWrapper
+
+    return VariableBlockSparseAttentionWrapper(workspace, backend=backend)

@@ -1,0 +1,121 @@
+"""Video sparse attention's Triton kernels, which its package falls back on where it has no compiled one."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+BLOCK = 64
+HEAD_DIMS = (64, 128)
+MOST_ELEMENTS = 1 << 31  # of q: its backward addresses the output with 32 bits
+
+
+class VsaTriton(Kernel):
+    label = "VSA (Triton)"
+    family = "sparse"
+    paper_row = "Triton-VSA"
+    needs = ("torch", "triton", "fastvideo_kernel")
+    summary = "The Triton kernels inside fastvideo-kernel: block lists of 64 × 64, bf16, autotuned"
+    url = "https://pypi.org/project/fastvideo-kernel/"
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        if device_type != "cuda":
+            return "Triton compiles for GPUs only"
+        return missing_modules(self.needs) or missing_compiler(device_type)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        from longca.kernels.block_tables import not_blocks_of
+
+        reason = not_blocks_of(traits, BLOCK)
+        if reason is not None:
+            return reason
+        if cell.dtype != "bf16" or cell.head_dim not in HEAD_DIMS:
+            return "it rounds probabilities to bf16, and its package runs it at head dims 64 and 128"
+        if cell.num_kv_heads < cell.num_q_heads:
+            return "it has no GQA: queries and keys have as many heads"
+        if cell.direction == "bwd" and cell.num_q_heads * traits.seqlen_q * cell.head_dim > MOST_ELEMENTS:
+            return "its backward addresses no more than 2³¹ elements"
+        return None
+
+    def prepare(self, problem: Problem) -> VsaTritonPrepared:
+        return VsaTritonPrepared(problem)
+
+
+class VsaTritonPrepared(Prepared):
+    """Layout (1, heads, T, D). Autotuned for this length on inputs of zeros."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        from longca.kernels.block_tables import block_tables, split_blocks
+
+        start = time.perf_counter()
+        mask = split_blocks(problem.mask, BLOCK)
+        if mask is not problem.mask:
+            self.notes.append(f"blocks were split into blocks of {BLOCK}, the only size it has")
+        tables = block_tables(mask, problem.device, problem.num_q_heads)
+        self._of_queries = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
+        self._of_keys = tables.k_to_q.unsqueeze(0), tables.k_to_q_counts.unsqueeze(0)
+        self._sizes = torch.full((mask.seqlen_k // BLOCK,), BLOCK, dtype=torch.int32, device=problem.device)
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = tables.num_bytes + 4 * len(self._sizes)
+        start = time.perf_counter()
+        self._compile()
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _compile(self) -> None:
+        import torch
+
+        problem = self.problem
+
+        def zeros(num_tokens: int) -> torch.Tensor:
+            return torch.zeros(1, problem.num_q_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
+
+        q, k = zeros(problem.mask.seqlen_q), zeros(problem.mask.seqlen_k)
+        forward = self.forward(q, k, k)
+        if problem.needs_backward:
+            self.backward(forward, q)
+        torch.cuda.synchronize(problem.device)
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.transpose(0, 1).contiguous().unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0).transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        """It keeps the LSE to base 2, (1, H, T)."""
+        return lse.squeeze(0).transpose(0, 1) * math.log(2)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        from fastvideo_kernel.triton_kernels.block_sparse_attn_triton import triton_block_sparse_attn_forward
+
+        out, lse = triton_block_sparse_attn_forward(q, k, v, *self._of_queries, self._sizes)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = forward.saved
+        assert forward.lse is not None
+        return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+
+        Args:
+            lse: in the kernel's own form (`lse_from_layout`).
+        """
+        from fastvideo_kernel.triton_kernels.block_sparse_attn_triton import triton_block_sparse_attn_backward
+
+        return triton_block_sparse_attn_backward(dout, q, k, v, out, lse, *self._of_queries, *self._of_keys, self._sizes)

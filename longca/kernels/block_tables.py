@@ -1,0 +1,85 @@
+"""A block mask on the device: the same lists for every kernel that reads lists of blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.kernels.lowering.blocks import block_lists
+from longca.masks.grid import BlockGrid
+from longca.masks.mask import Mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+
+@dataclass(frozen=True)
+class BlockTables:
+    """Visible blocks in ascending order, unused slots 0. L lists: one for each head, or for each head group of the mask."""
+
+    q_to_k: torch.Tensor  # int32 (L, q-blocks, most of any q-block)
+    q_to_k_counts: torch.Tensor  # int32 (L, q-blocks)
+    k_to_q: torch.Tensor  # int32 (L, k-blocks, most of any k-block)
+    k_to_q_counts: torch.Tensor  # int32 (L, k-blocks)
+    block_q: int
+    block_k: int
+
+    @property
+    def num_bytes(self) -> int:
+        tables = self.q_to_k, self.q_to_k_counts, self.k_to_q, self.k_to_q_counts
+        return sum(table.numel() * table.element_size() for table in tables)
+
+
+def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None) -> BlockTables:
+    """Lists of a mask of blocks of one size.
+
+    Args:
+        num_lists: of heads, where a kernel wants a list for each; else the mask's head groups.
+
+    Raises ValueError for any other mask.
+    """
+    import torch
+
+    size = mask.grid.block_size if mask.grid is not None else None
+    if size is None:
+        raise ValueError("the mask is not made of blocks of one size")
+    lists = block_lists(mask)
+    share = 1 if num_lists is None else num_lists // mask.num_groups
+
+    def table(of_groups: np.ndarray) -> torch.Tensor:
+        on_device = torch.from_numpy(of_groups).to(device)
+        return on_device.repeat_interleave(share, 0) if share > 1 else on_device
+
+    return BlockTables(table(lists.q_to_k), table(lists.q_to_k_counts), table(lists.k_to_q), table(lists.k_to_q_counts), *size)
+
+
+def split_blocks(mask: Mask, size: int) -> Mask:
+    """The same mask in square blocks of `size`, which its own blocks are multiples of."""
+    assert mask.grid is not None and mask.grid.block_size is not None
+    block_q, block_k = mask.grid.block_size
+    if (block_q, block_k) == (size, size):
+        return mask
+    if block_q % size or block_k % size or mask.seqlen_q % size or mask.seqlen_k % size:
+        raise ValueError(f"blocks of {block_q} × {block_k} over {mask.seqlen_q} × {mask.seqlen_k} are not made of {size}s")
+    visible = np.repeat(np.repeat(mask.grid.visible, block_q // size, axis=1), block_k // size, axis=2)
+    visible = visible[:, :mask.seqlen_q // size, :mask.seqlen_k // size]  # the last block may be shorter
+    bounds = [np.tile(np.arange(seqlen // size + 1) * size, (mask.num_groups, 1)) for seqlen in (mask.seqlen_q, mask.seqlen_k)]
+    grid = BlockGrid(np.ascontiguousarray(visible), *bounds)
+    return Mask(mask.seqlen_q, mask.seqlen_k, grid=grid, params=mask.params, name=mask.name)
+
+
+def not_blocks_of(traits: Traits, size: int) -> str | None:
+    """Why a mask is not made of whole square blocks of `size`; None if it is."""
+    if not traits.is_block_grid:
+        return "it takes block masks only"
+    if traits.block_size is None:
+        return "its blocks are all of one size"
+    if any(block % size for block in traits.block_size):
+        return f"its blocks are {size} × {size}: these are {traits.block_size[0]} × {traits.block_size[1]}"
+    if traits.seqlen_q % size or traits.seqlen_k % size:
+        return f"lengths must be multiples of {size}"
+    return None
