@@ -54,7 +54,8 @@ def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None)
         on_device = torch.from_numpy(of_groups).to(device)
         return on_device.repeat_interleave(share, 0) if share > 1 else on_device
 
-    return BlockTables(table(lists.q_to_k), table(lists.q_to_k_counts), table(lists.k_to_q), table(lists.k_to_q_counts), *size)
+    return BlockTables(table(lists.q_to_k), table(lists.q_to_k_counts), table(lists.k_to_q), table(lists.k_to_q_counts),
+                       *size)
 
 
 def split_blocks(mask: Mask, size: int) -> Mask:
@@ -67,8 +68,9 @@ def split_blocks(mask: Mask, size: int) -> Mask:
         raise ValueError(f"blocks of {block_q} × {block_k} over {mask.seqlen_q} × {mask.seqlen_k} are not made of {size}s")
     visible = np.repeat(np.repeat(mask.grid.visible, block_q // size, axis=1), block_k // size, axis=2)
     visible = visible[:, :mask.seqlen_q // size, :mask.seqlen_k // size]  # the last block may be shorter
-    bounds = [np.tile(np.arange(seqlen // size + 1) * size, (mask.num_groups, 1)) for seqlen in (mask.seqlen_q, mask.seqlen_k)]
-    grid = BlockGrid(np.ascontiguousarray(visible), *bounds)
+    q_bounds, k_bounds = (np.tile(np.arange(0, seqlen + 1, size), (mask.num_groups, 1))
+                          for seqlen in (mask.seqlen_q, mask.seqlen_k))
+    grid = BlockGrid(np.ascontiguousarray(visible), q_bounds, k_bounds)
     return Mask(mask.seqlen_q, mask.seqlen_k, grid=grid, params=mask.params, name=mask.name)
 
 

@@ -1,10 +1,11 @@
 """FlashAttention-2 over lists of visible blocks, in Triton: forward and backward, GQA, lists for each head group.
 
-A re-implementation of the algorithm (tiles of scores that never leave the chip; the log of the row sums kept for the backward;
-dK and dV by columns, dQ by rows, no atomics), where the loop over keys is a loop over a list of blocks.
+A re-implementation of the algorithm (tiles of scores that never leave the chip; the log of the row sums kept for the
+backward; dK and dV by columns, dQ by rows, no atomics), where the loop over keys is a loop over a list of blocks.
 
-Shapes: q, out, dout (Sq, H, D); k, v (Sk, G, D); lse and delta float32 (H, Sq). All contiguous. A list belongs to a head group of
-the mask. TILE sizes divide the block's, so a tile never leaves its block; with EVEN, lengths are multiples of both tiles.
+Shapes: q, out, dout (Sq, H, D); k, v (Sk, G, D); lse and delta float32 (H, Sq). All contiguous. A list belongs to a head
+group of the mask. TILE sizes divide the block's, so a tile never leaves its block; with EVEN, both lengths are multiples
+of the tiles.
 """
 
 import torch
@@ -74,8 +75,8 @@ def _dot_rows(out_ptr, dout_ptr, delta_ptr, seqlen_q, H: tl.constexpr, D: tl.con
 
 
 @triton.jit
-def _backward_of_keys(q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k,
-                      num_blocks, width, scale, H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
+def _backward_of_keys(q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, list_ptr, count_ptr, seqlen_q,
+                      seqlen_k, num_blocks, width, scale, H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
                       BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
                       EVEN: tl.constexpr):
     """dK and dV of one tile of keys, over all query heads that share it."""

@@ -2,10 +2,12 @@
 
 import sys
 
+import numpy as np
 import torch
 
 from longca.kernels.block_tables import block_tables
 from longca.masks import build_mask
+from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
 from longca.ops.fa2_sparse import sparse_backward, sparse_forward
 from tests.kernels.cases import Case
@@ -14,10 +16,6 @@ from tests.kernels.plain_attention import plain_attention
 
 def ragged(block: tuple[int, int]) -> Mask:
     """Blocks that do not fill the lengths, one q-block and one k-block in the dark."""
-    import numpy as np
-
-    from longca.masks.grid import BlockGrid
-
     visible = np.array([[[1, 0, 1], [0, 0, 0], [1, 0, 1]], [[0, 1, 1], [1, 1, 0], [0, 0, 1]]], dtype=bool)
     bounds = [np.tile([0, size, 2 * size, 2 * size + 5], (2, 1)) for size in block]
     return Mask(2 * block[0] + 5, 2 * block[1] + 5, grid=BlockGrid(visible, *bounds))
@@ -33,7 +31,8 @@ def check(mask: Mask, num_q_heads: int, num_kv_heads: int) -> None:
     out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale)
     near(out, right.out)
     near(lse.T, right.lse)
-    for found, wanted in zip(sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale), right.grads, strict=True):
+    grads = sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale)
+    for found, wanted in zip(grads, right.grads, strict=True):
         near(found, wanted)
 
 

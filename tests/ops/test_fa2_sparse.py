@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 
-
 NEWEST_NUMPY = (2, 3)  # Triton 3.6 turns arrays of one number into ints, which later ones refuse
 
 

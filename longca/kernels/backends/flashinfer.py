@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
@@ -123,7 +123,7 @@ class FlashInferPrepared(Prepared):
         return Forward(*self._wrapper.run(q, k, v, return_lse=True))
 
 
-def _wrapper(workspace: torch.Tensor, backend: str):  # noqa: ANN202  its type is FlashInfer's
+def _wrapper(workspace: torch.Tensor, backend: str) -> Any:
     from flashinfer import VariableBlockSparseAttentionWrapper
 
     return VariableBlockSparseAttentionWrapper(workspace, backend=backend)

@@ -43,8 +43,6 @@ class Vsa(Kernel):
             return "its kernels are built for bf16 and head dims 64 and 128"
         if cell.direction == "bwd" and cell.num_kv_heads < cell.num_q_heads:
             return "its backward has no GQA: it checks for lists by KV head and then reads them by query head"
-        if cell.direction == "bwd" and traits.seqlen_q != traits.seqlen_k:
-            return "its backward wants as many keys as queries"
         return None
 
     def prepare(self, problem: Problem) -> VsaPrepared:
@@ -71,7 +69,7 @@ class VsaPrepared(Prepared):
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = tables.num_bytes + 4 * len(self._sizes)
         if problem.needs_backward:
-            self.notes.append(f"gradients come in float32; the cast to {problem.dtype} is timed, as in the package's own wrapper")
+            self.notes.append("gradients come in float32; casting them to bf16 is timed, as in the package's own wrapper")
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         return x_THD.transpose(0, 1).contiguous().unsqueeze(0)

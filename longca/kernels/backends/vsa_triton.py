@@ -80,7 +80,8 @@ class VsaTritonPrepared(Prepared):
         problem = self.problem
 
         def zeros(num_tokens: int) -> torch.Tensor:
-            return torch.zeros(1, problem.num_q_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
+            shape = 1, problem.num_q_heads, num_tokens, problem.head_dim
+            return torch.zeros(shape, dtype=problem.dtype, device=problem.device)
 
         q, k = zeros(problem.mask.seqlen_q), zeros(problem.mask.seqlen_k)
         forward = self.forward(q, k, k)

@@ -1,0 +1,54 @@
+"""Block-sparse rows over the sizes of blocks and heads that the common tests leave out."""
+
+import numpy as np
+import pytest
+import torch
+
+from longca.bench.measure import measure_kernel
+from longca.core.plugin import Registry
+from longca.core.study import Measure
+from longca.masks.grid import BlockGrid
+from longca.masks.mask import Mask
+from tests.bench.cells import small_cell
+from tests.gpu.device import GPU, needs_gpu
+from tests.kernels.cases import Case
+from tests.kernels.plain_attention import plain_attention
+
+pytestmark = needs_gpu
+ROWS = ["fa2_sparse", "flashinfer", "vsa", "vsa_triton"]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("block", [48, 128, 256])
+@pytest.mark.parametrize("kernel", ROWS)
+def test_other_blocks(kernel: str, block: int, head_dim: int) -> None:
+    params = Registry("mask").load("block_sparse_uniform").resolve({"block": block, "density": 0.3})
+    for direction in ("fwd", "bwd"):
+        for heads in ((16, 2), (4, 4)):
+            cell = small_cell(kernel, "block_sparse_uniform", direction, mask_params=params, seqlen=3072, dtype="bf16",
+                              num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim)
+            outcome = measure_kernel(cell, Measure(warmup=1, repeats=3), GPU).outcome
+            assert outcome.status in ("ok", "unsupported", "unavailable"), outcome
+
+
+@pytest.mark.parametrize("kernel", ROWS)
+def test_rows_without_keys_and_shorter_last_blocks(kernel: str) -> None:
+    visible = np.array([[[1, 0, 1], [0, 0, 0], [1, 0, 1]], [[0, 1, 1], [1, 1, 0], [0, 0, 1]]], dtype=bool)
+    bounds = np.tile([0, 64, 128, 133], (2, 1))
+    case = Case(Mask(133, 133, grid=BlockGrid(visible, bounds, bounds)), 8, 2, head_dim=128)
+    plugin, inputs = Registry("kernel").load(kernel), case.inputs(torch.bfloat16, "cuda")
+    right = plain_attention(*inputs, case.mask.dense())
+    for direction in ("fwd", "bwd"):
+        reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, direction, "bf16"), case.mask.traits, "cuda")
+        if reason is not None:
+            pytest.skip(reason)
+        prepared = plugin.prepare(case.problem(direction, torch.bfloat16, "cuda"))
+        q, k, v, dout = (prepared.to_layout(x) for x in inputs)
+        forward = prepared.forward(q, k, v)
+        found = [prepared.from_layout(forward.out), prepared.lse_from_layout(forward.lse)]
+        wanted = [right.out, right.lse]
+        if direction == "bwd":
+            found += [prepared.from_layout(grad) for grad in prepared.backward(forward, dout)]
+            wanted += right.grads
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one.cpu().double(), other, rtol=3e-2, atol=3e-2)

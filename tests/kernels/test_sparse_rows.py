@@ -1,0 +1,41 @@
+"""What the block-sparse rows say that they do, where no GPU is needed to ask."""
+
+import pytest
+
+from longca.core.plugin import Registry
+from longca.masks import build_mask
+from longca.masks.mask import Mask
+from tests.kernels.cases import Case
+
+ROWS = ["fa2_sparse", "flashinfer", "vsa", "vsa_triton"]
+BLOCKS = {block: build_mask("block_sparse_uniform", seqlen=512, num_kv_heads=2, block=block) for block in (16, 64, 128)}
+VARIABLE = build_mask("block_sparse_variable", seqlen=512, num_kv_heads=2, mean_block=64)
+
+
+def answer(name: str, mask: Mask, num_q_heads: int, direction: str) -> str | None:
+    cell = Case(mask, num_q_heads, 2, head_dim=128).cell(name, direction, "bf16")
+    return Registry("kernel").load(name).supports(cell, mask.traits, "cuda")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_is_of_blocks_and_of_gpus(name: str) -> None:
+    kernel = Registry("kernel").load(name)
+    assert kernel.family == "sparse" and kernel.paper_row and "GPUs only" in kernel.available("cpu")
+    assert "block masks" in answer(name, build_mask("causal", seqlen=512), 2, "fwd")
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("block", [64, 128])
+def test_takes_the_blocks_of_the_study(name: str, block: int) -> None:
+    assert answer(name, BLOCKS[block], 2, "fwd") is None
+    assert (answer(name, BLOCKS[block], 2, "bwd") is None) == (name != "flashinfer")
+
+
+def test_who_has_gqa() -> None:
+    assert {name for name in ROWS if answer(name, BLOCKS[64], 8, "fwd") is None} == {"fa2_sparse", "flashinfer", "vsa"}
+    assert {name for name in ROWS if answer(name, BLOCKS[64], 8, "bwd") is None} == {"fa2_sparse"}
+
+
+def test_who_has_other_blocks() -> None:
+    assert {name for name in ROWS if answer(name, BLOCKS[16], 2, "fwd") is None} == {"fa2_sparse", "flashinfer"}
+    assert {name for name in ROWS if answer(name, VARIABLE, 2, "fwd") is None} == {"flashinfer"}
