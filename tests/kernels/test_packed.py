@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.kernels.lowering.intervals import interval_table
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
+from longca.masks import build_mask
 from tests.kernels.cases import Case, hand_made_cases, pattern_cases
 from tests.kernels.plain_attention import plain_attention
 
@@ -85,6 +87,15 @@ def test_cudnn_takes_documents_forward_only() -> None:
     case = next(case for case in pattern_cases() if case.mask.name == "causal_document")
     answers = [kernel.supports(case.cell("cudnn", direction, "bf16"), case.mask.traits, "cuda") for direction in ("fwd", "bwd")]
     assert answers[0] is None and "backward" in answers[1]
+
+
+@pytest.mark.parametrize(("name", "seqlen", "fits"), [("cudnn", 262143, True), ("cudnn", 262144, False),
+                                                      ("fa1", 131071, True), ("fa1", 131072, False)])
+def test_offsets_of_32_bits_are_not_overrun(name: str, seqlen: int, fits: bool) -> None:
+    mask = build_mask("full_document", seqlen=seqlen, num_kv_heads=64, documents=np.array([1024, seqlen - 1024]), seed=0)
+    cell = Case(mask, 64, 64, head_dim=128).cell(name, "fwd", "bf16")
+    reason = Registry("kernel").load(name).supports(cell, mask.traits, "cuda")
+    assert reason is None if fits else "32 bits" in reason
 
 
 def test_reasons_of_devices_and_builds() -> None:

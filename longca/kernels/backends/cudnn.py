@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 MAX_HEAD_DIM = 128
+MAX_OFFSET = (1 << 31) - 1
 
 
 class Cudnn(Kernel):
@@ -41,6 +42,8 @@ class Cudnn(Kernel):
             return reason
         if traits.window not in ((-1, -1), (-1, 0)):
             return "torch's operator for cuDNN has no window argument"
+        if traits.num_segments > 1 and traits.seqlen_q * cell.num_q_heads * cell.head_dim > MAX_OFFSET:
+            return "torch's operator for cuDNN counts elements of packed documents in 32 bits, and these are more"
         if cell.direction == "bwd" and traits.num_segments > 1:
             # https://github.com/pytorch/pytorch/pull/186142: it takes the head dim for the longest segment
             return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"

@@ -1,9 +1,9 @@
 """The first FlashAttention: flash-attn 1.0.9, the last release before FlashAttention-2.
 
-Its sources know sm_90, and nvcc 13.0 compiles the forward and backward of head dim 128 for it without a change; its
-`setup.py` asks nvcc for sm_75 too, which CUDA 13 still has. It is no wheel anywhere, so that whoever wants the row builds
-it: `pip install --no-build-isolation flash-attn==1.0.9` into a folder of its own, since its Python package has
-FlashAttention-2's name. Only its extension module, `flash_attn_cuda`, is needed here.
+PyPI has its sources alone, and they know sm_90: nvcc 13.0 compiles the forward and the backward of head dim 128 for it
+without a change, and its bindings pass a compiler beside torch 2.13. Whoever wants the row builds them with the machine's own
+nvcc, `pip install --no-build-isolation --no-deps --target FOLDER flash-attn==1.0.9`, and puts its extension, `flash_attn_cuda`,
+alone on the path: the Python package beside it has FlashAttention-2's name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 MAX_HEAD_DIM = 128
+SUM_BYTES = 4  # of an element of the output while it is summed up
 ROWS = 16  # its LSE is padded to a multiple of this
 
 
@@ -44,6 +45,8 @@ class Fa1(Kernel):
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
         if cell.num_kv_heads < cell.num_q_heads:
             return "it has no GQA: it takes as many KV heads as query heads"
+        if traits.seqlen_q * cell.num_q_heads * cell.head_dim * SUM_BYTES >= 1 << 32:
+            return "it counts bytes in 32 bits, and its float32 sums are more"
         reason = unfit_mask(traits)
         if reason is None and traits.window not in ((-1, -1), (-1, 0)):
             return "it has no windows"
