@@ -55,10 +55,7 @@ def is_visible(row, key, columns_ptr, seqlen_k, CAUSAL: tl.constexpr, NUM_COLUMN
     hidden = row >= tl.load(columns_ptr + key, mask=inside, other=0)
     if NUM_COLUMNS == 2:
         second = row < tl.load(columns_ptr + seqlen_k + key, mask=inside, other=0)
-        if CAUSAL:
-            hidden = hidden & second
-        else:
-            hidden = hidden | second
+        hidden = hidden & second if CAUSAL else hidden | second
     if NUM_COLUMNS == 4:
         hidden = hidden & (row < tl.load(columns_ptr + seqlen_k + key, mask=inside, other=0))
         upper = row >= tl.load(columns_ptr + 2 * seqlen_k + key, mask=inside, other=0)
@@ -151,5 +148,5 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMask, 
         _forward[(triton.cdiv(seqlen_q, ROW_TILE[0]), num_heads)](
             q, k, v, out, lse, mask.columns, rows.full_offsets, rows.full_tiles, rows.part_offsets, rows.part_tiles, seqlen_q,
             seqlen_k, num_heads // len(k), len(k) // groups, scale * 1.4426950408889634, mask.causal, num_columns, head_dim,
-            *ROW_TILE, num_warps=4, num_stages=3)
+            *ROW_TILE, num_warps=8 if head_dim > 64 else 4, num_stages=3)
     return out, lse

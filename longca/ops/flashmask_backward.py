@@ -158,8 +158,8 @@ def backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tenso
         _prepare[(triton.cdiv(seqlen_q, PREPARED_ROWS), num_heads)](out, dout, lse, delta, base, seqlen_q, head_dim, PREPARED_ROWS)
         _backward_keys[(triton.cdiv(seqlen_k, COL_TILE[1]), len(k))](
             q, k, v, dout, delta, base, dk, dv, mask.columns, cols.full_offsets, cols.full_tiles, cols.part_offsets,
-            cols.part_tiles, *sizes, *COL_TILE, num_warps=8, num_stages=2)
+            cols.part_tiles, *sizes, *COL_TILE, num_warps=8, num_stages=3)
         _backward_queries[(triton.cdiv(seqlen_q, ROW_TILE[0]), num_heads)](
             q, k, v, dout, delta, base, dq, mask.columns, rows.full_offsets, rows.full_tiles, rows.part_offsets,
-            rows.part_tiles, *sizes, *ROW_TILE, num_warps=8, num_stages=2)
+            rows.part_tiles, *sizes, *ROW_TILE, num_warps=8, num_stages=3)
     return dq, dk, dv

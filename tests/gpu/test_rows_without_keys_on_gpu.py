@@ -1,0 +1,39 @@
+"""Every kernel on masks with rows that see nothing, between others and at the edges, and with fewer keys than queries."""
+
+import pytest
+import torch
+
+from longca.core.plugin import Registry
+from tests.gpu.device import needs_gpu
+from tests.kernels.cases import Case, hand_made_cases
+from tests.kernels.plain_attention import plain_attention
+from tests.kernels.test_contract_kernels import ATTENTION
+
+pytestmark = needs_gpu
+CASES = [Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for case in hand_made_cases()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.mask.name for case in CASES])
+@pytest.mark.parametrize("kernel", ATTENTION)
+def test_gives_nothing_where_nothing_is_seen(kernel: str, case: Case) -> None:
+    plugin, cell = Registry("kernel").load(kernel), case.cell(kernel, "bwd", "bf16")
+    direction = "bwd" if plugin.supports(cell, case.mask.traits, "cuda") is None else "fwd"
+    cell = case.cell(kernel, direction, "bf16")
+    if (reason := plugin.available("cuda") or plugin.supports(cell, case.mask.traits, "cuda")) is not None:
+        pytest.skip(reason)
+    inputs = case.inputs(torch.bfloat16, "cuda")
+    plain = plain_attention(*inputs, case.mask.dense())
+    prepared = plugin.prepare(case.problem(direction, torch.bfloat16, "cuda"))
+    q, k, v, dout = (prepared.to_layout(x) for x in inputs)
+    forward = prepared.forward(q, k, v)
+    results, rights = [prepared.from_layout(forward.out)], [plain.out]
+    empty = plain.lse == -torch.inf
+    if forward.lse is not None:
+        assert torch.equal(prepared.lse_from_layout(forward.lse).cpu() == -torch.inf, empty)
+    if direction == "bwd":
+        results += [prepared.from_layout(x) for x in prepared.backward(forward, dout)]
+        rights += plain.grads
+    for result, right in zip(results, rights, strict=True):
+        error = torch.linalg.vector_norm(result.double().cpu() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
+        assert error <= 1.5e-2
+    assert all((result.cpu()[empty] == 0).all() for result in results[:2])
