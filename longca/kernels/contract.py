@@ -70,7 +70,18 @@ class Prepared:
         raise NotImplementedError
 
     def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) of one forward result; never accumulates into `.grad`."""
+        """(dq, dk, dv) of one forward result; never accumulates into `.grad`. Here: by `raw_backward`, `saved` being (q, k, v)."""
+        q, k, v = forward.saved
+        assert forward.lse is not None
+        return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+
+        Args:
+            lse: in the kernel's own form, as `forward` returns it.
+        """
         raise NotImplementedError
 
 

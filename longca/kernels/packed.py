@@ -89,17 +89,8 @@ class PackedPrepared(Prepared):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         out, lse = self.attend(q, k, v)
-        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v, out, lse = forward.saved
-        return self.raw_backward(q, k, v, out, lse, dout)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(out, lse) of the kernel."""
-        raise NotImplementedError
-
-    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs."""
         raise NotImplementedError

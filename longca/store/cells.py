@@ -1,8 +1,6 @@
 """The store: one JSON file a cell, so that a killed run loses the cell in flight and nothing else."""
 
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from pydantic import ValidationError
 
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Record
+from longca.store.files import write_atomically
 from longca.store.lock import lock_folder
 
 LONGEST_WRITE_S = 3600.0  # a temporary file older than this has no writer any more
@@ -48,7 +47,7 @@ class CellStore:
         path = self.path(record.cell_id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, record.model_dump_json().encode() + b"\n")
+            write_atomically(path, record.model_dump_json().encode() + b"\n")
         except OSError as error:
             raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
                             todo="Finished cells are safe: make room or give another folder, and run again") from error
@@ -102,17 +101,3 @@ class CellStore:
                     path.unlink()
             except OSError:
                 continue  # gone already, or not ours to remove: it is ignored anyway
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside and rename: a reader sees the old file or the new one, whenever the writer dies."""
-    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

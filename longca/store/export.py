@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.columns import COLUMNS
+from longca.store.files import write_atomically
 from longca.store.table import in_order, rows
 
 if TYPE_CHECKING:
@@ -57,21 +55,11 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
 
 def replace_file(path: Path, content: bytes) -> Path:
     """Write `content` at once or not at all; a file that holds it already is not touched."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         if path.exists() and path.read_bytes() == content:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        write_atomically(path, content)
     except OSError as error:
         raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
                         todo="Make room, or give another folder") from error

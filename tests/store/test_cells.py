@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path, make_record,
     def full(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("longca.store.cells.os.fsync", full)
+    monkeypatch.setattr("longca.store.files.os.fsync", full)
     with pytest.raises(UserError) as caught:
         store.write(make_record(time_ms=2.0))
     assert os.strerror(number) in str(caught.value) and "\n" not in str(caught.value)

@@ -101,10 +101,7 @@ class CudnnFlexPrepared(Prepared):
         from cudnn.flex_attention.execution import _flex_attention_forward
 
         out, lse, _ = _flex_attention_forward(q, k, v, mask_plan=self._mask_plan, softmax_scale=self.problem.scale, return_lse=True)
-        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.raw_backward(*forward.saved, dout)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -139,11 +139,7 @@ class Fa4MaskedPrepared(Prepared):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         out, lse, *_ = self._interface._flash_attn_fwd(
             q, k, v, return_lse=True, block_sparse_tensors=self._forward_blocks, **self._options)
-        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v, out, lse = forward.saved
-        return self.raw_backward(q, k, v, out, lse, dout)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

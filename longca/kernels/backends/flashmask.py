@@ -95,10 +95,7 @@ class FlashMaskPrepared(Prepared):
         from longca.ops.flashmask import forward
 
         out, lse = forward(q, k, v, self._mask, self.problem.scale)
-        return Forward(out, lse, saved=(q, k, v, out, lse) if self.problem.needs_backward else None)
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.raw_backward(*forward.saved, dout)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

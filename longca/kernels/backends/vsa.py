@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
+from longca.kernels.block_tables import not_blocks_of
+from longca.kernels.contract import Forward, Kernel, Problem, missing_modules
 
 if TYPE_CHECKING:
     import torch
 
     from longca.masks.traits import Traits
-
-BLOCK = 64
-HEAD_DIMS = (64, 128)
 
 
 class Vsa(Kernel):
@@ -32,8 +30,6 @@ class Vsa(Kernel):
         return missing_modules(self.needs) or _missing_hopper()
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        from longca.kernels.block_tables import not_blocks_of
-
         reason = not_blocks_of(traits, BLOCK)
         if reason is not None:
             return reason
@@ -49,33 +45,13 @@ class Vsa(Kernel):
         return VsaPrepared(problem)
 
 
-class VsaPrepared(Prepared):
-    """Layout (1, heads, T, D). Every query head has lists of its own, also where heads share a mask."""
+class VsaPrepared(BlockListed):
+    """The extension's raw calls over the lists."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        import torch
-
-        from longca.kernels.block_tables import block_tables, split_blocks
-
-        start = time.perf_counter()
-        mask = split_blocks(problem.mask, BLOCK)
-        if mask is not problem.mask:
-            self.notes.append(f"blocks were split into blocks of {BLOCK}, the only size it has")
-        tables = block_tables(mask, problem.device, problem.num_q_heads)
-        self._of_queries = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
-        self._of_keys = tables.k_to_q.unsqueeze(0), tables.k_to_q_counts.unsqueeze(0)
-        self._sizes = torch.full((mask.seqlen_k // BLOCK,), BLOCK, dtype=torch.int32, device=problem.device)
-        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
-        self.costs["metadata_bytes"] = tables.num_bytes + 4 * len(self._sizes)
         if problem.needs_backward:
             self.notes.append("gradients come in float32; casting them to bf16 is timed, as in the package's own wrapper")
-
-    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
-        return x_THD.transpose(0, 1).contiguous().unsqueeze(0)
-
-    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
-        return x.squeeze(0).transpose(0, 1)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         """It keeps −sqrt(D) times the natural LSE, (1, H, T, 1)."""
@@ -87,18 +63,8 @@ class VsaPrepared(Prepared):
         out, lse = fastvideo_kernel_ops.block_sparse_fwd(q, k, v, *self._of_queries, self._sizes)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v = forward.saved
-        assert forward.lse is not None
-        return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
-
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
-
-        Args:
-            lse: in the kernel's own form (`lse_from_layout`).
-        """
         from fastvideo_kernel._C import fastvideo_kernel_ops
 
         grads = fastvideo_kernel_ops.block_sparse_bwd(q, k, v, out, lse, dout, *self._of_keys, self._sizes)

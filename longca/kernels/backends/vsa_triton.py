@@ -7,15 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
+from longca.kernels.block_tables import not_blocks_of
+from longca.kernels.contract import Forward, Kernel, Problem, missing_compiler, missing_modules
 
 if TYPE_CHECKING:
     import torch
 
     from longca.masks.traits import Traits
 
-BLOCK = 64
-HEAD_DIMS = (64, 128)
 MOST_ELEMENTS = 1 << 31  # of q: its backward addresses the output with 32 bits
 
 
@@ -34,8 +34,6 @@ class VsaTriton(Kernel):
         return missing_modules(self.needs) or missing_compiler(device_type)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        from longca.kernels.block_tables import not_blocks_of
-
         reason = not_blocks_of(traits, BLOCK)
         if reason is not None:
             return reason
@@ -51,25 +49,11 @@ class VsaTriton(Kernel):
         return VsaTritonPrepared(problem)
 
 
-class VsaTritonPrepared(Prepared):
-    """Layout (1, heads, T, D). Autotuned for this length on inputs of zeros."""
+class VsaTritonPrepared(BlockListed):
+    """Autotuned for this length on inputs of zeros."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        import torch
-
-        from longca.kernels.block_tables import block_tables, split_blocks
-
-        start = time.perf_counter()
-        mask = split_blocks(problem.mask, BLOCK)
-        if mask is not problem.mask:
-            self.notes.append(f"blocks were split into blocks of {BLOCK}, the only size it has")
-        tables = block_tables(mask, problem.device, problem.num_q_heads)
-        self._of_queries = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
-        self._of_keys = tables.k_to_q.unsqueeze(0), tables.k_to_q_counts.unsqueeze(0)
-        self._sizes = torch.full((mask.seqlen_k // BLOCK,), BLOCK, dtype=torch.int32, device=problem.device)
-        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
-        self.costs["metadata_bytes"] = tables.num_bytes + 4 * len(self._sizes)
         start = time.perf_counter()
         self._compile()
         self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
@@ -89,12 +73,6 @@ class VsaTritonPrepared(Prepared):
             self.backward(forward, q)
         torch.cuda.synchronize(problem.device)
 
-    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
-        return x_THD.transpose(0, 1).contiguous().unsqueeze(0)
-
-    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
-        return x.squeeze(0).transpose(0, 1)
-
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         """It keeps the LSE to base 2, (1, H, T)."""
         return lse.squeeze(0).transpose(0, 1) * math.log(2)
@@ -105,18 +83,8 @@ class VsaTritonPrepared(Prepared):
         out, lse = triton_block_sparse_attn_forward(q, k, v, *self._of_queries, self._sizes)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q, k, v = forward.saved
-        assert forward.lse is not None
-        return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
-
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
-
-        Args:
-            lse: in the kernel's own form (`lse_from_layout`).
-        """
         from fastvideo_kernel.triton_kernels.block_sparse_attn_triton import triton_block_sparse_attn_backward
 
         return triton_block_sparse_attn_backward(dout, q, k, v, out, lse, *self._of_queries, *self._of_keys, self._sizes)
