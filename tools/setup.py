@@ -30,7 +30,10 @@ def main() -> None:
         return
     torch_site = find_torch()
     say(f"Making .venv with Python {sys.version.split()[0]}")
-    venv.EnvBuilder(with_pip=True, clear=False, symlinks=True).create(VENV)
+    try:
+        venv.EnvBuilder(with_pip=True, clear=False, symlinks=True).create(VENV)
+    except subprocess.CalledProcessError:
+        sys.exit("This Python cannot make a virtual environment with pip. On Debian and Ubuntu: apt-get install python3-venv")
     site = next((VENV / "lib").glob("python3.*")) / "site-packages"
     if torch_site is not None:
         say(f"Using the torch of {sys.executable}")
