@@ -25,6 +25,8 @@ PINNED_TORCH = "torch==2.13.0"
 def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"Python {sys.version.split()[0]} is too old: longca needs 3.11 or newer. Run `make PYTHON=python3.12 …`")
+    if Path(sys.prefix).resolve() == VENV.resolve():  # .venv is first on PATH: go on with the Python that it was made from
+        os.execv(sys._base_executable, [sys._base_executable, *sys.argv])
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in (LOCK, ROOT / "pyproject.toml", Path(__file__)))).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
         return
