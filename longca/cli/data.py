@@ -87,6 +87,7 @@ def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
     if out is None:
         print_json(rows)
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    from longca.store.files import replace_file
+
+    replace_file(out, json.dumps(rows, indent=1).encode() + b"\n")
     print(f"{len(rows)} rows → {out}")

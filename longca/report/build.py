@@ -18,7 +18,8 @@ from longca.report.style import Style, theme
 from longca.report.svg import draw, inline
 from longca.store.cells import Problem
 from longca.store.columns import COLUMNS
-from longca.store.export import csv_bytes, export, generator_version, replace_file
+from longca.store.export import csv_bytes, export, generator_version
+from longca.store.files import replace_file
 from longca.store.hardware import load_hardware
 from longca.store.table import derived, in_order
 from longca.store.text import format_bytes, number, percent, plural

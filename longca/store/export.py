@@ -10,10 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.columns import COLUMNS
-from longca.store.files import write_atomically
+from longca.store.files import replace_file
 from longca.store.table import in_order, rows
 
 if TYPE_CHECKING:
@@ -51,19 +50,6 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
     writer.writerow(names)
     writer.writerows([_plain(value) for value in line] for line in lines)
     return text.getvalue().encode()
-
-
-def replace_file(path: Path, content: bytes) -> Path:
-    """Write `content` at once or not at all; a file that holds it already is not touched."""
-    try:
-        if path.exists() and path.read_bytes() == content:
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
-                        todo="Make room, or give another folder") from error
-    return path
 
 
 def generator_version() -> str:

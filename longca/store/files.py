@@ -5,6 +5,8 @@ import os
 import secrets
 from pathlib import Path
 
+from longca.core.errors import UserError
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside and rename: a reader sees the old file or the new one, whenever the writer dies. Raises OSError."""
@@ -19,3 +21,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def replace_file(path: Path, content: bytes) -> Path:
+    """Write `content` at once or not at all; a file that holds it already is not touched."""
+    try:
+        if path.exists() and path.read_bytes() == content:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
+                        todo="Make room, or give another folder") from error
+    return path

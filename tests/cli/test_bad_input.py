@@ -59,3 +59,11 @@ def test_an_unknown_setting_in_the_environment(longca):
     done = longca("plan", "quick", LONGCA_DEVISE="cpu")
     assert done.returncode == 2
     assert "LONGCA_DEVISE" in done.stderr and "LONGCA_DEVICE" in done.stderr
+
+
+@pytest.mark.parametrize("table", ["sample", "masks"])
+def test_a_table_that_cannot_be_written(longca, tiny, tmp_path, table):
+    (tmp_path / "file").write_text("in the way")
+    done = longca("data", table, tiny, "--out", tmp_path / "file" / "table.json")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "table.json" in done.stderr

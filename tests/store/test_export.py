@@ -10,7 +10,8 @@ import pytest
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Accuracy, Incorrect
 from longca.store.columns import COLUMNS
-from longca.store.export import export, record_json, replace_file
+from longca.store.export import export, record_json
+from longca.store.files import replace_file
 from longca.store.load import load
 from tests.records import quick_study, record
 

@@ -1,0 +1,37 @@
+"""Throughput of dense kernels against length, one panel a mask: what the figures of both directions share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from longca.report.claims import fastest, who_wins
+from longca.report.contract import Figure
+from longca.report.rates import draw_rates, rate_points
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.style import Style
+
+
+class Throughput(Figure):
+    """Median rates of one direction, a line for each kernel."""
+
+    section = "dense"
+    direction: ClassVar[str]  # fwd or bwd
+    word: ClassVar[str]  # the direction, to begin the title with
+    caption = ("Throughput of visible pairs against sequence length: higher is better. FLOPs come from the exact "
+               "area of the mask, so work on hidden pairs earns nothing. Points are medians, bars reach from the "
+               "first to the third quartile (over all seeds where there are several). Masks stand from dense to "
+               "sparse, within those without and those with documents.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        return rate_points(table, "kernel", ["direction", "seqlen"], direction=self.direction, sparse=False)
+
+    def title(self, data: pd.DataFrame) -> str:
+        winners = fastest(data, ["mask_label", "setting"])
+        return f"{self.word}: {who_wins(winners, 'panel' if data.detail.any() else 'mask')}, each at its longest length"
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        return draw_rates(data, style)
