@@ -16,14 +16,14 @@ from rich.table import Table
 
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.kernels.lowering.attnslice import attn_slices
-from longca.kernels.lowering.blocks import block_lists
-from longca.kernels.lowering.flashmask import flashmask_columns
-from longca.kernels.lowering.flex import block_mask, mask_mod
-from longca.kernels.lowering.intervals import col_intervals, row_intervals
-from longca.kernels.lowering.ranges import Csr
-from longca.kernels.lowering.tiles import Tiles, col_tiles, row_tiles
-from longca.kernels.lowering.varlen import varlen
+from longca.lowering.attnslice import attn_slices
+from longca.lowering.blocks import block_lists
+from longca.lowering.flashmask import flashmask_columns
+from longca.lowering.flex import block_mask, mask_mod
+from longca.lowering.intervals import col_intervals, row_intervals
+from longca.lowering.ranges import Csr
+from longca.lowering.tiles import Tiles, col_tiles, row_tiles
+from longca.lowering.varlen import varlen
 from longca.masks import Mask, build_mask
 
 BLOCK = 128

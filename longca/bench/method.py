@@ -1,7 +1,7 @@
 """The method version: a hash of all that defines how a cell's number is made.
 
 A finished cell is measured again only if it changed. It covers the code that runs in and around the timed call, as far as
-imports lead inside the kernel, operator and context-parallel packages; the mask and where its documents come from; how it
+imports lead inside the packages of kernels, lowerings, operators and strategies; the mask and where its documents come from; how it
 is timed and judged; the settings; the packages that the kernel needs; the device's model; the container. What only reports
 on it (environment, records, pages) is left out.
 """
@@ -22,7 +22,7 @@ from longca.core.cell import Cell
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.study import Measure
 
-FOLLOWED = ("longca.kernels", "longca.ops", "longca.cp")
+FOLLOWED = ("longca.kernels", "longca.lowering", "longca.ops", "longca.cp")
 MASK_FILES = ("masks/band.py", "masks/grid.py", "masks/mask.py")
 BENCH_FILES = ("bench/timer.py", "bench/inputs.py", "bench/measure.py", "bench/memory.py", "bench/oracle.py", "bench/raster.py",
                "bench/reference.py", "bench/scope.py", "bench/tally.py", "bench/trial.py")

@@ -1,1 +1,1 @@
-"""The kernel contract, the lowerings of masks to each backend's own form, and one file for each kernel."""
+"""The kernel contract, and one file for each kernel."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.kernels.lowering.blocks import block_lists
+from longca.lowering.blocks import block_lists
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
 

@@ -61,7 +61,7 @@ class PackedPrepared(Prepared):
 
     def __init__(self, problem: Problem, always_packed: bool = False) -> None:
         super().__init__(problem)
-        from longca.kernels.lowering.varlen import varlen
+        from longca.lowering.varlen import varlen
 
         start = time.perf_counter()
         packed = varlen(problem.mask)

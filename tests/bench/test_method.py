@@ -39,12 +39,12 @@ def test_changes_with_what_measures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_covers_the_code_that_runs_and_not_what_reports() -> None:
     files = _files()
-    assert {"kernels/backends/naive.py", "kernels/contract.py", "kernels/lowering/dense.py", "kernels/lowering/intervals.py",
+    assert {"kernels/backends/naive.py", "kernels/contract.py", "lowering/dense.py", "lowering/intervals.py",
             "masks/patterns/causal_document.py", "masks/band.py", "data/corpora/pile.json", "data/sampler.py", "bench/timer.py",
             "bench/oracle.py"} <= files
     assert not {"bench/environment.py", "core/record.py", "kernels/backends/sdpa.py", "masks/patterns/full.py"} & files
     assert "ops/spin.py" in _files(kernel="control", mask="full")
-    assert "kernels/lowering/flex.py" not in files and "kernels/lowering/flex.py" in _files(kernel="flex")
+    assert "lowering/flex.py" not in files and "lowering/flex.py" in _files(kernel="flex")
     assert not any(name.startswith("data/") for name in _files(mask="full"))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.kernels.contract import missing_modules
-from longca.kernels.lowering.flex import block_mask
+from longca.lowering.flex import block_mask
 from longca.masks import build_mask
 from tests.kernels.cases import Case, pattern_mask
 

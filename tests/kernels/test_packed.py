@@ -8,8 +8,8 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
-from longca.kernels.lowering.intervals import interval_table
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
+from longca.lowering.intervals import interval_table
 from longca.masks import build_mask
 from tests.kernels.cases import Case, hand_made_cases, pattern_cases
 from tests.kernels.plain_attention import plain_attention

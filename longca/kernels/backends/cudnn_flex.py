@@ -50,7 +50,7 @@ class CudnnFlexPrepared(Prepared):
         super().__init__(problem)
         import torch
 
-        from longca.kernels.lowering.intervals import cudnn_row_intervals
+        from longca.lowering.intervals import cudnn_row_intervals
 
         start = time.perf_counter()
         table = torch.from_numpy(cudnn_row_intervals(problem.mask, problem.num_q_heads)).to(problem.device).contiguous()

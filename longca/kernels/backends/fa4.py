@@ -99,7 +99,7 @@ class Fa4MaskedPrepared(Prepared):
 
     def _blocks(self) -> tuple[Any, Any]:
         """The same blocks twice: by q-block for the forward, by k-block for the backward."""
-        from longca.kernels.lowering.flex import block_mask
+        from longca.lowering.flex import block_mask
 
         mask = block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, BLOCK)
         by_query = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
@@ -115,7 +115,7 @@ class Fa4MaskedPrepared(Prepared):
 
         mask, heads_per_group = self.problem.mask, self.problem.num_q_heads // self.problem.mask.num_groups
         if mask.grid is None:
-            from longca.kernels.lowering.intervals import interval_table
+            from longca.lowering.intervals import interval_table
 
             tables = [interval_table(mask)]
             mod = fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group)
@@ -153,7 +153,7 @@ def _grid_tables(grid: BlockGrid) -> list[np.ndarray]:
     """Visible blocks (G, M, N), the block of each row (G, Sq) and of each key (G, Sk), all int32."""
     import numpy as np
 
-    from longca.kernels.lowering.blocks import block_of
+    from longca.lowering.blocks import block_of
 
     sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (grid.q_bounds, grid.k_bounds))
     return [grid.visible.astype(np.int32), *sides]

@@ -50,7 +50,7 @@ class FlashMaskPrepared(Prepared):
         super().__init__(problem)
         import torch
 
-        from longca.kernels.lowering.flashmask import flashmask_columns
+        from longca.lowering.flashmask import flashmask_columns
         from longca.ops.flashmask import make_mask
 
         start = time.perf_counter()

@@ -68,7 +68,7 @@ class FlexPrepared(Prepared):
 
     def _block_mask(self) -> BlockMask | None:
         """None for no mask at all."""
-        from longca.kernels.lowering.flex import block_mask
+        from longca.lowering.flex import block_mask
 
         return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads)
 

@@ -41,7 +41,7 @@ class FlexFlashPrepared(FlexPrepared):
     kernel_options = {"BACKEND": "FLASH"}
 
     def _block_mask(self) -> BlockMask | None:
-        from longca.kernels.lowering.flex import block_mask
+        from longca.lowering.flex import block_mask
 
         if self.problem.mask.traits.full:
             self.notes.append("no block mask for the full mask: the kernel's dense path")

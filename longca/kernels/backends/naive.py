@@ -38,7 +38,7 @@ class NaivePrepared(Prepared):
         super().__init__(problem)
         self._hidden: torch.Tensor | None = None  # (mask groups, 1, Sq, Sk)
         if not problem.mask.traits.full:
-            from longca.kernels.lowering.dense import dense_mask
+            from longca.lowering.dense import dense_mask
 
             hidden = ~dense_mask(problem.mask, problem.device)
             self._hidden = hidden.reshape(problem.mask.num_groups, 1, *hidden.shape[-2:])

@@ -43,7 +43,7 @@ class SdpaPrepared(Prepared):
         self._note_path(problem)
 
     def _add_mask(self, problem: Problem) -> None:
-        from longca.kernels.lowering.dense import dense_mask
+        from longca.lowering.dense import dense_mask
 
         visible = dense_mask(problem.mask, problem.device)
         visible = visible.reshape(problem.mask.num_groups, 1, *visible.shape[-2:])

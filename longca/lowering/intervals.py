@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longca.kernels.lowering.ranges import fill, runs, turned
+from longca.lowering.ranges import fill, runs, turned
 from longca.masks.band import transpose
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread

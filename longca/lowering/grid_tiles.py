@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longca.kernels.lowering.ranges import Runs, runs
+from longca.lowering.ranges import Runs, runs
 
 
 def grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, tile_rows: int, tile_cols: int,

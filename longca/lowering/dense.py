@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.kernels.lowering.blocks import block_of
-from longca.kernels.lowering.intervals import row_intervals
+from longca.lowering.blocks import block_of
+from longca.lowering.intervals import row_intervals
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.kernels.lowering.intervals import col_intervals
-from longca.kernels.lowering.ranges import fill
+from longca.lowering.intervals import col_intervals
+from longca.lowering.ranges import fill
 from longca.masks.mask import Mask
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from longca.kernels.lowering import dense
+from longca.lowering import dense
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, grid_masks, pattern_mask
 

@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from longca.kernels.lowering.grid_tiles import grid_tiles
-from longca.kernels.lowering.ranges import Csr, Runs, turned
+from longca.lowering.grid_tiles import grid_tiles
+from longca.lowering.ranges import Csr, Runs, turned
 from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas, transpose
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.kernels.lowering.mask_mod import mask_mod
-from longca.kernels.lowering.ranges import Runs
-from longca.kernels.lowering.tiles import col_tiles, row_tiles
+from longca.lowering.mask_mod import mask_mod
+from longca.lowering.ranges import Runs
+from longca.lowering.tiles import col_tiles, row_tiles
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 
-from longca.kernels.lowering.flex import block_mask, mask_mod
+from longca.lowering.flex import block_mask, mask_mod
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import PATTERNS, band_masks, grid_masks, pattern_mask, rasters, uniform_grid
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from longca.kernels.lowering.attnslice import SliceType, attn_slices
-from longca.kernels.lowering.flashmask import FlashMaskColumns, flashmask_columns
-from longca.kernels.lowering.intervals import col_intervals, cudnn_row_intervals, row_intervals
+from longca.lowering.attnslice import SliceType, attn_slices
+from longca.lowering.flashmask import FlashMaskColumns, flashmask_columns
+from longca.lowering.intervals import col_intervals, cudnn_row_intervals, row_intervals
 from longca.masks import Mask
 from longca.masks.band import INF
 from tests.kernels import masks_for_tests

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from longca.kernels.lowering.ranges import Csr, Runs
-from longca.kernels.lowering.tiles import Tiles, col_tiles, row_tiles
+from longca.lowering.ranges import Csr, Runs
+from longca.lowering.tiles import Tiles, col_tiles, row_tiles
 from longca.masks import Mask
 from tests.kernels import masks_for_tests
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid

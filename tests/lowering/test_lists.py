@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from longca.kernels.lowering.blocks import BlockLists, block_lists
-from longca.kernels.lowering.varlen import varlen
+from longca.lowering.blocks import BlockLists, block_lists
+from longca.lowering.varlen import varlen
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.kernels.lowering.ranges import fill, turned
+from longca.lowering.ranges import fill, turned
 from longca.masks.mask import Mask
 
 
