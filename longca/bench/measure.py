@@ -9,6 +9,7 @@ import torch
 
 from longca.bench.failure import failure
 from longca.bench.inputs import input_seed, make_inputs
+from longca.bench.masks import LatestMasks
 from longca.bench.memory import peak_memory
 from longca.bench.oracle import Oracle, wrong
 from longca.bench.result import Result
@@ -20,14 +21,13 @@ from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.kernels.contract import Forward, Prepared, Problem
-from longca.masks.build import cell_mask
 
 CONTROL_BUDGET = 0.05  # of the nominal duration
 
 
-def measure_kernel(cell: Cell, measure: Measure, device: torch.device) -> Result:
+def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None) -> Result:
     """The result of one cell of kind `kernel`. Never raises for what the cell does: it becomes an outcome."""
-    trial = _KernelTrial(cell, measure, device)
+    trial = _KernelTrial(cell, measure, device, masks or LatestMasks())
     try:
         outcome = trial.run()
     except Exception as error:  # any kernel may raise anything
@@ -36,13 +36,17 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device) -> Result
 
 
 class _KernelTrial(Trial):
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks) -> None:
+        super().__init__(cell, measure, device)
+        self.masks = masks
+
     def run(self) -> Outcome:
         kernel = Registry("kernel").load(self.cell.kernel)
         reason = kernel.available(self.device.type)
         if reason is not None:
             return Unavailable(reason=reason)
-        with self.at("mask", cost="mask_ms"):
-            mask = cell_mask(self.cell)
+        with self.at("mask"):
+            mask, self.costs["mask_ms"] = self.masks.get(self.cell)
         self.take_mask(mask)
         reason = kernel.supports(self.cell, mask.traits, self.device.type)
         if reason is not None:

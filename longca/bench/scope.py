@@ -8,9 +8,9 @@ import numpy as np
 
 from longca.kernels.contract import Problem
 
-BUDGET_FLOPS = {"cpu": 8e9, "cuda": 2e13}  # of float64: below a second on two CPU cores, and on an H200
+BUDGET_FLOPS = {"cpu": 8e9, "cuda": 2e12}  # of float64: below a second on two CPU cores, a quarter of one on an H200
 ROWS_PER_PIECE = 64
-MIN_PIECES = 4
+MIN_PIECES, MAX_PIECES = 4, 64  # a piece costs some milliseconds on a GPU, however small
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -
     kv_heads = tuple(sorted(rng.choice(problem.num_kv_heads, num_heads, replace=False).tolist()))
     num_pieces = -(-mask.seqlen_q // ROWS_PER_PIECE)
     chosen = max(int(num_pieces * budget / max(flops_per_head, 1)), MIN_PIECES)
+    if chosen < num_pieces:
+        chosen = min(chosen, MAX_PIECES)
     if chosen >= num_pieces:
         return whole(problem, kv_heads)
     pieces = np.concatenate([[0, num_pieces - 1], 1 + rng.choice(num_pieces - 2, chosen - 2, replace=False)])

@@ -27,6 +27,7 @@ from longca.core.study import Grid, Study
 from longca.masks.build import cell_mask
 from longca.masks.table import mask_table
 from longca.store.cells import CellStore
+from tests.bench.cells import small_cell
 from tests.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import wait_until_gone
 
@@ -167,6 +168,12 @@ def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
     assert 4 <= changes < 3 * -(-100 // BATCH) + 2
     lengths = [cell.seqlen for cell in order if cell.kernel == "a"]
     assert lengths != sorted(lengths)
+
+
+def test_cells_of_one_mask_follow_each_other():
+    cells = [small_cell("naive", "causal", direction, seqlen=seqlen) for seqlen in range(1, 13) for direction in ("fwd", "bwd")]
+    order = shuffled(cells, 0)
+    assert all(one.seqlen == other.seqlen for one, other in zip(order[::2], order[1::2], strict=True))
 
 
 def start_run(tmp_path: Path, cells: list[tuple[str, int]]) -> subprocess.Popen:
