@@ -97,6 +97,7 @@ class Session:
         if compiler is not None:
             compiler.reset()  # compiled graphs hold memory, and after a few of one function torch stops compiling it
         gc.collect()
+        gc.freeze()  # what kernels import and keep: to look through it four times a cell costs half a second
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()
