@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 MAX_HEAD_DIM = 128
+MOST_SEGMENTS = (1 << 16) - 1
 
 
 class CudnnGraph(Kernel):
@@ -34,6 +35,8 @@ class CudnnGraph(Kernel):
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
         if cell.direction == "bwd" and traits.seqlen_q == traits.num_segments:
             return "its backward takes no segments of one token alone"
+        if traits.num_segments > MOST_SEGMENTS:
+            return f"it takes up to {MOST_SEGMENTS} documents"  # https://github.com/pytorch/pytorch/pull/180718
         return unfit_mask(traits)
 
     def prepare(self, problem: Problem) -> CudnnGraphPrepared:
