@@ -92,6 +92,13 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
                 yield Cell(kernel=kernel, mask="causal", num_kv_heads=num_kv_heads, seqlen=seqlen, direction=direction, **common)
 
 
+def without_hand() -> list[Row]:
+    """A row for each kernel that is not called by hand here."""
+    kernels = Registry("kernel")
+    attention = [name for name in kernels.names() if kernels.load(name).family != "control"]
+    return [Row(name, "–", reason="not called by hand here") for name in attention if name not in HANDS]
+
+
 def title(cell: Cell) -> str:
     mask = "causal" if cell.mask == "causal" else f"blocks of {BLOCK}, density {DENSITY}"
     return f"{format_length(cell.seqlen)} {mask}, {cell.num_q_heads}:{cell.num_kv_heads}, {cell.direction}"
@@ -152,7 +159,8 @@ def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], fl
 
 
 def kept(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:
-    """The rows, after those of the CSV that they do not replace."""
+    """The rows, after those of the CSV that they do not replace, and before the kernels that have none."""
+    rows = [*rows, *without_hand()]
     new = {(row.kernel, row.cell) for row in rows}
     old = [Row.read(record) for record in read_records(options.out, NAME)] if options.keep else []
     return [*(row for row in old if (row.kernel, row.cell) not in new), *rows]

@@ -2,12 +2,15 @@
 
 import io
 from argparse import ArgumentParser
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from benchmarks import adapter_cost, timer_agreement
 from benchmarks.table import Table, add_options, milliseconds, names, percent, read_records
+from tests.support import ROOT
 
 TABLE = Table("speed", "On some machine.", ("what", "ms"), (("a", "1.5"), ("b", "–")),
               ({"what": "a", "ms": 1.4999}, {"what": "b", "ms": None}), texts=("what",))
@@ -31,6 +34,14 @@ def test_a_page_changes_between_its_markers_alone(tmp_path: Path) -> None:
     for _ in range(2):
         TABLE.write_into(page)
         assert page.read_text() == PAGE.replace("old\n", TABLE.markdown())
+
+
+@pytest.mark.parametrize("name", [timer_agreement.NAME, adapter_cost.NAME])
+def test_the_page_of_measuring_has_a_place_for_each(name: str, tmp_path: Path) -> None:
+    page = tmp_path / "measuring.md"
+    page.write_text((ROOT / "docs/measuring.md").read_text())
+    replace(TABLE, name=name).write_into(page)
+    assert TABLE.markdown() in page.read_text()
 
 
 @pytest.mark.parametrize("text", ["# Speed\n", "<!-- begin speed -->\n", "<!-- end speed -->\n<!-- begin speed -->\n"])
