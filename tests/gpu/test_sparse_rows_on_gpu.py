@@ -15,7 +15,7 @@ from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
-ROWS = ["fa2_sparse", "flashinfer", "vsa", "vsa_triton", "cudnn_bsa"]
+ROWS = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "sparse"]
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
