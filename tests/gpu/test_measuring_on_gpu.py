@@ -31,6 +31,14 @@ def test_the_flush_is_as_large_as_the_l2_asks_for() -> None:
     stopwatch.ready()
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(("kernel", "seqlen"), [("matmul", 1000), ("matmul", 8192), ("device_copy", 65536)])
+def test_the_ceilings_are_right(kernel: str, seqlen: int, dtype: str) -> None:
+    cell = small_cell(kernel, "full", seqlen=seqlen, num_q_heads=64, head_dim=128, dtype=dtype)
+    result = measure_kernel(cell, Measure(warmup=1, repeats=3), GPU)
+    assert result.outcome.status == "ok", result.outcome
+
+
 def test_samples_come_with_clocks_where_nvml_reads_them() -> None:
     x = torch.randn(2048, 2048, device=GPU)
     samples = time_calls(lambda: x @ x, Measure(warmup=2, repeats=5), GPU)
