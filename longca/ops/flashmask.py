@@ -86,7 +86,7 @@ def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, t
     for place in tl.range(first, last):
         key0 = tile * TILE_K
         tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < last, other=0)  # known a turn ahead, so that loads of keys wait for nothing
-        k = load_tile(k_src, kv_head, key0, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
+        k = load_tile(k_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
         scores = tl.dot(q, tl.trans(k))
         if TESTED:
             key = key0 + tl.arange(0, TILE_K)
@@ -99,7 +99,7 @@ def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, t
         weights = tl.math.exp2(scores * scale_log2 - base[:, None])
         shrink = tl.math.exp2(row_max - base)
         row_sum = row_sum * shrink + tl.sum(weights, 1)
-        v = load_tile(v_src, kv_head, key0, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
+        v = load_tile(v_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
         acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
         row_max = new_max
     return acc, row_max, row_sum

@@ -38,8 +38,8 @@ def _keys_gradients(dk, dv, k, v, key, q_src, dout_src, head, delta_ptr, base_pt
         row0 = tile * TILE_Q
         tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < last, other=0)
         row = row0 + tl.arange(0, TILE_Q)
-        q = load_tile(q_src, head, row0, seqlen_q, TILE_Q, HEAD_DIM, not TESTED, BY_TMA)
-        dout = load_tile(dout_src, head, row0, seqlen_q, TILE_Q, HEAD_DIM, not TESTED, BY_TMA)
+        q = load_tile(q_src, head, row0, HEAD_DIM, seqlen_q, TILE_Q, HEAD_DIM, not TESTED, BY_TMA)
+        dout = load_tile(dout_src, head, row0, HEAD_DIM, seqlen_q, TILE_Q, HEAD_DIM, not TESTED, BY_TMA)
         scores = tl.dot(k, tl.trans(q))
         dweights = tl.dot(v, tl.trans(dout))  # this early it costs the fewest registers
         base = tl.load(base_ptr + row, mask=row < seqlen_q, other=float("inf")) if TESTED else tl.load(base_ptr + row)
@@ -105,8 +105,8 @@ def _queries_gradient(dq, q, dout, delta, base, row, k_src, v_src, kv_head, colu
     for place in tl.range(first, last):
         key0 = tile * TILE_K
         tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < last, other=0)
-        k = load_tile(k_src, kv_head, key0, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
-        v = load_tile(v_src, kv_head, key0, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
+        k = load_tile(k_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
+        v = load_tile(v_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
         weights = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2 - base[:, None])
         if TESTED:
             key = key0 + tl.arange(0, TILE_K)

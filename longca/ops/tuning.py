@@ -1,6 +1,6 @@
 """Tile sizes of the Triton operators on Hopper, by head dim, as `benchmarks/tune_triton_rows.py` found them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,25 @@ FLASHMASK = {  # greatest head dim → tuning
     128: Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 3)),
 }
 
+FA2_SPARSE = {  # (greatest head dim, block that divides the mask's) → tuning
+    (64, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
+    (64, 128): Tuning(forward=Tiling(128, 128, 8, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 2)),
+    (128, 64): Tuning(forward=Tiling(64, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
+    (128, 128): Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 2)),
+}
 
-def tuning_for(table: dict[int, Tuning], head_dim: int) -> Tuning:
-    return table[min(size for size in table if size >= head_dim)]
+
+def flashmask_tuning(head_dim: int) -> Tuning:
+    return FLASHMASK[64 if head_dim <= 64 else 128]
+
+
+def sparse_tuning(head_dim: int, blocks: tuple[int, int]) -> Tuning:
+    """Tiles cut so that they divide the blocks, which are multiples of 16: a matmul in Triton needs no less."""
+    block = 128 if all(size % 128 == 0 for size in blocks) else 64
+    tuning = FA2_SPARSE[64 if head_dim <= 64 else 128, block]
+
+    def cut(tiling: Tiling) -> Tiling:
+        tile_q, tile_k = (min(size & -size, tile) for size, tile in zip(blocks, tiling.tile, strict=True))
+        return replace(tiling, tile_q=tile_q, tile_k=tile_k)
+
+    return Tuning(cut(tuning.forward), cut(tuning.keys), cut(tuning.queries))

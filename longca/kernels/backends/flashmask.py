@@ -52,12 +52,12 @@ class FlashMaskPrepared(Prepared):
 
         from longca.lowering.flashmask import flashmask_columns
         from longca.ops.flashmask import make_mask
-        from longca.ops.tuning import FLASHMASK, tuning_for
+        from longca.ops.tuning import flashmask_tuning
 
         start = time.perf_counter()
         form = flashmask_columns(problem.mask)
         columns = torch.from_numpy(form.columns).to(problem.device)
-        self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, tuning_for(FLASHMASK, problem.head_dim),
+        self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, flashmask_tuning(problem.head_dim),
                                problem.needs_backward)
         self._wait()
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
