@@ -10,10 +10,11 @@ kernel are timed again, in turns. What wins goes into `longca/ops/tuning.py`; ra
 Expected from compiled code, before the first run, at head dim 128:
 - forward: 128 × 64, 4 warps, 2 stages, by TMA. It is the largest tile of which two programs fit into one multiprocessor (96 KB, 255
   registers), so that one's softmax runs beside the other's matmuls. Next 128 × 128 with 8 warps: wider matmuls, but a program alone.
-- keys: 64 × 128, 8 warps, 2 stages (252 registers, no spills in the loop), or 64 × 64, 4 warps, two to a multiprocessor, which reads
-  queries twice as often. Tiles of 128 queries spill.
+- keys: 64 × 128, 8 warps, 2 stages (no spills inside the loop), or 64 × 64, 4 warps, two to a multiprocessor, which reads queries
+  twice as often. Tiles of 128 queries spill.
 - queries: 128 × 64, 8 warps, 2 or 3 stages: exponentials run beside dout · vᵀ; 64 × 64, 4 warps, two to a multiprocessor, is close.
-- TMA against pointers: 15 to 25 registers fewer, 5 % or more where these are scarce. At head dim 64, 128 × 128 tiles everywhere.
+- TMA against pointers: 10 to 35 registers fewer, 5 % or more where these are scarce. At head dim 64 exponentials weigh twice as much,
+  so that two small programs beat a large one in all three, and a third stage fits.
 """
 
 import argparse

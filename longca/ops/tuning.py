@@ -1,4 +1,4 @@
-"""Tile sizes of the Triton operators on Hopper, by head dim, as `benchmarks/tune_triton_rows.py` found them."""
+"""Tile sizes of the Triton operators on Hopper, by head dim. `benchmarks/tune_triton_rows.py` measures which are best."""
 
 from dataclasses import dataclass, replace
 
@@ -28,13 +28,13 @@ class Tuning:
 
 
 FLASHMASK = {  # greatest head dim → tuning
-    64: Tuning(forward=Tiling(128, 128, 8, 2), keys=Tiling(64, 128, 8, 3), queries=Tiling(128, 64, 8, 3)),
+    64: Tuning(forward=Tiling(128, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
     128: Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 3)),
 }
 
 FA2_SPARSE = {  # (greatest head dim, block that divides the mask's) → tuning
-    (64, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
-    (64, 128): Tuning(forward=Tiling(128, 128, 8, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 2)),
+    (64, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
+    (64, 128): Tuning(forward=Tiling(128, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
     (128, 64): Tuning(forward=Tiling(64, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
     (128, 128): Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 2)),
 }
