@@ -28,15 +28,15 @@ class Tuning:
 
 
 FLASHMASK = {  # greatest head dim → tuning
-    64: Tuning(forward=Tiling(128, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
-    128: Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 3)),
+    64: Tuning(forward=Tiling(64, 128, 4, 3), keys=Tiling(128, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
+    128: Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
 }
 
 FA2_SPARSE = {  # (greatest head dim, block that divides the mask's) → tuning
     (64, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
     (64, 128): Tuning(forward=Tiling(128, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 3)),
-    (128, 64): Tuning(forward=Tiling(64, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
-    (128, 128): Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 128, 8, 2), queries=Tiling(128, 64, 8, 2)),
+    (128, 64): Tuning(forward=Tiling(64, 64, 4, 3), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
+    (128, 128): Tuning(forward=Tiling(128, 64, 4, 2), keys=Tiling(64, 64, 4, 2), queries=Tiling(64, 64, 4, 2)),
 }
 
 
