@@ -122,7 +122,11 @@ def cudnn_flex(given: Given) -> Hand:
     return by_autograd(given, "BTHD", lambda q, k, v: flex_attn_func(q, k, v, mask_plan=plan, return_lse=True))
 
 
-def flex(given: Given, **options: Any) -> Hand:
+def flex(given: Given) -> Hand:
+    return _flex(given, kernel_options=None if given.needs_backward else {"USE_TMA": True})
+
+
+def _flex(given: Given, **options: Any) -> Hand:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     def causal(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
@@ -134,16 +138,17 @@ def flex(given: Given, **options: Any) -> Hand:
 
 
 def flex_flash(given: Given) -> Hand:
-    return flex(given, kernel_options={"BACKEND": "FLASH"})
+    return _flex(given, kernel_options={"BACKEND": "FLASH"})
 
 
 def flashmask(given: Given) -> Hand:
     from longca.ops.flashmask import forward, make_mask
     from longca.ops.flashmask_backward import backward
+    from longca.ops.tuning import flashmask_tuning
 
     q, k, v, dout = given.laid_out("HTD")
     hidden_from = torch.full((1, given.seqlen, 1), given.seqlen, dtype=torch.int32, device=q.device)
-    mask = make_mask(hidden_from, True, given.seqlen, given.needs_backward)
+    mask = make_mask(hidden_from, True, given.seqlen, flashmask_tuning(q.shape[-1]), given.needs_backward)
     if not given.needs_backward:
         return Hand(lambda: forward(q, k, v, mask, given.scale), "HTD")
     out, lse = forward(q, k, v, mask, given.scale)
@@ -162,15 +167,17 @@ def vsa(given: Given) -> Hand:
 
 def fa2_sparse(given: Given) -> Hand:
     from longca.ops.fa2_sparse import sparse_backward, sparse_forward
+    from longca.ops.tuning import sparse_tuning
 
     assert given.visible is not None
     q, k, v, dout = given.laid_out("THD")
     of_queries, of_keys = block_lists(given.visible), block_lists(given.visible.transpose(1, 2))
     blocks, scale = (given.block, given.block), given.scale
+    tuning = sparse_tuning(q.shape[-1], blocks)
     if not given.needs_backward:
-        return Hand(lambda: sparse_forward(q, k, v, *of_queries, blocks, scale), "THD")
-    out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale)
-    return Hand(lambda: sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale), "THD")
+        return Hand(lambda: sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward), "THD")
+    out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward)
+    return Hand(lambda: sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale, tuning), "THD")
 
 
 def flashinfer(given: Given) -> Hand:

@@ -130,10 +130,11 @@ def _torch_flash(seqlen: int, device: torch.device) -> tuple[str, Call]:
 
 def _flashmask(seqlen: int, device: torch.device) -> tuple[str, Call]:
     from longca.ops.flashmask import forward, make_mask
+    from longca.ops.tuning import flashmask_tuning
 
     q, k, v = _heads(seqlen, device, head_major=True)
     hidden_from = torch.full((1, seqlen, 1), seqlen, dtype=torch.int32, device=device)
-    mask = make_mask(hidden_from, causal=True, seqlen_q=seqlen, needs_backward=False)
+    mask = make_mask(hidden_from, causal=True, seqlen_q=seqlen, tuning=flashmask_tuning(128), needs_backward=False)
     return f"FlashMask in Triton, causal, {format_length(seqlen)}", lambda: forward(q, k, v, mask, 128 ** -0.5)
 
 

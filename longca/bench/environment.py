@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
-COMMIT = "LONGCA_COMMIT"  # for a copy that is no checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
 DIRTY = "-dirty"
 PACKAGES = (
     "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
@@ -60,10 +60,12 @@ def source() -> Source:
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit, and whether it was changed since; of a copy that is no checkout, what `LONGCA_COMMIT` says."""
+    """Commit, and whether it was changed since: what `LONGCA_COMMIT` says, or else the checkout itself."""
+    described = os.environ.get(COMMIT)
+    if described:
+        return described.removesuffix(DIRTY), described.endswith(DIRTY)
     if not (root / ".git").exists():
-        described = os.environ.get(COMMIT)
-        return (described.removesuffix(DIRTY), described.endswith(DIRTY)) if described else (None, None)
+        return None, None
     status, sha = _git(root, "status", "--porcelain", "--untracked-files=no"), _git(root, "rev-parse", "HEAD")
     return (None, None) if status is None or sha is None else (sha, bool(status))
 

@@ -146,11 +146,16 @@ class _Comparison:
                                    self.emulated.round(sums[self.emulated][index]))
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        pairs = CHUNK_PAIRS["cuda" if self.inputs.q_THD.device.type == "cuda" else "cpu"]
-        step = max(pairs // (len(self.q_heads) * self.seqlen_k), 1)
+        """Ranges of rows whose scores fit into the memory that is meant for them."""
+        pairs = CHUNK_PAIRS["cuda" if self.inputs.q_THD.device.type == "cuda" else "cpu"] // len(self.q_heads)
+        step = self.seqlen_k
         for first, last in self.scope.rows:
-            for start in range(first, last, step):
-                yield start, min(start + step, last)
+            while first < last:
+                step = min(2 * step, last - first)
+                while step > 1 and step * self.raster.most_keys(first, first + step) > pairs:
+                    step = (step + 1) // 2
+                yield first, first + step
+                first += step
 
     def _chunk(self, wide: torch.dtype, first: int, last: int, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor) -> Chunk:
         dout = self._rows(self.inputs.dout_THD, first, last).to(wide) if "dq" in self.given else None

@@ -30,6 +30,13 @@ class Raster:
             return visible[row_of[first:last]][:, col_of]
         return self._banded_rows(first, last)
 
+    def most_keys(self, first: int, last: int) -> int:
+        """No more keys than this are seen by rows first..last together."""
+        if self._grid is not None:
+            return self._seqlen_k
+        part = band.cut(self._bands, (first, last), (0, self._seqlen_k))
+        return min(int((part[:, band.K1] - part[:, band.K0]).sum()), self._seqlen_k)
+
     def _banded_rows(self, first: int, last: int) -> torch.Tensor:
         """Each row of each band is a run of keys: +1 where it begins and −1 behind it, summed along the row. Bands are
         disjoint, so that no two runs of a row begin, or end, at one place.

@@ -41,6 +41,7 @@ def test_without_git_the_commit_is_what_the_copy_says(tmp_path: Path, monkeypatc
     for described, sha, dirty in (("0a" * 20, "0a" * 20, False), ("0a" * 20 + "-dirty", "0a" * 20, True)):
         monkeypatch.setenv("LONGCA_COMMIT", described)
         assert (source.__wrapped__().git_sha, source.__wrapped__().git_dirty) == (sha, dirty)
+    monkeypatch.delenv("LONGCA_COMMIT")
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert source.__wrapped__().git_sha is None and source.__wrapped__().git_dirty is None

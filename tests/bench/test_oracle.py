@@ -39,6 +39,7 @@ def test_rows_of_the_raster_are_those_of_the_mask(case: Case) -> None:
         raster = Raster(mask, group, CPU)
         for first, last in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
             assert np.array_equal(raster.rows(first, last).numpy(), dense[group, first:last])
+            assert raster.most_keys(first, last) >= dense[group, first:last].any(0).sum()
 
 
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)
