@@ -1,0 +1,103 @@
+"""The plan of band attention: a mask as `Lines`, made once and kept as long as the mask is used."""
+
+import torch
+from torch import Tensor
+
+from longca.masks.mask import Mask
+from longca.ops.band_lines import Lines
+from longca.ops.band_spans import Spans, mask_spans, spread
+from longca.ops.band_steps import Steps, cut_spans
+
+LONG = 4  # a line of more steps than so many times the mean is split: the last one to start then ends with the others
+SHORT = 16  # steps that are never worth a split
+
+
+def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device, most: int | None = None) -> Lines:
+    """
+    Args:
+        tile: most rows of a line: queries, or, with `transposed`, keys.
+        step: columns of a step.
+        most: steps of a piece at most; by default a multiple of the mean.
+    """
+    spans = mask_spans(mask, tile, transposed, device)
+    steps = cut_spans(spans, tile, step)
+    return _assemble(spans, steps, mask.num_groups, tile, step, most)
+
+
+def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, most: int | None) -> Lines:
+    line, column, value, full, cost = _in_order(steps, len(spans.row0))
+    length = _sums(cost, line, len(spans.row0))
+    if most is None:
+        most = max(SHORT, LONG * int(length.sum()) // max(len(length), 1))
+    parts = torch.clamp(-(-length // most), min=1)
+    owner, rank = spread(parts)
+    piece = line
+    if len(owner) > len(length):
+        piece, column, value, full, cost = _cut(line, column, value, full, cost, length, parts, step)
+
+    num_full = _sums(full.long(), piece, len(owner))
+    num_runs = torch.bincount(piece, minlength=len(owner))
+    first = torch.cumsum(num_runs, 0) - num_runs
+    slot, split, splits, num_slots = _slots(spans, parts, owner, num_groups)
+    table = torch.stack([spans.row0[owner], spans.row1[owner], first, first + num_full, first + num_runs,
+                         _sums(cost * full, piece, len(owner)), slot, split], 1)
+    group, length = spans.group[owner], _sums(cost, piece, len(owner))
+    order = torch.argsort(group * (int(length.max()) + 1) - length, stable=True) if len(owner) else owner
+    pieces = _by_group(table[order], group[order], num_groups)
+    return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots)
+
+
+def _in_order(steps: Steps, num_lines: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(line, column, count or shape, is full, steps) of each run: line by line, full runs first."""
+    num_full, num_part = (torch.bincount(line, minlength=num_lines) for line in (steps.full_line, steps.part_line))
+    upto_full, upto_part = torch.cumsum(num_full, 0), torch.cumsum(num_part, 0)
+    device, total = steps.full_line.device, len(steps.full_line) + len(steps.part_line)
+    at_full = torch.arange(len(steps.full_line), device=device) + (upto_part - num_part)[steps.full_line]
+    at_part = torch.arange(len(steps.part_line), device=device) + upto_full[steps.part_line]
+    merged = torch.empty(5, total, dtype=torch.int64, device=device)
+    merged[:, at_full] = torch.stack([steps.full_line, steps.full_column, steps.full_count, torch.ones_like(at_full), steps.full_count])
+    merged[:, at_part] = torch.stack([steps.part_line, steps.part_column, steps.part_shape, torch.zeros_like(at_part),
+                                      torch.ones_like(at_part)])
+    return merged[0], merged[1], merged[2], merged[3].bool(), merged[4]
+
+
+def _cut(line: Tensor, column: Tensor, value: Tensor, full: Tensor, cost: Tensor, length: Tensor, parts: Tensor,
+         step: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Runs cut where a piece ends: (piece, column, value, is full, steps). The pieces of a line have equally many steps, or one less."""
+    size = -(-length // parts)
+    begin = torch.cumsum(cost, 0) - cost - (torch.cumsum(length, 0) - length)[line]
+    of = size[line]
+    run, rank = spread((begin + cost - 1) // of - begin // of + 1)
+    part = begin[run] // of[run] + rank
+    first = torch.maximum(begin[run], part * of[run])
+    cost = torch.minimum(begin[run] + cost[run], (part + 1) * of[run]) - first
+    column = column[run] + (first - begin[run]) * step
+    return (torch.cumsum(parts, 0) - parts)[line[run]] + part, column, torch.where(full[run], cost, value[run]), full[run], cost
+
+
+def _slots(spans: Spans, parts: Tensor, owner: Tensor, num_groups: int) -> tuple[Tensor, Tensor, Tensor, int]:
+    """(slot, split line) of each piece, −1 where its line is whole; the table of split lines; most slots of a group."""
+    lines = torch.nonzero(parts > 1).squeeze(1)
+    group, count = spans.group[lines], parts[lines]
+    slots_of = _sums(count, group, num_groups)
+    lines_of = torch.bincount(group, minlength=num_groups)
+    first = torch.cumsum(count, 0) - count - (torch.cumsum(slots_of, 0) - slots_of)[group]
+    place = torch.arange(len(lines), device=lines.device) - (torch.cumsum(lines_of, 0) - lines_of)[group]
+    splits = _by_group(torch.stack([spans.row0[lines], spans.row1[lines], first, count], 1), group, num_groups)
+    slot_of_line, place_of_line = torch.full_like(parts, -1), torch.full_like(parts, -1)
+    slot_of_line[lines], place_of_line[lines] = first, place
+    rank = torch.arange(len(owner), device=owner.device) - (torch.cumsum(parts, 0) - parts)[owner]
+    slot = slot_of_line[owner]
+    return torch.where(slot < 0, -1, slot + rank), place_of_line[owner], splits, int(slots_of.max())
+
+
+def _sums(values: Tensor, at: Tensor, size: int) -> Tensor:
+    return torch.zeros(size, dtype=values.dtype, device=values.device).scatter_add_(0, at, values)
+
+
+def _by_group(table: Tensor, group: Tensor, num_groups: int) -> Tensor:
+    """Rows sorted by group as int32 (groups, most of a group, columns), padded with zeros."""
+    count = torch.bincount(group, minlength=num_groups)
+    out = torch.zeros(num_groups, int(count.max()), table.shape[1], dtype=torch.int32, device=table.device)
+    out[group, torch.arange(len(group), device=group.device) - (torch.cumsum(count, 0) - count)[group]] = table.to(torch.int32)
+    return out
