@@ -30,7 +30,7 @@ def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int,
     if most is None:
         most = max(SHORT, LONG * int(length.sum()) // max(len(length), 1))
     parts = torch.clamp(-(-length // most), min=1)
-    owner, rank = spread(parts)
+    owner, _ = spread(parts)
     piece = line
     if len(owner) > len(length):
         piece, column, value, full, cost = _cut(line, column, value, full, cost, length, parts, step)
