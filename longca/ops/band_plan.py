@@ -8,28 +8,25 @@ from longca.ops.band_lines import Lines
 from longca.ops.band_spans import Spans, mask_spans, spread
 from longca.ops.band_steps import Steps, cut_spans
 
-LONG = 4  # a line of more steps than so many times the mean is split: the last one to start then ends with the others
-SHORT = 16  # steps that are never worth a split
-
-
-def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device, most: int | None = None) -> Lines:
+def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,
+               longest: float = 1.0, least: int = 16) -> Lines:
     """
     Args:
         tile: most rows of a line: queries, or, with `transposed`, keys.
         step: columns of a step.
-        most: steps of a piece at most; by default a multiple of the mean.
+        longest: share of the steps of all lines that a piece may have; lines with more are split.
+        least: steps that are never too many.
     """
     spans = mask_spans(mask, tile, transposed, device)
     steps = cut_spans(spans, tile, step)
-    return _assemble(spans, steps, mask.num_groups, tile, step, most)
+    return _assemble(spans, steps, mask.num_groups, tile, step, longest, least)
 
 
-def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, most: int | None) -> Lines:
+def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, longest: float,
+              least: int) -> Lines:
     line, column, value, full, cost = _in_order(steps, len(spans.row0))
     length = _sums(cost, line, len(spans.row0))
-    if most is None:
-        most = max(SHORT, LONG * int(length.sum()) // max(len(length), 1))
-    parts = torch.clamp(-(-length // most), min=1)
+    parts = torch.clamp(-(-length // max(least, int(longest * int(length.sum())))), min=1)
     owner, _ = spread(parts)
     piece = line
     if len(owner) > len(length):

@@ -39,8 +39,9 @@ def raster(lines: Lines, num_rows: int, num_cols: int) -> np.ndarray:
 
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     right = rasters(mask).astype(int)
+    limits = {} if most is None else {"longest": 0.0, "least": most}
     for transposed in (False, True):
-        lines = make_lines(mask, tile, step, transposed=transposed, device=CPU, most=most)
+        lines = make_lines(mask, tile, step, transposed=transposed, device=CPU, **limits)
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if transposed else (mask.seqlen_q, mask.seqlen_k)
         np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if transposed else right)
         check_order(lines, num_rows, most)
@@ -80,7 +81,7 @@ def test_nothing_visible(mask: Mask) -> None:
 @quick
 @given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.sampled_from(SIZES), st.sampled_from([None, 1, 3]))
 def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> None:
-    check(mask, *sizes, most=most)
+    check(mask, *sizes, **limits)
 
 
 def test_causal_has_one_shape_and_steps_that_fit() -> None:
