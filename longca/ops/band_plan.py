@@ -8,6 +8,7 @@ from longca.ops.band_lines import Lines
 from longca.ops.band_spans import Spans, mask_spans, spread
 from longca.ops.band_steps import Steps, cut_spans
 
+
 def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,
                longest: float = 1.0, least: int = 16) -> Lines:
     """

@@ -81,7 +81,7 @@ def test_nothing_visible(mask: Mask) -> None:
 @quick
 @given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.sampled_from(SIZES), st.sampled_from([None, 1, 3]))
 def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> None:
-    check(mask, *sizes, **limits)
+    check(mask, *sizes, most=most)
 
 
 def test_causal_has_one_shape_and_steps_that_fit() -> None:
