@@ -1,12 +1,86 @@
-"""The plan of band attention: a mask as `Lines`, made once and kept as long as the mask is used."""
+"""The plan of band attention: a mask as `Lines` for each kernel, made once and kept as long as the mask is used."""
+
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from longca.masks.mask import Mask
+from longca.ops.band_config import TUNED, Tuned, Use
 from longca.ops.band_lines import Lines
 from longca.ops.band_spans import Spans, mask_spans, spread
 from longca.ops.band_steps import Steps, cut_spans
+
+AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
+L2_BYTES = 24 << 20  # of keys and values that programs share at a time
+
+
+@dataclass(frozen=True, eq=False)
+class BandPlan:
+    """What the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed."""
+
+    mask: Mask
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    device: torch.device
+    kernels: dict[Use, tuple[Lines, Tuned]]
+    kv_heads_at_once: int  # whose programs start together
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(lines.num_bytes for lines, _ in self.kernels.values())
+
+
+def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device,
+                        needs_backward: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
+    """
+    Args:
+        tuned: instead of the kernels' own tile sizes.
+
+    Raises:
+        ValueError: heads that cannot be shared evenly; a head dim that is not a power of two from 16 on.
+    """
+    if num_kv_heads < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
+        raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
+                         "must be a multiple of the next")
+    if head_dim < 16 or head_dim & (head_dim - 1):
+        raise ValueError(f"the head dim must be a power of two, 16 at least; it is {head_dim}")
+    bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
+    kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
+    kernels = {}
+    for use in Use if needs_backward else (Use.FORWARD,):
+        chosen = (tuned or TUNED[head_dim])[use]
+        ratio = num_q_heads // num_kv_heads
+        if use is Use.KEYS:
+            pack = pack_size(ratio, chosen.step)
+            lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
+                               longest=kv_heads_at_once / (4 * AT_ONCE))
+        else:
+            block = mean_block(mask)
+            pack = pack_size(ratio, chosen.rows, block)
+            rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
+            chosen = replace(chosen, rows=rows)
+            lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
+                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE))
+        kernels[use] = lines, chosen
+    return BandPlan(mask, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
+
+
+def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> int:
+    """How many query heads of a KV head share `size` rows or columns: the more, the fewer tokens are in it, and the less of it is
+    hidden where the mask has an edge. Lines keep to a row of blocks, so that more tokens than those of a block are in vain, and
+    fewer only make more lines.
+    """
+    most = heads_per_kv_head & -heads_per_kv_head
+    return max(min(most, size // (block or 8)), 1)
+
+
+def mean_block(mask: Mask) -> int | None:
+    """Queries of a block, rounded up to a power of two; None for a mask that is not made of blocks."""
+    if mask.grid is None:
+        return None
+    return 1 << (-(-mask.seqlen_q // max(mask.grid.visible.shape[1], 1)) - 1).bit_length()
 
 
 def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,

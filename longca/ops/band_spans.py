@@ -99,7 +99,7 @@ def _reaching(begin: Tensor, end: Tensor, weight: Tensor,
     turns = enough(total, place)
     turns[1:] ^= turns[:-1].clone()
     place = place[turns]
-    return place[0::2], place[1::2]
+    return place[0::2].contiguous(), place[1::2].contiguous()
 
 
 def _of_grid(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
