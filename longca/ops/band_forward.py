@@ -32,11 +32,10 @@ def next_step(runs_ptr, place, run, STEP: tl.constexpr):
 
 
 @triton.jit
-def is_seen(shapes_ptr, shape, tile_row, TILE: tl.constexpr, STEP: tl.constexpr):
-    """Which columns of a partial step each row sees, (rows, STEP)."""
+def is_seen(shapes_ptr, shape, tile_row, column, TILE: tl.constexpr):
+    """Which columns of a partial step each row sees, (rows, columns)."""
     bounds = tl.load(shapes_ptr + shape * TILE + tile_row)
     first = bounds & 0xFFFF
-    column = tl.arange(0, STEP)
     return (column[None, :] - first[:, None]).to(tl.uint32) < ((bounds >> 16) - first).to(tl.uint32)[:, None]
 
 
@@ -47,10 +46,10 @@ def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_l
     k = k_desc.load([column, kv_offset])
     scores = tl.dot(q, k.T)
     if MASKED == 1:
-        scores = tl.where(is_seen(shapes_ptr, shape, tile_row, TILE, STEP), scores, float("-inf"))
-    if MASKED == 2:
+        scores = tl.where(is_seen(shapes_ptr, shape, tile_row, tl.arange(0, STEP), TILE), scores, float("-inf"))
+    if MASKED == 2:  # noqa: SIM102 - the outer one is decided when compiling
         if shape >= 0:
-            scores = tl.where(is_seen(shapes_ptr, shape, tile_row, TILE, STEP), scores, float("-inf"))
+            scores = tl.where(is_seen(shapes_ptr, shape, tile_row, tl.arange(0, STEP), TILE), scores, float("-inf"))
     new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
     base = new_max
     if MASKED > 0:  # nothing seen yet: any finite base will do
