@@ -71,7 +71,7 @@ class Trial:
         if self.use is Use.KEYS:
             stats, dk, dv = prepare(out, dout, lse, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
             return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, tuned, dk=dk, dv=dv,
-                                          kv_heads_at_once=plan.kv_heads_at_once)
+                                          kv_heads_at_once=plan.num_kv_heads)
         chosen, dq = plan.kernels[self.use][1], torch.empty_like(q)
         stats = prepare(out, dout, lse, chosen.rows // lines.tile)
         packs_at_once = plan.kv_heads_at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows

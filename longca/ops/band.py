@@ -30,7 +30,7 @@ def band_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.
     (key_lines, key_tuned), (query_lines, query_tuned) = plan.kernels[Use.KEYS], plan.kernels[Use.QUERIES]
     key_pack, query_pack = key_tuned.step // key_lines.step, query_tuned.rows // query_lines.tile
     stats = prepare(out, dout, lse, key_pack)
-    keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=plan.kv_heads_at_once, dk=dk, dv=dv)
+    keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=plan.num_kv_heads, dk=dk, dv=dv)
     if query_pack != key_pack:
         stats = prepare(out, dout, lse, query_pack)
     queries_gradient(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,

@@ -25,7 +25,7 @@ class BandPlan:
     head_dim: int
     device: torch.device
     kernels: dict[Use, tuple[Lines, Tuned]]
-    kv_heads_at_once: int  # whose programs start together
+    kv_heads_at_once: int  # whose lines of queries start together; lines of keys start together for all heads
 
     @property
     def num_bytes(self) -> int:
@@ -55,7 +55,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=kv_heads_at_once / (4 * AT_ONCE))
+                               longest=num_kv_heads / (4 * AT_ONCE))
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
