@@ -1,15 +1,12 @@
 """Plans of band attention at 512K tokens, forward and backward: milliseconds (best of three, after one) and megabytes.
 
-    python benchmarks/band_plan.py [tokens]
+    python -m benchmarks.band_plan [tokens]
 """
 
 import sys
 import time
-from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.masks_512k import DYNAMIC
 from longca.core.plugin import Registry

@@ -32,25 +32,28 @@ class BandPlan:
         return sum(lines.num_bytes for lines, _ in self.kernels.values())
 
 
-def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device,
+def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str,
                         needs_backward: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
     """
     Args:
+        needs_backward: without it the plan is for the forward pass alone, and takes a third of the time.
         tuned: instead of the kernels' own tile sizes.
 
     Raises:
-        ValueError: heads that cannot be shared evenly; a head dim that is not a power of two from 16 on.
+        ValueError: heads that cannot be shared evenly; a head dim without tile sizes.
     """
     if num_kv_heads < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
                          "must be a multiple of the next")
-    if head_dim < 16 or head_dim & (head_dim - 1):
-        raise ValueError(f"the head dim must be a power of two, 16 at least; it is {head_dim}")
+    if tuned is None:
+        if head_dim not in TUNED:
+            raise ValueError(f"band attention has head dims {' and '.join(map(str, TUNED))}; this one is {head_dim}")
+        tuned = TUNED[head_dim]
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
-    kernels = {}
+    device, kernels = torch.device(device), {}
     for use in Use if needs_backward else (Use.FORWARD,):
-        chosen = (tuned or TUNED[head_dim])[use]
+        chosen = tuned[use]
         ratio = num_q_heads // num_kv_heads
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
@@ -64,6 +67,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
                                longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE))
         kernels[use] = lines, chosen
+    device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
     return BandPlan(mask, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
 
 
