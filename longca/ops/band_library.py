@@ -24,7 +24,7 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     tables: list[Tensor] = []
     numbers = [plan.kv_heads_at_once]
     for lines, tuned in plan.kernels.values():
-        tables += [lines.pieces, lines.runs, lines.shapes, lines.splits]
+        tables += lines.tables
         numbers += [lines.tile, lines.step, lines.num_slots, *astuple(tuned)]
     return tables, numbers
 

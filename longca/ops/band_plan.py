@@ -29,7 +29,9 @@ class BandPlan:
 
     @property
     def num_bytes(self) -> int:
-        return sum(lines.num_bytes for lines, _ in self.kernels.values())
+        """Of all tables, a shared one once."""
+        tables = {table.data_ptr(): table for lines, _ in self.kernels.values() for table in lines.tables}
+        return sum(table.numel() * table.element_size() for table in tables.values())
 
 
 def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str,
@@ -66,6 +68,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             chosen = replace(chosen, rows=rows)
             lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
                                longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE))
+        if use is Use.QUERIES and mask.grid is not None and torch.equal(lines.runs, kernels[Use.FORWARD][0].runs):
+            lines = replace(lines, runs=kernels[Use.FORWARD][0].runs)  # by far the largest table, and what a row of blocks sees is the same
         kernels[use] = lines, chosen
     device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
     return BandPlan(mask, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
@@ -103,21 +107,22 @@ def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: to
 
 def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, longest: float,
               least: int) -> Lines:
-    line, column, value, full, cost = _in_order(steps, len(spans.row0))
-    length = _sums(cost, line, len(spans.row0))
-    parts = torch.clamp(-(-length // max(least, int(longest * int(length.sum())))), min=1)
-    owner, _ = spread(parts)
-    piece = line
-    if len(owner) > len(length):
-        piece, column, value, full, cost = _cut(line, column, value, full, cost, length, parts, step)
-
-    num_full = _sums(full.long(), piece, len(owner))
-    num_runs = torch.bincount(piece, minlength=len(owner))
+    of, num_lists = spans.list_of, len(spans.top)
+    piece, column, value, full, cost = _in_order(steps, num_lists)
+    length = _sums(cost, piece, num_lists)
+    parts = torch.clamp(-(-length // max(least, int(longest * int(length[of].sum())))), min=1)
+    num_parts = int(parts.sum())
+    if num_parts > num_lists:
+        piece, column, value, full, cost = _cut(piece, column, value, full, cost, length, parts, step)
+    num_runs = torch.bincount(piece, minlength=num_parts)
     first = torch.cumsum(num_runs, 0) - num_runs
-    slot, split, splits, num_slots = _slots(spans, parts, owner, num_groups)
-    table = torch.stack([spans.row0[owner], spans.row1[owner], first, first + num_full, first + num_runs,
-                         _sums(cost * full, piece, len(owner)), slot, split], 1)
-    group, length = spans.group[owner], _sums(cost, piece, len(owner))
+    of_part = torch.stack([first, first + _sums(full.long(), piece, num_parts), first + num_runs, _sums(cost * full, piece, num_parts)], 1)
+
+    owner, rank = spread(parts[of])
+    part = (torch.cumsum(parts, 0) - parts)[of][owner] + rank
+    slot, split, splits, num_slots = _slots(spans, parts[of], owner, num_groups)
+    table = torch.cat([torch.stack([spans.row0[owner], spans.row1[owner]], 1), of_part[part], torch.stack([slot, split], 1)], 1)
+    group, length = spans.group[owner], _sums(cost, piece, num_parts)[part]
     order = torch.argsort(group * (int(length.max()) + 1) - length, stable=True) if len(owner) else owner
     pieces = _by_group(table[order], group[order], num_groups)
     return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots)

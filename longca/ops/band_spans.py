@@ -16,9 +16,9 @@ from longca.masks.mask import Mask
 
 @dataclass(frozen=True, eq=False)
 class Strips:
-    """What one band shows one line: rows [row0, row1) see columns [k0, k1) at offsets lo … hi. Sorted by line, then by `left`."""
+    """What one band shows one list: rows [row0, row1) see columns [k0, k1) at offsets lo … hi. Sorted by list, then by `left`."""
 
-    line: Tensor
+    line: Tensor  # the list
     row0: Tensor
     row1: Tensor
     k0: Tensor
@@ -31,15 +31,18 @@ class Strips:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Lines are numbered through all head groups."""
+    """Lines are numbered through all head groups. Lines that see the same share a list of spans: those of one row of blocks."""
 
     group: Tensor  # (L,) of each line
     row0: Tensor  # (L,)
     row1: Tensor  # (L,)
-    line: Tensor  # (T,) of each touched span: some row of the line sees each of its columns; sorted, disjoint
+    list_of: Tensor  # (L,)
+    top: Tensor  # (K,) of each list: first row of its lines
+    bottom: Tensor  # (K,)
+    line: Tensor  # (T,) list of each touched span: some row of its lines sees each of its columns; sorted, disjoint
     begin: Tensor  # (T,)
     end: Tensor  # (T,)
-    owner: Tensor  # (F,) the touched span in which all rows of the line see [full0, full1); sorted, disjoint
+    owner: Tensor  # (F,) the touched span in which all rows see [full0, full1); sorted, disjoint
     full0: Tensor  # (F,)
     full1: Tensor  # (F,)
     strips: Strips
@@ -52,7 +55,7 @@ def spread(count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mask_spans(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
-    """O(bands · lines that each meets); for block grids O(blocks) and lines that never leave a row of blocks."""
+    """O(bands · lines that each meets); for block grids O(blocks), and lines never leave a row of blocks."""
     return (_of_bands if mask.grid is None else _of_grid)(mask, tile, transposed, device)
 
 
@@ -84,8 +87,9 @@ def _of_bands(mask: Mask, tile: int, transposed: bool, device: torch.device) -> 
     span_line = begin // stride
     full_owner = torch.searchsorted(begin, full0, right=True) - 1
     offset = (full0 // stride) * stride
-    return Spans(group, row0, row1, span_line, begin - span_line * stride, end - span_line * stride, full_owner, full0 - offset,
-                 full1 - offset, strips)
+    lists = torch.arange(len(row0), device=device)
+    return Spans(group, row0, row1, lists, row0, row1, span_line, begin - span_line * stride, end - span_line * stride, full_owner,
+                 full0 - offset, full1 - offset, strips)
 
 
 def _reaching(begin: Tensor, end: Tensor, weight: Tensor,
@@ -125,11 +129,8 @@ def _of_grid(mask: Mask, tile: int, transposed: bool, device: torch.device) -> S
     solid = begin < end
     run_block, begin, end = run_block[solid], begin[solid], end[solid]
 
-    runs_of_block = torch.bincount(run_block, minlength=num_groups * num_blocks)
-    first_run = torch.cumsum(runs_of_block, 0) - runs_of_block
-    line, rank = spread(runs_of_block[block])
-    run = first_run[block][line] + rank
-    begin, end = begin[run], end[run]
+    top, bottom = rows[:, :-1].flatten(), rows[:, 1:].flatten()
     far = torch.full_like(begin, 1 << 40)
-    strips = Strips(line, row0[line], row1[line], begin, end, -far, far, begin, end)
-    return Spans(group, row0, row1, line, begin, end, torch.arange(len(line), device=device), begin, end, strips)
+    strips = Strips(run_block, top[run_block], bottom[run_block], begin, end, -far, far, begin, end)
+    every = torch.arange(len(begin), device=device)
+    return Spans(group, row0, row1, block, top, bottom, run_block, begin, end, every, begin, end, strips)
