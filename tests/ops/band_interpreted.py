@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from longca.kernels.backends.band import BandPrepared
 from longca.masks import Mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band_attention import BandPlan, band_backward, band_forward, plan_band_attention
@@ -134,18 +135,19 @@ def public() -> None:
     band_public.main()
 
 
-def defaults() -> None:
-    """The tile sizes that GPUs get."""
+def adapter() -> None:
+    """The kernel row, with the tile sizes that GPUs get."""
     for head_dim in (64, 128):
         case = Case(pattern_mask("causal_document", 1), 4, 1, head_dim=head_dim)
-        q, k, v, dout = case.inputs()
-        out, lse = band_forward(q, k, v, plan := plan_band_attention(case.mask, num_q_heads=4, num_kv_heads=1, head_dim=head_dim,
-                                                                     device="cpu"))
-        grads = band_backward(q, k, v, out, lse, dout, plan)
-        compare(case, plain_attention(q, k, v, dout, case.mask.dense()), out, lse, grads)
+        inputs, prepared = case.inputs(), BandPrepared(case.problem("bwd"))
+        q, k, v, dout = (prepared.to_layout(x) for x in inputs)
+        forward = prepared.forward(q, k, v)
+        assert forward.lse is not None
+        compare(case, plain_attention(*inputs, case.mask.dense()), forward.out, forward.lse, prepared.backward(forward, dout))
+        assert all(prepared.costs[name] > 0 for name in ("plan_ms", "compile_ms", "metadata_bytes"))
 
 
-PARTS = {part.__name__: part for part in (patterns, hand_made, heads, random_bands, split_lines, carried, public, defaults)}
+PARTS = {part.__name__: part for part in (patterns, hand_made, heads, random_bands, split_lines, carried, public, adapter)}
 
 if __name__ == "__main__":
     let_loops_run()

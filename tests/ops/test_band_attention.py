@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "defaults")
+PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "adapter")
 ON_A_CPU = """
 import torch
 from longca.masks import build_mask
