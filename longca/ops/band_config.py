@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
+
 
 class Use(Enum):
     """The kernels that read lines."""
@@ -31,3 +33,13 @@ TUNED = {
     64: {Use.FORWARD: Tuned(128, 64, 4, 3), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
     128: {Use.FORWARD: Tuned(128, 64, 4, 2), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
 }
+# Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
+BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
+
+
+def tiles_for(head_dim: int, device: torch.device) -> dict[Use, Tuned]:
+    """Raises ValueError for a head dim that has none."""
+    if head_dim not in TUNED:
+        raise ValueError(f"band attention has head dims {' and '.join(map(str, TUNED))}; this one is {head_dim}")
+    old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0)
+    return BEFORE_HOPPER if old else TUNED[head_dim]

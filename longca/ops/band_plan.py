@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longca.masks.mask import Mask
-from longca.ops.band_config import TUNED, Tuned, Use
+from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_lines import Lines
 from longca.ops.band_spans import Spans, mask_spans, spread
 from longca.ops.band_steps import Steps, cut_spans
@@ -47,13 +47,11 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     if num_kv_heads < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
                          "must be a multiple of the next")
-    if tuned is None:
-        if head_dim not in TUNED:
-            raise ValueError(f"band attention has head dims {' and '.join(map(str, TUNED))}; this one is {head_dim}")
-        tuned = TUNED[head_dim]
+    device = torch.device(device)
+    tuned = tuned or tiles_for(head_dim, device)
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
-    device, kernels = torch.device(device), {}
+    kernels = {}
     for use in Use if needs_backward else (Use.FORWARD,):
         chosen = tuned[use]
         ratio = num_q_heads // num_kv_heads
