@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import band_plan
 from benchmarks.band import OURS, cases, main, parse
 from benchmarks.band_table import Record, read, targets, wide
+from benchmarks.table import read_records
+from longca.core.plugin import Registry
+from longca.ops.band_config import Use
 
 CAUSAL = Record(32768, "causal", 0.0, "64:8", "fwd", "band", 1.0, 0.01, 520.0)
 FULL = replace(CAUSAL, mask="full")
@@ -44,3 +48,10 @@ def test_measures_keeps_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureF
     assert all(record.time_ms and record.tflops and not record.reason for record in records if record.kernel != "band")
     assert main([*arguments, "--keep", "--max-seconds", "-1"]) == 0
     assert read(tmp_path) == records and "call again with --keep" in capsys.readouterr().out
+
+
+def test_plans_of_every_mask(tmp_path: Path) -> None:
+    assert band_plan.main(["--length", "2K", "--out", str(tmp_path)]) == 0
+    lines = read_records(tmp_path, "band_plan")
+    assert [line["mask"] for line in lines] == Registry("mask").names()
+    assert all(0 < float(line["MB"]) < 1 and 0 < float(line[f"visible_{use.value}"]) <= 1 for line in lines for use in Use)
