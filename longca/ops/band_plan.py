@@ -8,7 +8,7 @@ from torch import Tensor
 from longca.masks.mask import Mask
 from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_lines import Lines
-from longca.ops.band_spans import Spans, mask_spans, spread
+from longca.ops.band_spans import Spans, mask_spans, spread, visible_blocks
 from longca.ops.band_steps import Steps, cut_spans
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
@@ -51,21 +51,21 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     tuned = tuned or tiles_for(head_dim, device)
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
-    kernels = {}
+    visible, kernels = visible_blocks(mask, device), {}
     for use in Use if needs_backward else (Use.FORWARD,):
         chosen = tuned[use]
         ratio = num_q_heads // num_kv_heads
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=num_kv_heads / (4 * AT_ONCE))
+                               longest=num_kv_heads / (4 * AT_ONCE), visible=visible)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             chosen = replace(chosen, rows=rows)
             lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
-                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE))
+                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE), visible=visible)
         if use is Use.QUERIES and mask.grid is not None and torch.equal(lines.runs, kernels[Use.FORWARD][0].runs):
             lines = replace(lines, runs=kernels[Use.FORWARD][0].runs)  # by far the largest table, and what a row of blocks sees is the same
         kernels[use] = lines, chosen
@@ -90,15 +90,16 @@ def mean_block(mask: Mask) -> int | None:
 
 
 def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,
-               longest: float = 1.0, least: int = 16) -> Lines:
+               longest: float = 1.0, least: int = 16, visible: Tensor | None = None) -> Lines:
     """
     Args:
         tile: most rows of a line: queries, or, with `transposed`, keys.
         step: columns of a step.
         longest: share of the steps of all lines that a piece may have; lines with more are split.
         least: steps that are never too many.
+        visible: of `visible_blocks`, if it is there already.
     """
-    spans = mask_spans(mask, tile, transposed, device)
+    spans = mask_spans(mask, tile, transposed, device, visible)
     steps = cut_spans(spans, tile, step)
     return _assemble(spans, steps, mask.num_groups, tile, step, longest, least)
 

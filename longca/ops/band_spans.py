@@ -54,9 +54,22 @@ def spread(count: Tensor) -> tuple[Tensor, Tensor]:
     return owner, torch.arange(len(owner), device=count.device) - (torch.cumsum(count, 0) - count)[owner]
 
 
-def mask_spans(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
-    """O(bands · lines that each meets); for block grids O(blocks), and lines never leave a row of blocks."""
-    return (_of_bands if mask.grid is None else _of_grid)(mask, tile, transposed, device)
+def visible_blocks(mask: Mask, device: torch.device) -> Tensor | None:
+    """The block grid's choice on the device, None for a mask of bands: the one large table that a plan begins with."""
+    return None if mask.grid is None else torch.from_numpy(mask.grid.visible).to(device)
+
+
+def mask_spans(mask: Mask, tile: int, transposed: bool, device: torch.device, visible: Tensor | None = None) -> Spans:
+    """O(bands · lines that each meets); for block grids O(blocks), and lines never leave a row of blocks.
+
+    Args:
+        visible: of `visible_blocks`, if it is there already.
+    """
+    if mask.grid is None:
+        return _of_bands(mask, tile, transposed, device)
+    visible = visible_blocks(mask, device) if visible is None else visible
+    assert visible is not None
+    return _of_grid(mask, visible, tile, transposed, device)
 
 
 def _of_bands(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
@@ -106,9 +119,8 @@ def _reaching(begin: Tensor, end: Tensor, weight: Tensor,
     return place[0::2].contiguous(), place[1::2].contiguous()
 
 
-def _of_grid(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
+def _of_grid(mask: Mask, visible: Tensor, tile: int, transposed: bool, device: torch.device) -> Spans:
     assert mask.grid is not None
-    visible = torch.from_numpy(mask.grid.visible).to(device)
     rows, cols = torch.from_numpy(mask.grid.q_bounds).to(device), torch.from_numpy(mask.grid.k_bounds).to(device)
     if transposed:
         visible, rows, cols = visible.transpose(1, 2), cols, rows
