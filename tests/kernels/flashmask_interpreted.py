@@ -14,7 +14,7 @@ from tests.kernels.plain_attention import plain_attention
 
 def main() -> None:
     """Prints each case; fails at the first that is off."""
-    _let_loops_run()
+    let_loops_run()
     static = [Case(pattern_mask(name, 2), 4, 2) for name in Registry("mask").names() if not name.startswith("block_sparse")]
     ragged = [case for case in hand_made_cases() if case.mask.traits.max_col_intervals == 1]
     for case in static + ragged:
@@ -24,7 +24,7 @@ def main() -> None:
     _check(static[0], torch.float16, 2e-3)  # the interpreter multiplies no bfloat16
 
 
-def _let_loops_run() -> None:
+def let_loops_run() -> None:
     """Triton 3.6 makes a loop's bound an int in a way that NumPy 2.4 no longer allows."""
     patch = interpreter._patch_lang_tensor
 
