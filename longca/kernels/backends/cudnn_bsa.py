@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import Cell
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.first_call import first_call_ms
 from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
@@ -73,22 +74,7 @@ class CudnnBsaPrepared(Prepared):
         self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
         if problem.needs_backward:
             self.notes.append("its backward turns the lists into lists of query blocks for each key block within the timed call")
-        start = time.perf_counter()
-        self._compile()
-        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
-
-    def _compile(self) -> None:
-        """One call on zeros: the kernels are compiled at the first."""
-        import torch
-
-        problem = self.problem
-        q, k = (torch.zeros(1, num_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
-                for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q),
-                                              (problem.num_kv_heads, problem.mask.seqlen_k)))
-        forward = self.forward(q, k, k)
-        if problem.needs_backward:
-            self.backward(forward, q)
-        torch.cuda.synchronize(problem.device)
+        self.costs["compile_ms"] = first_call_ms(self)
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         return x_THD.transpose(0, 1).contiguous().unsqueeze(0)

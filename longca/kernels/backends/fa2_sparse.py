@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+from longca.kernels.first_call import first_call_ms
 
 if TYPE_CHECKING:
     import torch
@@ -62,24 +63,7 @@ class Fa2SparsePrepared(Prepared):
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._tables.num_bytes
         self.notes.append("the project's own re-implementation in Triton: not the speed of the study's FA2-Sparse")
-        start = time.perf_counter()
-        self._compile()
-        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
-
-    def _compile(self) -> None:
-        """One call on zeros: Triton compiles at the first."""
-        import torch
-
-        problem = self.problem
-
-        def zeros(num_tokens: int, num_heads: int) -> torch.Tensor:
-            return torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
-
-        q, k = zeros(problem.mask.seqlen_q, problem.num_q_heads), zeros(problem.mask.seqlen_k, problem.num_kv_heads)
-        forward = self.forward(q, k, k)
-        if problem.needs_backward:
-            self.backward(forward, q)
-        torch.cuda.synchronize(problem.device)
+        self.costs["compile_ms"] = first_call_ms(self)
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         return x_THD.contiguous()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.first_call import first_call_ms
 from longca.kernels.packed import PackedPrepared, unfit_device
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Fa4PackedPrepared(PackedPrepared):
         if self.cu_seqlens is not None:
             self._options |= {"cu_seqlens_q": self.cu_seqlens, "cu_seqlens_k": self.cu_seqlens,
                               "max_seqlen_q": self.max_seqlen, "max_seqlen_k": self.max_seqlen}
-        self.costs["compile_ms"] = compile_ms(self)
+        self.costs["compile_ms"] = first_call_ms(self)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out, lse, *_ = self._interface._flash_attn_fwd(q, k, v, return_lse=True, **self._options)
@@ -95,7 +96,7 @@ class Fa4MaskedPrepared(Prepared):
         self._forward_blocks, self._backward_blocks = self._blocks()
         self._options = {"softmax_scale": problem.scale, **self._element_test()}
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
-        self.costs["compile_ms"] = compile_ms(self)
+        self.costs["compile_ms"] = first_call_ms(self)
 
     def _blocks(self) -> tuple[Any, Any]:
         """The same blocks twice: by q-block for the forward, by k-block for the backward."""
@@ -157,21 +158,3 @@ def _grid_tables(grid: BlockGrid) -> list[np.ndarray]:
 
     sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (grid.q_bounds, grid.k_bounds))
     return [grid.visible.astype(np.int32), *sides]
-
-
-def compile_ms(prepared: Prepared) -> float:
-    """What the first calls take, on zeros of the problem's shapes: FlashAttention-4 compiles in them."""
-    import torch
-
-    problem = prepared.problem
-
-    def zeros(num_heads: int, num_tokens: int) -> torch.Tensor:
-        return prepared.to_layout(torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device))
-
-    start = time.perf_counter()
-    q, k = zeros(problem.num_q_heads, problem.mask.seqlen_q), zeros(problem.num_kv_heads, problem.mask.seqlen_k)
-    forward = prepared.forward(q, k, k)
-    if problem.needs_backward:
-        prepared.backward(forward, q)
-    torch.cuda.synchronize(problem.device)
-    return (time.perf_counter() - start) * 1e3

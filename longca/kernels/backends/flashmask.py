@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
     import torch
@@ -59,30 +60,11 @@ class FlashMaskPrepared(Prepared):
         columns = torch.from_numpy(form.columns).to(problem.device)
         self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, flashmask_tuning(problem.head_dim),
                                problem.needs_backward)
-        self._wait()
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._mask.num_bytes
         self.notes.append(f"{'causal' if form.causal else 'not causal'}, {columns.shape[2]} columns; not Paddle's kernel")
-        self._compile()
-
-    def _compile(self) -> None:
-        import torch
-
-        problem, start = self.problem, time.perf_counter()
-        q, k = (torch.zeros(num_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
-                for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q),
-                                              (problem.num_kv_heads, problem.mask.seqlen_k)))
-        forward = self.forward(q, k, k)
-        if problem.needs_backward:
-            self.backward(forward, q)
-        self._wait()
-        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
-
-    def _wait(self) -> None:
-        import torch
-
-        if self.problem.device.type == "cuda":
-            torch.cuda.synchronize(self.problem.device)
+        self.costs["compile_ms"] = first_call_ms(self)
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         return x_THD.transpose(0, 1).contiguous()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_compiler, missing_modules
+from longca.kernels.first_call import first_call_ms
 
 if TYPE_CHECKING:
     import torch
@@ -54,24 +54,7 @@ class VsaTritonPrepared(BlockListed):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        start = time.perf_counter()
-        self._compile()
-        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
-
-    def _compile(self) -> None:
-        import torch
-
-        problem = self.problem
-
-        def zeros(num_tokens: int) -> torch.Tensor:
-            shape = 1, problem.num_q_heads, num_tokens, problem.head_dim
-            return torch.zeros(shape, dtype=problem.dtype, device=problem.device)
-
-        q, k = zeros(problem.mask.seqlen_q), zeros(problem.mask.seqlen_k)
-        forward = self.forward(q, k, k)
-        if problem.needs_backward:
-            self.backward(forward, q)
-        torch.cuda.synchronize(problem.device)
+        self.costs["compile_ms"] = first_call_ms(self)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         """It keeps the LSE to base 2, (1, H, T)."""
