@@ -20,9 +20,16 @@ def command(
 
     files = [Path(text) for text in source or [] if text.endswith(".parquet")]
     if files and len(files) == len(source or []):
-        title, folder, sources = files[0].stem, files[0].parent, files
+        title, folder, sources = _title(files[0].stem), files[0].parent, files
     else:
         _, study, folder = open_study(source[0] if source else None, results=results)
         title, sources = study.title or study.name, [folder]
     loaded = load(*sources)
     print(build(loaded.records, loaded.problems, out or folder / "report.html", study_title=title))
+
+
+def _title(name: str) -> str:
+    """That of the study whose records a file of this name holds, where the study is here."""
+    from longca.core.study import STUDIES, load_study
+
+    return load_study(name).title or name if (STUDIES / f"{name}.yaml").exists() else name
