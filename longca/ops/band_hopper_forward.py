@@ -1,0 +1,231 @@
+"""Band attention on Hopper: the forward kernel, in Gluon, over the tables of `band_lines`.
+
+One persistent program a multiprocessor, three roles. A warp loads tiles of Q, K and V through the tensor memory accelerator into
+rings of shared memory; two warp groups each hold 64 rows of a line and share every tile of K and V. Within a warp group the scores
+of the next step are under way while the softmax of this one runs, and the two take turns at the tensor cores, so that the softmax
+of one hides behind the products of the other. A step that is the last to need a tile says so, and the tile is loaded anew.
+
+Shapes: T queries, S keys, H query heads, G KV heads, M head groups, D head dim; q_THD, k_SGD, v_SGD, out_THD, lse_HT.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+
+from longca.ops.band_hopper_load import ROWS, TEAMS, load_tiles, next_item, piece_of
+
+LN2 = gl.constexpr(0.6931471805599453)
+STORE_NEGATIVE = gl.constexpr("""{ .reg .pred p; .reg .b32 a; mov.b32 a, 0; setp.lt.f32 p, $1, 0f00000000;
+    @p st.volatile.shared.f32 [a], $1; mov.b32 $0, $1; }""")
+
+
+@gluon.jit
+def _shape(run, last, other, runs_ptr, shape_row, SHAPE_ROWS: gl.constexpr):
+    """What each row sees of a partial step; `other` from `last` on."""
+    is_partial = run < last
+    shape = gl.load(runs_ptr + run * 2 + 1, mask=is_partial, other=0)
+    return gl.load(shape_row + shape * SHAPE_ROWS, mask=is_partial, other=other)
+
+
+@gluon.jit
+def _hide(scores, shape):
+    """−inf outside each row's columns [first, behind), packed as in `Lines.shapes`."""
+    first, behind = shape & 0xFFFF, shape >> 16
+    columns = gl.arange(0, scores.shape[1], layout=gl.SliceLayout(0, scores.type.layout))
+    seen = (columns[None, :] - first[:, None]).to(gl.uint32) < (behind - first)[:, None].to(gl.uint32)  # both bounds in one comparison
+    return gl.where(seen, scores, float("-inf"))
+
+
+@gluon.jit
+def _softmax(scores, row_max, row_sum, scale_log2, GUARD: gl.constexpr):
+    """One step of the online softmax in base 2: (weights, rescale of what was summed so far, maximum, sum)."""
+    row_max_new = gl.maximum(row_max, gl.max(scores, 1))
+    shift = row_max_new * scale_log2
+    if GUARD:  # a row that has seen no key yet: −inf − (−inf) must not arise
+        shift = gl.where(row_max_new == float("-inf"), 0.0, shift)
+    rescale = gl.exp2(row_max * scale_log2 - shift)
+    weights = gl.exp2(scores * scale_log2 - shift[:, None])
+    return weights, rescale, row_max_new, row_sum * rescale + gl.sum(weights, 1)
+
+
+@gluon.jit
+def _pin(sums):
+    """Nothing, but a place that the assembler cannot move the sums' computation past. They are never negative."""
+    gl.inline_asm_elementwise(STORE_NEGATIVE, "=f,f", [sums], dtype=gl.float32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _start_scores(q, k_smem, k_full, turns, count, team: gl.constexpr, PING_PONG: gl.constexpr):
+    """Q·Kᵀ of a step, under way, begun when it is this team's turn."""
+    STAGES: gl.constexpr = k_smem.shape[0]
+    TILE: gl.constexpr = k_smem.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+    slot = count % STAGES
+    mbarrier.wait(k_full.index(slot), (count // STAGES) & 1)
+    if PING_PONG:
+        mbarrier.wait(turns.index(team), (count & 1) ^ (1 - team))
+    k = k_smem.index(slot).reshape([TILE, q.shape[1]])
+    return warpgroup_mma(q, k.permute((1, 0)), gl.zeros([ROWS, TILE], gl.float32, layout), use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _start_output(weights, acc, v_smem, v_full, count):
+    """acc + P·V of a step, under way."""
+    STAGES: gl.constexpr = v_smem.shape[0]
+    slot = count % STAGES
+    mbarrier.wait(v_full.index(slot), (count // STAGES) & 1)
+    return warpgroup_mma(weights, v_smem.index(slot).reshape([v_smem.shape[1], v_smem.shape[3]]), acc, is_async=True)
+
+
+@gluon.jit
+def _step(shape, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum, scale_log2, team: gl.constexpr, MASKED: gl.constexpr,
+          PING_PONG: gl.constexpr, PIN: gl.constexpr):
+    """Scores of step `count` beside the output of step `count − 1`, then the softmax of step `count`."""
+    _, _, k_full, k_empty, v_full, v_empty, turns = bars
+    STAGES: gl.constexpr = k_smem.shape[0]
+    scores = _start_scores(q, k_smem, k_full, turns, count, team, PING_PONG)
+    acc = _start_output(weights, acc, v_smem, v_full, count - 1)
+    if PING_PONG:
+        mbarrier.arrive(turns.index(1 - team), count=1)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    mbarrier.arrive(k_empty.index(count % STAGES), count=1)
+    if MASKED:
+        scores = _hide(scores, shape)
+    next_weights, rescale, row_max, row_sum = _softmax(scores, row_max, row_sum, scale_log2, MASKED)
+    next_weights = gl.convert_layout(next_weights.to(k_smem.dtype), weights.type.layout)
+    if PIN:
+        _pin(row_sum)
+    acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
+    mbarrier.arrive(v_empty.index((count - 1) % STAGES), count=1)
+    acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
+    return next_weights, acc, row_max, row_sum
+
+
+@gluon.jit
+def _attend(smem, bars, tables, outputs, strides, sizes, scale_log2, team: gl.constexpr, PACK: gl.constexpr, PING_PONG: gl.constexpr,
+            PIN: gl.constexpr):
+    """A team's rows of every piece."""
+    q_smem, k_smem, v_smem = smem
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = bars
+    pieces_ptr, runs_ptr, shapes_ptr = tables
+    num_pieces, num_items, packs_per_kv, kv_per_group = sizes
+    STAGES: gl.constexpr = k_smem.shape[0]
+    TILE: gl.constexpr = k_smem.shape[1]
+    D: gl.constexpr = k_smem.shape[3]
+    SHAPE_ROWS: gl.constexpr = TEAMS * ROWS // PACK
+    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    weight_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
+    shape_row = shapes_ptr + rows // PACK
+    q = q_smem.index(team).reshape([ROWS, D])
+    count, turn = 0, 0
+    item = next_item(0, num_items)
+    while item < num_items:
+        entry, head, _ = piece_of(item, pieces_ptr, num_pieces, packs_per_kv, kv_per_group, PACK)
+        middle, last, num_full = gl.load(entry + 3), gl.load(entry + 4), gl.load(entry + 5)
+        # the first step takes any kind of tile: a partial one, else a full one, else one of which nothing is seen
+        num_steps = last - middle + num_full
+        shape = _shape(middle, last, gl.where(num_full > 0, TILE << 16, 0), runs_ptr, shape_row, SHAPE_ROWS)
+        mbarrier.wait(q_full.index(team), turn & 1)
+        scores = _start_scores(q, k_smem, k_full, turns, count, team, PING_PONG)
+        if PING_PONG:
+            mbarrier.arrive(turns.index(1 - team), count=1)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        mbarrier.arrive(k_empty.index(count % STAGES), count=1)
+        row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, score_layout))
+        row_sum = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, score_layout))
+        weights, _, row_max, row_sum = _softmax(_hide(scores, shape), row_max, row_sum, scale_log2, True)
+        weights = gl.convert_layout(weights.to(k_smem.dtype), weight_layout)
+        acc = gl.zeros([ROWS, D], gl.float32, out_layout)
+        count += 1
+        shape = _shape(middle + 1, last, 0, runs_ptr, shape_row, SHAPE_ROWS)
+        for run in range(middle + 1, last):
+            next_shape = _shape(run + 1, last, 0, runs_ptr, shape_row, SHAPE_ROWS)
+            weights, acc, row_max, row_sum = _step(shape, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum, scale_log2, team,
+                                                   True, PING_PONG, PIN)
+            shape = next_shape
+            count += 1
+        for _ in range(gl.maximum(last - middle, 1), num_steps):
+            weights, acc, row_max, row_sum = _step(shape, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum, scale_log2, team,
+                                                   False, PING_PONG, PIN)
+            count += 1
+        mbarrier.arrive(q_empty.index(team), count=1)
+        acc = _start_output(weights, acc, v_smem, v_full, count - 1)
+        acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
+        mbarrier.arrive(v_empty.index((count - 1) % STAGES), count=1)
+        _store(acc, row_max, row_sum, entry, head, rows, outputs, strides, scale_log2, PACK, SHAPE_ROWS)
+        turn += 1
+        item = next_item(turn, num_items)
+
+
+@gluon.jit
+def _store(acc, row_max, row_sum, entry, head, rows, outputs, strides, scale_log2, PACK: gl.constexpr, SHAPE_ROWS: gl.constexpr):
+    """The rows of a whole line to out and LSE, those of a split line as float32 shares to its slot."""
+    out_ptr, lse_ptr, share_ptr, share_lse_ptr = outputs
+    stride_t, stride_h, seqlen, num_slots = strides
+    D: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
+    row0, row1, slot = gl.load(entry), gl.load(entry + 1), gl.load(entry + 6)
+    some = row_sum > 0.0
+    lse = gl.where(some, (row_max * scale_log2 + gl.log2(row_sum)) * LN2, float("-inf"))
+    acc = acc * gl.convert_layout(gl.where(some, 1.0 / row_sum, 0.0), gl.SliceLayout(1, acc.type.layout))[:, None]
+    token, heads = row0 + rows // PACK, (head + rows % PACK).to(gl.int64)
+    rows_out = gl.convert_layout(rows, gl.SliceLayout(1, layout))
+    token_out, heads_out = row0 + rows_out // PACK, (head + rows_out % PACK).to(gl.int64)
+    dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
+    if slot < 0:
+        gl.store(lse_ptr + heads * seqlen + token, lse, mask=token < row1)
+        place = token_out.to(gl.int64) * stride_t + heads_out * stride_h
+        out = gl.convert_layout(acc.to(out_ptr.dtype.element_ty), layout)
+        gl.store(out_ptr + place[:, None] + dims[None, :], out, mask=(token_out < row1)[:, None])
+    else:
+        gl.store(share_lse_ptr + (heads * num_slots + slot) * SHAPE_ROWS + rows // PACK, lse)
+        place = ((heads_out * num_slots + slot) * SHAPE_ROWS + rows_out // PACK) * D
+        gl.store(share_ptr + place[:, None] + dims[None, :], gl.convert_layout(acc, layout))
+
+
+@gluon.jit(do_not_specialize=["seqlen", "num_slots", "num_pieces", "num_items", "packs_per_kv", "kv_per_group"])
+def forward_kernel(q_desc, k_desc, v_desc, pieces_ptr, runs_ptr, shapes_ptr, out_ptr, lse_ptr, share_ptr, share_lse_ptr, stride_t, stride_h,
+                   seqlen, num_slots, num_pieces, num_items, packs_per_kv, kv_per_group, scale_log2, PACK: gl.constexpr,
+                   PING_PONG: gl.constexpr, PIN: gl.constexpr, STAGES: gl.constexpr):
+    """
+    Args:
+        q_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
+        k_desc, v_desc: (S, G, D) in boxes of (step, 1, D).
+        pieces_ptr, runs_ptr, shapes_ptr: of `Lines` with tile = 128 / PACK.
+        out_ptr: (T, H, D), strides stride_t, stride_h, 1; lse_ptr: float32 (H, T).
+        share_ptr, share_lse_ptr: float32 (H, num_slots, tile, D) and (H, num_slots, tile), for split lines.
+        num_items: G · packs_per_kv · num_pieces.
+        PACK: query heads of a KV head that share a tile.
+    """
+    TILE: gl.constexpr = k_desc.block_type.shape[0]
+    D: gl.constexpr = k_desc.block_type.shape[2]
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [TEAMS, ROWS // PACK, PACK, D], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, TILE, 1, D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, TILE, 1, D], v_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [TEAMS, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for team in gl.static_range(TEAMS):
+        mbarrier.init(q_full.index(team), count=1)
+        mbarrier.init(q_empty.index(team), count=1)
+        mbarrier.init(turns.index(team), count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(slot), count=1)
+        mbarrier.init(v_full.index(slot), count=1)
+        mbarrier.init(k_empty.index(slot), count=TEAMS)
+        mbarrier.init(v_empty.index(slot), count=TEAMS)
+    fence_async_shared()
+    smem, bars = (q_smem, k_smem, v_smem), (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
+    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (out_ptr, lse_ptr, share_ptr, share_lse_ptr)
+    strides, sizes = (stride_t, stride_h, seqlen, num_slots), (num_pieces, num_items, packs_per_kv, kv_per_group)
+    gl.warp_specialize([
+        (_attend, (smem, bars, tables, outputs, strides, sizes, scale_log2, 0, PACK, PING_PONG, PIN)),
+        (_attend, (smem, bars, tables, outputs, strides, sizes, scale_log2, 1, PACK, PING_PONG, PIN)),
+        (load_tiles, ((q_desc, k_desc, v_desc), smem, bars, tables, sizes, PACK, STAGES)),
+    ], [4, 1], [240, 24])
