@@ -1,7 +1,4 @@
-"""Band attention on Hopper: what starts its kernels.
-
-Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q_THD, k_SGD, v_SGD, out_THD, lse_HT.
-"""
+"""Band attention on Hopper: what starts its kernels. Shapes as in `band_forward`."""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +8,11 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from longca.ops.band_forward import _combine as combine
 from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_lines import Lines
 
-LINE_ROWS = 128  # rows of the matrix that one program works on
+LINE_ROWS = 128  # rows of the score matrix that one program works on
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
@@ -25,27 +23,36 @@ class ForwardConfig:
     pin: bool = True  # the softmax stays beside the product before it
 
 
-def forward(q_THD: Tensor, k_SGD: Tensor, v_SGD: Tensor, lines: Lines, scale: float,
-            config: ForwardConfig | None = None) -> tuple[Tensor, Tensor]:
-    """(out_THD, lse_HT float32). `lines.tile` times the heads that share a tile is 128; no line is split."""
-    config = config or ForwardConfig()
-    assert lines.num_slots == 0
-    seqlen, num_heads, _ = q_THD.shape
-    kv_heads = k_SGD.shape[1]
+def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, config: ForwardConfig, *, packs_at_once: int, out: Tensor,
+            lse: Tensor, carried: tuple[Tensor, Tensor] | None = None) -> None:
+    """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
+
+    Args:
+        lines: rows of queries; `lines.tile` times the heads that share a tile is 128.
+        carried: (out float32, LSE) of other keys, to be merged with; may be `out` and `lse` themselves.
+    """
+    num_heads, head_dim, kv_heads = q.shape[1], q.shape[2], k.shape[1]
     pack = LINE_ROWS // lines.tile
-    num_groups, num_pieces, _ = lines.pieces.shape
-    out_THD, lse_HT = torch.empty_like(q_THD), torch.empty(num_heads, seqlen, dtype=torch.float32, device=q_THD.device)
-    packs_per_kv = num_heads // kv_heads // pack
-    num_items = kv_heads * packs_per_kv * num_pieces
-    num_programs = min(num_items, torch.cuda.get_device_properties(q_THD.device).multi_processor_count)
+    packs, num_pieces = num_heads // pack, lines.pieces.shape[1]
+    share_out = torch.empty(packs, lines.num_slots, LINE_ROWS, head_dim, dtype=torch.float32, device=q.device)
+    share_lse = torch.empty(packs, lines.num_slots, LINE_ROWS, dtype=torch.float32, device=q.device)
+    in_out, in_lse = carried if carried is not None else (out, lse)
+    strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
+    packs_per_group = packs // len(lines.pieces)
+    num_programs = min(packs * num_pieces, torch.cuda.get_device_properties(q.device).multi_processor_count)
+    if num_programs == 0:
+        return
     forward_kernel[(num_programs,)](
-        _boxes(q_THD, 64 // pack, pack), _boxes(k_SGD, lines.step, 1), _boxes(v_SGD, lines.step, 1),
-        lines.pieces, lines.runs, lines.shapes, out_THD, lse_HT, lse_HT, lse_HT, out_THD.stride(0), out_THD.stride(1),
-        seqlen, 0, num_pieces, num_items, packs_per_kv, kv_heads // num_groups, scale * math.log2(math.e),
-        pack, config.ping_pong, config.pin, config.stages, num_warps=4, maxnreg=168)
-    return out_THD, lse_HT
+        _boxes(q, LINE_ROWS // 2 // pack, pack), _boxes(k, lines.step, 1), _boxes(v, lines.step, 1), lines.pieces, lines.runs,
+        lines.shapes, out, lse, in_out, in_lse, share_out, share_lse, *strides, lines.num_slots, num_pieces, packs * num_pieces,
+        packs_at_once, packs // kv_heads, packs_per_group, scale * math.log2(math.e), pack, carried is not None, config.ping_pong,
+        config.pin, config.stages, num_warps=4, maxnreg=168)
+    if lines.num_slots:
+        combine[(lines.splits.shape[1], packs, 4)](
+            out, lse, in_out, in_lse, share_out, share_lse, lines.splits, lines.splits.shape[1], packs_per_group, lines.num_slots,
+            *strides, carried is not None, head_dim, pack, lines.tile, LINE_ROWS // 4)
 
 
-def _boxes(x_THD: Tensor, tokens: int, heads: int) -> TensorDescriptor:
-    box = [tokens, heads, x_THD.shape[2]]
-    return TensorDescriptor.from_tensor(x_THD, box, gl.NVMMASharedLayout.get_default_for(box, ELEMENTS[x_THD.dtype]))
+def _boxes(x: Tensor, tokens: int, heads: int) -> TensorDescriptor:
+    box = [tokens, heads, x.shape[2]]
+    return TensorDescriptor.from_tensor(x, box, gl.NVMMASharedLayout.get_default_for(box, ELEMENTS[x.dtype]))

@@ -5,7 +5,8 @@ rings of shared memory; two warp groups each hold 64 rows of a line and share ev
 of the next step are under way while the softmax of this one runs, and the two take turns at the tensor cores, so that the softmax
 of one hides behind the products of the other. A step that is the last to need a tile says so, and the tile is loaded anew.
 
-Shapes: T queries, S keys, H query heads, G KV heads, M head groups, D head dim; q_THD, k_SGD, v_SGD, out_THD, lse_HT.
+Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v
+(S, G, D), LSE is (T, H). A pack is the PACK query heads of one KV head that share a tile.
 """
 
 from triton.experimental import gluon
@@ -102,13 +103,13 @@ def _step(shape, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum,
 
 
 @gluon.jit
-def _attend(smem, bars, tables, outputs, strides, sizes, scale_log2, team: gl.constexpr, PACK: gl.constexpr, PING_PONG: gl.constexpr,
-            PIN: gl.constexpr):
+def _attend(smem, bars, tables, outputs, strides, sizes, scale_log2, team: gl.constexpr, PACK: gl.constexpr, CARRY: gl.constexpr,
+            PING_PONG: gl.constexpr, PIN: gl.constexpr):
     """A team's rows of every piece."""
     q_smem, k_smem, v_smem = smem
     q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = bars
     pieces_ptr, runs_ptr, shapes_ptr = tables
-    num_pieces, num_items, packs_per_kv, kv_per_group = sizes
+    num_items = sizes[1]
     STAGES: gl.constexpr = k_smem.shape[0]
     TILE: gl.constexpr = k_smem.shape[1]
     D: gl.constexpr = k_smem.shape[3]
@@ -122,7 +123,7 @@ def _attend(smem, bars, tables, outputs, strides, sizes, scale_log2, team: gl.co
     count, turn = 0, 0
     item = next_item(0, num_items)
     while item < num_items:
-        entry, head, _ = piece_of(item, pieces_ptr, num_pieces, packs_per_kv, kv_per_group, PACK)
+        entry, pack = piece_of(item, pieces_ptr, sizes)
         middle, last, num_full = gl.load(entry + 3), gl.load(entry + 4), gl.load(entry + 5)
         # the first step takes any kind of tile: a partial one, else a full one, else one of which nothing is seen
         num_steps = last - middle + num_full
@@ -154,49 +155,68 @@ def _attend(smem, bars, tables, outputs, strides, sizes, scale_log2, team: gl.co
         acc = _start_output(weights, acc, v_smem, v_full, count - 1)
         acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
         mbarrier.arrive(v_empty.index((count - 1) % STAGES), count=1)
-        _store(acc, row_max, row_sum, entry, head, rows, outputs, strides, scale_log2, PACK, SHAPE_ROWS)
+        _store(acc, row_max, row_sum, entry, pack, rows, outputs, strides, scale_log2, PACK, CARRY)
         turn += 1
         item = next_item(turn, num_items)
 
 
 @gluon.jit
-def _store(acc, row_max, row_sum, entry, head, rows, outputs, strides, scale_log2, PACK: gl.constexpr, SHAPE_ROWS: gl.constexpr):
-    """The rows of a whole line to out and LSE, those of a split line as float32 shares to its slot."""
-    out_ptr, lse_ptr, share_ptr, share_lse_ptr = outputs
-    stride_t, stride_h, seqlen, num_slots = strides
+def _store(acc, row_max, row_sum, entry, pack, rows, outputs, strides, scale_log2, PACK: gl.constexpr, CARRY: gl.constexpr):
+    """The rows of a whole line to out and LSE, merged with what is carried; those of a split line as float32 shares to its slot."""
+    out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr, slot_lse_ptr = outputs
+    out_token, out_head, lse_token, lse_head, num_slots = strides
     D: gl.constexpr = acc.shape[1]
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
     row0, row1, slot = gl.load(entry), gl.load(entry + 1), gl.load(entry + 6)
     some = row_sum > 0.0
     lse = gl.where(some, (row_max * scale_log2 + gl.log2(row_sum)) * LN2, float("-inf"))
-    acc = acc * gl.convert_layout(gl.where(some, 1.0 / row_sum, 0.0), gl.SliceLayout(1, acc.type.layout))[:, None]
-    token, heads = row0 + rows // PACK, (head + rows % PACK).to(gl.int64)
-    rows_out = gl.convert_layout(rows, gl.SliceLayout(1, layout))
-    token_out, heads_out = row0 + rows_out // PACK, (head + rows_out % PACK).to(gl.int64)
-    dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
+    weight = gl.where(some, 1.0 / row_sum, 0.0)
+    token, head = (row0 + rows // PACK).to(gl.int64), pack * PACK + rows % PACK
+    out_rows = gl.convert_layout(rows, gl.SliceLayout(1, layout))
+    dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
     if slot < 0:
-        gl.store(lse_ptr + heads * seqlen + token, lse, mask=token < row1)
-        place = token_out.to(gl.int64) * stride_t + heads_out * stride_h
-        out = gl.convert_layout(acc.to(out_ptr.dtype.element_ty), layout)
-        gl.store(out_ptr + place[:, None] + dims[None, :], out, mask=(token_out < row1)[:, None])
+        out_tokens, out_heads = (row0 + out_rows // PACK).to(gl.int64), pack * PACK + out_rows % PACK
+        place, inside = (out_tokens * out_token + out_heads * out_head)[:, None] + dims, (out_tokens < row1)[:, None]
+        lse_place = token * lse_token + head * lse_head
+        if CARRY:
+            in_lse = gl.load(in_lse_ptr + lse_place, mask=token < row1, other=float("-inf"))
+            most = gl.maximum(lse, in_lse)
+            base = gl.where(most == float("-inf"), 0.0, most)
+            ours, theirs = gl.exp(lse - base), gl.exp(in_lse - base)
+            total = gl.where(most == float("-inf"), 1.0, ours + theirs)
+            whole_lse = gl.where(most == float("-inf"), most, base + gl.log(total))
+            carried = gl.load(in_out_ptr + place, mask=inside, other=0.0)
+            carried = carried * gl.convert_layout(theirs / total, gl.SliceLayout(1, layout))[:, None]
+            out = (_scaled(acc, weight * ours / total, gl.float32, layout) + carried).to(out_ptr.dtype.element_ty)
+        else:
+            whole_lse, out = lse, _scaled(acc, weight, out_ptr.dtype.element_ty, layout)
+        gl.store(lse_ptr + lse_place, whole_lse, mask=token < row1)
+        gl.store(out_ptr + place, out, mask=inside)
     else:
-        gl.store(share_lse_ptr + (heads * num_slots + slot) * SHAPE_ROWS + rows // PACK, lse)
-        place = ((heads_out * num_slots + slot) * SHAPE_ROWS + rows_out // PACK) * D
-        gl.store(share_ptr + place[:, None] + dims[None, :], gl.convert_layout(acc, layout))
+        share = (pack.to(gl.int64) * num_slots + slot) * (TEAMS * ROWS)
+        gl.store(slot_lse_ptr + share + rows, lse)
+        gl.store(slot_out_ptr + (share + out_rows)[:, None] * D + dims, _scaled(acc, weight, gl.float32, layout))
 
 
-@gluon.jit(do_not_specialize=["seqlen", "num_slots", "num_pieces", "num_items", "packs_per_kv", "kv_per_group"])
-def forward_kernel(q_desc, k_desc, v_desc, pieces_ptr, runs_ptr, shapes_ptr, out_ptr, lse_ptr, share_ptr, share_lse_ptr, stride_t, stride_h,
-                   seqlen, num_slots, num_pieces, num_items, packs_per_kv, kv_per_group, scale_log2, PACK: gl.constexpr,
-                   PING_PONG: gl.constexpr, PIN: gl.constexpr, STAGES: gl.constexpr):
+@gluon.jit
+def _scaled(acc, weight, dtype: gl.constexpr, layout: gl.constexpr):
+    """Rows times their weights, laid out for stores of whole rows."""
+    acc = acc * gl.convert_layout(weight, gl.SliceLayout(1, acc.type.layout))[:, None]
+    return gl.convert_layout(acc.to(dtype), layout)
+
+
+@gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_pieces", "num_items", "packs_at_once", "packs_per_kv_head", "packs_per_group"])
+def forward_kernel(q_desc, k_desc, v_desc, pieces_ptr, runs_ptr, shapes_ptr, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr,
+                   slot_lse_ptr, out_token, out_head, lse_token, lse_head, num_slots, num_pieces, num_items, packs_at_once,
+                   packs_per_kv_head, packs_per_group, scale_log2, PACK: gl.constexpr, CARRY: gl.constexpr, PING_PONG: gl.constexpr,
+                   PIN: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
         k_desc, v_desc: (S, G, D) in boxes of (step, 1, D).
         pieces_ptr, runs_ptr, shapes_ptr: of `Lines` with tile = 128 / PACK.
-        out_ptr: (T, H, D), strides stride_t, stride_h, 1; lse_ptr: float32 (H, T).
-        share_ptr, share_lse_ptr: float32 (H, num_slots, tile, D) and (H, num_slots, tile), for split lines.
-        num_items: G · packs_per_kv · num_pieces.
+        slot_out_ptr, slot_lse_ptr: float32 (packs, num_slots, 128, D) and (packs, num_slots, 128), for split lines.
+        num_items: packs · num_pieces.
         PACK: query heads of a KV head that share a tile.
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0]
@@ -222,10 +242,11 @@ def forward_kernel(q_desc, k_desc, v_desc, pieces_ptr, runs_ptr, shapes_ptr, out
         mbarrier.init(v_empty.index(slot), count=TEAMS)
     fence_async_shared()
     smem, bars = (q_smem, k_smem, v_smem), (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
-    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (out_ptr, lse_ptr, share_ptr, share_lse_ptr)
-    strides, sizes = (stride_t, stride_h, seqlen, num_slots), (num_pieces, num_items, packs_per_kv, kv_per_group)
+    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr, slot_lse_ptr)
+    strides = out_token, out_head, lse_token, lse_head, num_slots
+    sizes = num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group
     gl.warp_specialize([
-        (_attend, (smem, bars, tables, outputs, strides, sizes, scale_log2, 0, PACK, PING_PONG, PIN)),
-        (_attend, (smem, bars, tables, outputs, strides, sizes, scale_log2, 1, PACK, PING_PONG, PIN)),
+        (_attend, (smem, bars, tables, outputs, strides, sizes, scale_log2, 0, PACK, CARRY, PING_PONG, PIN)),
+        (_attend, (smem, bars, tables, outputs, strides, sizes, scale_log2, 1, PACK, CARRY, PING_PONG, PIN)),
         (load_tiles, ((q_desc, k_desc, v_desc), smem, bars, tables, sizes, PACK, STAGES)),
     ], [4, 1], [240, 24])

@@ -20,12 +20,12 @@ def next_item(turn, num_items):
 
 
 @gluon.jit
-def piece_of(item, pieces_ptr, num_pieces, packs_per_kv, kv_per_group, PACK: gl.constexpr):
-    """(entry of `pieces`, first head, KV head). Packs of one KV head that work on one piece lie side by side: they share its keys."""
-    kv_head = item // (num_pieces * packs_per_kv)
-    piece = (item // packs_per_kv) % num_pieces
-    entry = pieces_ptr + ((kv_head // kv_per_group) * num_pieces + piece) * COLUMNS
-    return entry, (kv_head * packs_per_kv + item % packs_per_kv) * PACK, kv_head
+def piece_of(item, pieces_ptr, sizes):
+    """(entry of `pieces`, pack). Packs go in sections whose keys fit into L2; in a section the longest pieces come first."""
+    num_pieces, _, packs_at_once, _, packs_per_group = sizes
+    within = item % (num_pieces * packs_at_once)
+    pack = item // (num_pieces * packs_at_once) * packs_at_once + within % packs_at_once
+    return pieces_ptr + (pack // packs_per_group * num_pieces + within // packs_at_once) * COLUMNS, pack
 
 
 @gluon.jit
@@ -47,17 +47,18 @@ def load_tiles(descs, smem, bars, tables, sizes, PACK: gl.constexpr, STAGES: gl.
     q_desc, k_desc, v_desc = descs
     q_smem, q_full, q_empty = smem[0], bars[0], bars[1]
     pieces_ptr, runs_ptr, _ = tables
-    num_pieces, num_items, packs_per_kv, kv_per_group = sizes
+    _, num_items, _, packs_per_kv_head, _ = sizes
     TILE: gl.constexpr = k_desc.block_type.shape[0]
     count, turn = 0, 0  # steps and pieces so far: slots and phases of the rings follow
     item = next_item(0, num_items)
     while item < num_items:
-        entry, head, kv_head = piece_of(item, pieces_ptr, num_pieces, packs_per_kv, kv_per_group, PACK)
+        entry, pack = piece_of(item, pieces_ptr, sizes)
+        kv_head = pack // packs_per_kv_head
         row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
         for team in gl.static_range(TEAMS):
             mbarrier.wait(q_empty.index(team), (turn & 1) ^ 1)
             mbarrier.expect(q_full.index(team), q_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(q_desc, [row + team * (ROWS // PACK), head, 0], q_full.index(team), q_smem.index(team))
+            tma.async_copy_global_to_shared(q_desc, [row + team * (ROWS // PACK), pack * PACK, 0], q_full.index(team), q_smem.index(team))
         for run in range(middle, last):
             _load_step(gl.load(runs_ptr + run * 2), kv_head, count, k_desc, v_desc, smem, bars, STAGES)
             count += 1
