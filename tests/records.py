@@ -25,6 +25,7 @@ from longca.core.record import (
     TimedOut,
     Unavailable,
     Unsupported,
+    Work,
 )
 
 DOCUMENT_MASKS = ("full_document", "causal_document", "shared_question", "causal_blockwise", "prefix_lm_document")
@@ -44,6 +45,14 @@ DENSITY: dict[str, Callable[[int, dict[str, Any]], float]] = {
     "global_sliding_window": lambda s, p: min(1.0, (2 * p["window"] + 2 * p["num_global"]) / s),
     "block_causal_document": lambda s, p: 0.18,
     "block_sparse_uniform": lambda s, p: p["density"], "block_sparse_variable": lambda s, p: p["density"]}
+CONTROLS: dict[str, Callable[[Cell], Work]] = {
+    "control": lambda cell: Work(duration_ms=cell.seqlen / 1024),
+    "matmul": lambda cell: Work(flops=2 * cell.seqlen**3),
+    "device_copy": lambda cell: Work(traffic_bytes=4 * cell.seqlen * cell.num_q_heads * cell.head_dim)}
+CONTROL_ACCURACY = {
+    "control": Accuracy(reference="nominal duration", scope="all", relative={"time": 0.0031}, budget={"time": 0.05}),
+    "matmul": Accuracy(reference="float64", scope="64 of 2048 rows", relative={"out": 0.0017}, budget={"out": 0.0039}),
+    "device_copy": Accuracy(reference="the source", scope="all", relative={"copy": 0.0}, budget={"copy": 0.0})}
 Rate = Callable[[float], float]  # density → TFLOP/s of visible pairs
 
 
@@ -67,33 +76,38 @@ def gpu_study(gpu: str = "NVIDIA H200") -> list[Record]:
             for kernel, heads, seqlen, direction in _product(speeds, (8, 64), (4096, 8192, 16384, 32768), ("fwd", "bwd")):
                 cell = _cell(kernel, mask, params, seqlen, direction, heads=(64, heads), head_dim=128, seed=seed)
                 records.append(_gpu_record(cell, speeds, gpu))
+    for kernel, seqlen in (("control", 1024), ("matmul", 8192), ("matmul", 16384), ("device_copy", 65536)):
+        records.append(record(_cell(kernel, "full", {}, seqlen, "fwd", heads=(64, 8), head_dim=128), gpu=gpu))
     return records
 
 
 def record(cell: Cell, outcome: Outcome | None = None, *, tflops: float = 0.05, gpu: str = "", **fields: Any) -> Record:
-    """One record of that cell; an ok one has samples at about that many TFLOP/s."""
+    """One record of that cell; an ok one has samples at about that many TFLOP/s, or of what controls are made to do."""
     rng = np.random.default_rng(int(hashlib.sha256(f"{cell.cell_id}{gpu}".encode()).hexdigest()[:12], 16))
     outcome = outcome or Ok()
     facts = _facts(cell, rng)
     content: dict[str, Any] = {
         "cell_id": cell.cell_id, "cell": cell, "study": "h200" if gpu else "quick", "run_id": "20261120-100000-7f3a",
         "method_version": hashlib.sha256(f"{cell.method}{gpu}".encode()).hexdigest()[:12], "outcome": outcome,
+        "work": CONTROLS[cell.kernel](cell) if cell.kernel in CONTROLS else None,
         "mask": None if outcome.status == "unavailable" else facts, "environment": _environment(gpu, cell.world),
         "started_at": f"2026-11-20T10:{rng.integers(0, 60):02d}:{rng.integers(0, 60):02d}Z",
         "seconds": round(float(rng.uniform(0.2, 9)), 3)}
     if outcome.status in ("ok", "incorrect"):
         content["accuracy"] = _accuracy(cell, rng, 9.0 if outcome.status == "incorrect" else 0.5)
     if outcome.status == "ok":
-        time_ms = seqlen_ms(cell) if cell.kernel == "control" else cell.flops(facts.area, facts.num_groups) / tflops / 1e9
+        time_ms = (control_ms(cell, gpu) if cell.kernel in CONTROLS else
+                   cell.flops(facts.area, facts.num_groups) / tflops / 1e9)
         content |= {"samples": _samples(cell, rng, time_ms, gpu), "memory": _memory(cell, rng, gpu),
                     "costs": {"mask_ms": 0.31, "plan_ms": round(float(rng.uniform(0.1, 2)), 3), "oracle_ms": 41.5,
                               "metadata_bytes": 4096.0}}
     return Record(**(content | fields))
 
 
-def seqlen_ms(cell: Cell) -> float:
-    """How long the control of that length lasts."""
-    return cell.seqlen / 1024
+def control_ms(cell: Cell, gpu: str = "") -> float:
+    """How long a control lasts: products at 740 TFLOP/s on a GPU or 0.12 elsewhere, copies at 4000 GB/s or 12."""
+    work, (tflops, gb_per_s) = CONTROLS[cell.kernel](cell), (740, 4000) if gpu else (0.12, 12)
+    return work.duration_ms or (work.flops or 0) / tflops / 1e9 + (work.traffic_bytes or 0) / gb_per_s / 1e6
 
 
 def _quick_cells() -> Iterator[Cell]:
@@ -104,6 +118,8 @@ def _quick_cells() -> Iterator[Cell]:
         yield _cell(kernel, mask, params, seqlen, direction)
     for seqlen in (512, 1024, 2048):
         yield _cell("control", "full", {}, seqlen, "fwd")
+    yield _cell("matmul", "full", {}, 2048, "fwd")
+    yield _cell("device_copy", "full", {}, 1 << 18, "fwd")
     for (mask, params), direction in _product(STATIC_MASKS.items(), ("fwd", "bwd")):
         yield _cell("sdpa", mask, params, 1024, direction, strategy="ulysses", world=2)
 
@@ -162,7 +178,7 @@ def _facts(cell: Cell, rng: np.random.Generator) -> MaskFacts:
 
 
 def _samples(cell: Cell, rng: np.random.Generator, time_ms: float, gpu: str) -> Samples:
-    spread = 0.004 if gpu or cell.kernel == "control" else 0.03
+    spread = 0.004 if gpu or cell.kernel in CONTROLS else 0.03
     ranks = [[round(float(time_ms * (1 + spread * abs(rng.normal())) * (1 + 0.05 * (step == 0))),
                     5) for step in range(10 if gpu else 5)]
              for _ in range(cell.world)]
@@ -174,8 +190,8 @@ def _samples(cell: Cell, rng: np.random.Generator, time_ms: float, gpu: str) -> 
 
 
 def _accuracy(cell: Cell, rng: np.random.Generator, scale: float) -> Accuracy:
-    if cell.kernel == "control":
-        return Accuracy(reference="nominal duration", scope="all", relative={"time": 0.0031}, budget={"time": 0.05})
+    if cell.kernel in CONTROLS:
+        return CONTROL_ACCURACY[cell.kernel]
     tensors = ("out", "lse") if cell.direction == "fwd" else ("out", "dq", "dk", "dv")
     budget = dict.fromkeys(tensors, 0.0034)
     relative = {tensor: float(0.0034 * scale * rng.uniform(0.7, 1.1)) for tensor in tensors}

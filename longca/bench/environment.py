@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
+COMMIT = "LONGCA_COMMIT"  # for a copy that is no checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
+DIRTY = "-dirty"
 PACKAGES = (
     "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
@@ -52,11 +54,18 @@ def software() -> Software:
 
 @functools.cache
 def source() -> Source:
-    """Version of this code: of the package, and of the Git checkout that it runs from, if it does."""
-    root = Path(__file__).resolve().parents[2]
-    status = _git(root, "status", "--porcelain", "--untracked-files=no") if (root / ".git").exists() else None
-    sha = None if status is None else _git(root, "rev-parse", "HEAD")
-    return Source(version=_version("longca") or "uninstalled", git_sha=sha, git_dirty=None if sha is None else bool(status))
+    """Version of this code: of the package, and of the Git checkout that it runs from or was copied from."""
+    sha, dirty = _checkout(Path(__file__).resolve().parents[2])
+    return Source(version=_version("longca") or "uninstalled", git_sha=sha, git_dirty=dirty)
+
+
+def _checkout(root: Path) -> tuple[str | None, bool | None]:
+    """Commit, and whether it was changed since; of a copy that is no checkout, what `LONGCA_COMMIT` says."""
+    if not (root / ".git").exists():
+        described = os.environ.get(COMMIT)
+        return (described.removesuffix(DIRTY), described.endswith(DIRTY)) if described else (None, None)
+    status, sha = _git(root, "status", "--porcelain", "--untracked-files=no"), _git(root, "rev-parse", "HEAD")
+    return (None, None) if status is None or sha is None else (sha, bool(status))
 
 
 def device_name(device: torch.device) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import torch
 
 from longca.bench.failure import failure
 from longca.bench.inputs import input_seed, make_inputs
+from longca.bench.masks import LatestMasks
 from longca.bench.memory import peak_memory
 from longca.bench.oracle import Oracle, wrong
 from longca.bench.result import Result
@@ -20,14 +20,12 @@ from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.kernels.contract import Forward, Prepared, Problem
-from longca.masks.build import cell_mask
-
-CONTROL_BUDGET = 0.05  # of the nominal duration
+from longca.kernels.control import PreparedControl
 
 
-def measure_kernel(cell: Cell, measure: Measure, device: torch.device) -> Result:
+def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None) -> Result:
     """The result of one cell of kind `kernel`. Never raises for what the cell does: it becomes an outcome."""
-    trial = _KernelTrial(cell, measure, device)
+    trial = _KernelTrial(cell, measure, device, masks or LatestMasks())
     try:
         outcome = trial.run()
     except Exception as error:  # any kernel may raise anything
@@ -36,13 +34,17 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device) -> Result
 
 
 class _KernelTrial(Trial):
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks) -> None:
+        super().__init__(cell, measure, device)
+        self.masks = masks
+
     def run(self) -> Outcome:
         kernel = Registry("kernel").load(self.cell.kernel)
         reason = kernel.available(self.device.type)
         if reason is not None:
             return Unavailable(reason=reason)
-        with self.at("mask", cost="mask_ms"):
-            mask = cell_mask(self.cell)
+        with self.at("mask"):
+            mask, self.costs["mask_ms"] = self.masks.get(self.cell)
         self.take_mask(mask)
         reason = kernel.supports(self.cell, mask.traits, self.device.type)
         if reason is not None:
@@ -52,8 +54,9 @@ class _KernelTrial(Trial):
         with self.at("prepare", cost="prepare_ms"):
             prepared = kernel.prepare(problem)
         self.take_costs(prepared)
-        nominal_ms = kernel.nominal_ms(self.cell)
-        return self._measure_attention(problem, prepared) if nominal_ms is None else self._measure_control(prepared, nominal_ms)
+        if isinstance(prepared, PreparedControl):
+            return self._measure_control(prepared)
+        return self._measure_attention(problem, prepared)
 
     def _measure_attention(self, problem: Problem, prepared: Prepared) -> Outcome:
         with self.at("inputs"):
@@ -91,13 +94,11 @@ class _KernelTrial(Trial):
             self.samples = time_calls(call, self.measure, self.device)
             self.memory = peak_memory(call, self.device)
 
-    def _measure_control(self, prepared: Prepared, nominal_ms: float) -> Outcome:
-        """A call of known length: its error is that of the time itself."""
-        nothing = torch.empty(0, device=self.device)
+    def _measure_control(self, prepared: PreparedControl) -> Outcome:
+        """A call of known work: judged by its times, or by what the timed calls left behind."""
         with self.at(self.cell.direction):
-            self.samples = time_calls(lambda: prepared.forward(nothing, nothing, nothing), self.measure, self.device)
-        error = abs(statistics.median(self.samples.time_ms[0]) - nominal_ms) / nominal_ms
-        self.accuracy = Accuracy(reference="nominal duration", scope="all", relative={"time": error},
-                                 budget={"time": CONTROL_BUDGET})
+            self.samples = time_calls(prepared.call, self.measure, self.device)
+        with self.at("oracle", cost="oracle_ms"):
+            self.accuracy = prepared.judge(self.samples)
         reason = wrong(self.accuracy)
         return Ok() if reason is None else Incorrect(reason=reason)

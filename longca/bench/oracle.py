@@ -1,6 +1,6 @@
 """The oracle: is a result right, and how far is it from the truth?
 
-**Reference.** float64, by the definition of attention, over chunks of query rows, from the mask's bands.
+**Reference.** float64, by the definition of attention, over chunks of query rows, from the mask's bands or its block grid.
 
 **Error budget.** Beside it, the same chunks are computed as a careful kernel of the cell's dtype would: float32 sums, with the
 operands of the second matmuls (P, dS) and the results rounded to the dtype. The error of that emulation is what these inputs
@@ -23,11 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 from longca.bench.inputs import Inputs
-from longca.bench.raster import row_raster
+from longca.bench.raster import Raster
 from longca.bench.reference import Arithmetic, Chunk, Keys, Rows, attend
 from longca.bench.scope import Scope, whole
 from longca.bench.tally import Tally
@@ -78,8 +77,8 @@ class Oracle:
             given |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
         tallies = {name: Tally() for name in given}
         empty_rows_ok: list[bool] = []
-        for kv_heads, bands in self._groups():
-            _Comparison(self, kv_heads, bands, given, tallies, empty_rows_ok).run()
+        for kv_heads, raster in self._groups():
+            _Comparison(self, kv_heads, raster, given, tallies, empty_rows_ok).run()
         finite = {name: tally for name, tally in tallies.items()
                   if _is_finite(name, given[name]) and math.isfinite(tally.relative())}
         eps = torch.finfo(self.problem.dtype).eps
@@ -89,14 +88,13 @@ class Oracle:
                         budget={name: tally.budget(eps) for name, tally in tallies.items()},
                         empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
 
-    def _groups(self) -> Iterator[tuple[list[int], np.ndarray]]:
-        """KV heads in scope that share bands, with these."""
+    def _groups(self) -> Iterator[tuple[list[int], Raster]]:
+        """KV heads in scope that share a mask, with its raster."""
         mask = self.problem.mask
         heads_per_group = self.problem.num_kv_heads // mask.num_groups
-        for group, bands in enumerate(mask.groups):
+        for group in sorted({head // heads_per_group for head in self.scope.kv_heads}):
             heads = [head for head in self.scope.kv_heads if head // heads_per_group == group]
-            if heads:
-                yield heads, bands
+            yield heads, Raster(mask, group, self.inputs.q_THD.device)
 
 
 def wrong(accuracy: Accuracy) -> str | None:
@@ -114,12 +112,12 @@ def wrong(accuracy: Accuracy) -> str | None:
 
 
 class _Comparison:
-    """One set of bands and the KV heads under it, chunk by chunk."""
+    """One head group's mask and the KV heads under it, chunk by chunk."""
 
-    def __init__(self, oracle: Oracle, kv_heads: list[int], bands: np.ndarray, given: dict[str, torch.Tensor],
+    def __init__(self, oracle: Oracle, kv_heads: list[int], raster: Raster, given: dict[str, torch.Tensor],
                  tallies: dict[str, Tally], empty_rows_ok: list[bool]) -> None:
         self.scope, self.inputs, self.scale = oracle.scope, oracle.inputs, oracle.problem.scale
-        self.kv_heads, self.bands, self.given = kv_heads, bands, given
+        self.kv_heads, self.raster, self.given = kv_heads, raster, given
         self.tallies, self.empty_rows_ok = tallies, empty_rows_ok
         self.ratio = oracle.problem.num_q_heads // oracle.problem.num_kv_heads
         self.q_heads = [head * self.ratio + query for head in kv_heads for query in range(self.ratio)]
@@ -131,7 +129,7 @@ class _Comparison:
         sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide), torch.zeros_like(v, dtype=arithmetic.wide))
                 for arithmetic in (self.exact, self.emulated)} if "dq" in self.given else {}
         for first, last in self._chunks():
-            visible = row_raster(self.bands, first, last, self.seqlen_k, k.device)
+            visible = self.raster.rows(first, last)
             seen = visible.any(0).nonzero().squeeze(1)
             results = {}
             for arithmetic in (self.exact, self.emulated):

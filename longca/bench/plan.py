@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longca.core.cell import Cell
+from longca.core.plugin import Registry
+from longca.core.record import Work
 from longca.core.study import Measure
 
 OVERHEAD_SECONDS = 4.0  # building, compiling and checking a cell, and its share of starting a worker
 FORWARD_AND_BACKWARD = 1.4  # a timed backward call (2.5 forwards) needs one forward before it
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
+RATE_BYTES = 1e12  # a second, to and from one device's memory
 
 
 @dataclass(frozen=True)
@@ -25,20 +28,30 @@ class Shard:
     """estimated"""
 
 
-def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None, density: float | None = None) -> float:
+def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None, density: float | None = None,
+                     work: Work | None = None) -> float:
     """A cell's duration. Without `density` no mask is looked at and the estimate is an upper one.
 
     Args:
         rate_flops: sustained FLOP/s of one device.
         measure: how it is measured; the defaults if not given.
         density: share of pairs that is visible; if not given, all, or what the mask's own `density` says.
+        work: of a control, which has no pairs.
     """
     measure = measure or Measure()
-    share = float(cell.mask_params.get("density", 1.0)) if density is None else density
-    flops = cell.flops(cell.seqlen**2, 1) * share
-    call_s = flops * (FORWARD_AND_BACKWARD if cell.direction == "bwd" else 1.0) / (rate_flops * cell.world)
+    call_s = _attention_seconds(cell, rate_flops, density) if work is None else _control_seconds(work, rate_flops)
     timed_s = min(measure.repeats * call_s, max(measure.max_seconds, 3 * call_s))
     return min(OVERHEAD_SECONDS + measure.warmup * call_s + timed_s, measure.timeout_s)
+
+
+def _attention_seconds(cell: Cell, rate_flops: float, density: float | None) -> float:
+    share = float(cell.mask_params.get("density", 1.0)) if density is None else density
+    flops = cell.flops(cell.seqlen**2, 1) * share
+    return flops * (FORWARD_AND_BACKWARD if cell.direction == "bwd" else 1.0) / (rate_flops * cell.world)
+
+
+def _control_seconds(work: Work, rate_flops: float) -> float:
+    return (work.duration_ms or 0.0) / 1e3 + (work.flops or 0) / rate_flops + (work.traffic_bytes or 0) / RATE_BYTES
 
 
 def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
@@ -55,8 +68,9 @@ def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS
 def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measure | None) -> list[Shard]:
     pieces: list[list[Cell]] = []
     filled: list[float] = []  # seconds of each piece
+    kernel = Registry("kernel").load(cells[0].kernel)
     for cell in cells:
-        seconds = estimate_seconds(cell, rate_flops, measure)
+        seconds = estimate_seconds(cell, rate_flops, measure, work=kernel.work(cell))
         if not pieces or filled[-1] + seconds > minutes * 60:
             pieces.append([])
             filled.append(0.0)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 
 from longca.bench.plan import estimate_seconds
-from longca.core.cell import Cell
+from longca.core.cell import DTYPE_BYTES, Cell
 from longca.core.plugin import Registry
+from longca.core.record import Work
 from longca.core.study import Measure
 from longca.masks.build import build_mask, cell_mask
 from longca.masks.table import mask_name
 from longca.masks.traits import Traits
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 
@@ -25,10 +25,11 @@ class Prediction:
     density: float
     flops: float
     tensor_bytes: int  # inputs, outputs and their gradients
+    work: Work | None = None  # of a control, which has neither pairs nor such tensors
 
     def seconds(self, peak_flops: float, measure: Measure) -> float:
         """Expected seconds on devices of that peak rate, checks included."""
-        return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density)
+        return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density, work=self.work)
 
 
 class Predictor:
@@ -41,11 +42,15 @@ class Predictor:
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)
+        kernel = self._plugin("kernel", cell.kernel)
+        unavailable, unsupported = kernel.available(self.device_type), self._unsupported(cell, traits)
+        work = kernel.work(cell)
+        if work is not None:
+            return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work)
         flops = cell.flops(round(density * cell.seqlen**2), 1)
         row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
-        return Prediction(cell, self._plugin("kernel", cell.kernel).available(self.device_type), self._unsupported(cell, traits),
-                          density, flops, tensors if cell.direction == "fwd" else 2 * tensors)
+        return Prediction(cell, unavailable, unsupported, density, flops, tensors if cell.direction == "fwd" else 2 * tensors)
 
     def _unsupported(self, cell: Cell, traits: Traits) -> str | None:
         kernel = self._plugin("kernel", cell.kernel)

@@ -1,4 +1,4 @@
-"""A few rows of a mask as a dense raster, straight from its bands: the oracle's own way, shared with no kernel."""
+"""A few rows of a mask as a dense raster, straight from its bands or its grid: the oracle's own way, shared with no kernel."""
 
 from __future__ import annotations
 
@@ -6,22 +6,42 @@ import numpy as np
 import torch
 
 from longca.masks import band
+from longca.masks.mask import Mask
 
 
-def row_raster(bands: np.ndarray, first: int, last: int, seqlen_k: int, device: torch.device) -> torch.Tensor:
-    """Visible pairs of rows first..last, bool (last - first, seqlen_k).
+class Raster:
+    """What one head group sees, some rows at a time."""
 
-    Each row of each band is a run of keys: +1 where it begins and −1 behind it, summed along the row. Bands are disjoint, so
-    that no two runs of a row begin, or end, at one place.
-    """
-    near = bands[(bands[:, band.Q0] < last) & (bands[:, band.Q1] > first)]  # a block mask can have a million
-    part = band.cut(near, (first, last), (0, seqlen_k))
-    row = np.arange(first, last)[:, None]
-    begin = np.maximum(part[:, band.K0], row + part[:, band.LO])
-    end = np.minimum(part[:, band.K1], row + part[:, band.HI] + 1)
-    rows, index = np.nonzero((part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (begin < end))
-    step = torch.zeros(last - first, seqlen_k + 1, dtype=torch.int8, device=device)
-    on_device = torch.from_numpy(np.stack([rows, begin[rows, index], end[rows, index]])).to(device)
-    step[on_device[0], on_device[1]] += 1
-    step[on_device[0], on_device[2]] -= 1
-    return step.cumsum(1, dtype=torch.int8)[:, :-1] > 0
+    def __init__(self, mask: Mask, group: int, device: torch.device) -> None:
+        self._seqlen_k, self._device = mask.seqlen_k, device
+        self._grid: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        if mask.grid is None:
+            self._bands = mask.groups[group]
+            return
+        visible, q_bounds, k_bounds = (torch.from_numpy(part).to(device) for part in mask.grid.solid(group))
+        row_of, col_of = (torch.bucketize(torch.arange(int(bounds[-1]), device=device), bounds[1:], right=True)
+                          for bounds in (q_bounds, k_bounds))
+        self._grid = visible, row_of, col_of
+
+    def rows(self, first: int, last: int) -> torch.Tensor:
+        """Visible pairs of rows first..last, bool (last - first, Sk)."""
+        if self._grid is not None:
+            visible, row_of, col_of = self._grid
+            return visible[row_of[first:last]][:, col_of]
+        return self._banded_rows(first, last)
+
+    def _banded_rows(self, first: int, last: int) -> torch.Tensor:
+        """Each row of each band is a run of keys: +1 where it begins and −1 behind it, summed along the row. Bands are
+        disjoint, so that no two runs of a row begin, or end, at one place.
+        """
+        near = self._bands[(self._bands[:, band.Q0] < last) & (self._bands[:, band.Q1] > first)]  # documents can be thousands
+        part = band.cut(near, (first, last), (0, self._seqlen_k))
+        row = np.arange(first, last)[:, None]
+        begin = np.maximum(part[:, band.K0], row + part[:, band.LO])
+        end = np.minimum(part[:, band.K1], row + part[:, band.HI] + 1)
+        rows, index = np.nonzero((part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (begin < end))
+        step = torch.zeros(last - first, self._seqlen_k + 1, dtype=torch.int8, device=self._device)
+        on_device = torch.from_numpy(np.stack([rows, begin[rows, index], end[rows, index]])).to(self._device)
+        step[on_device[0], on_device[1]] += 1
+        step[on_device[0], on_device[2]] -= 1
+        return step.cumsum(1, dtype=torch.int8)[:, :-1] > 0

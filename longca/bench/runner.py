@@ -21,6 +21,7 @@ from longca.bench.progress import Progress, duration, make_progress
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.config import Config
+from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Record, Source
 from longca.core.schema import Frozen
 from longca.core.study import Study
@@ -103,6 +104,7 @@ class _Run:
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
+                      work=Registry("kernel").load(cell.kernel).work(cell),
                       method_version=self.versions[cell.cell_id], environment=environment, **measured,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 

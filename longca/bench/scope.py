@@ -8,9 +8,10 @@ import numpy as np
 
 from longca.kernels.contract import Problem
 
-BUDGET_FLOPS = {"cpu": 8e9, "cuda": 2e13}  # of float64: below a second on two CPU cores, and on an H200
+BUDGET_FLOPS = {"cpu": 8e9, "cuda": 2e12}  # of float64: below a second on two CPU cores, a quarter of one on an H200
 ROWS_PER_PIECE = 64
-MIN_PIECES = 4
+MIN_PIECES, MAX_PIECES = 4, 32  # a piece costs some milliseconds on a GPU, however small
+GROUPS = 4  # KV heads that are looked at where each has a mask of its own
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def whole(problem: Problem, kv_heads: tuple[int, ...] | None = None) -> Scope:
 
 
 def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -> Scope:
-    """What the budget pays for: fewer KV heads first, then, of one KV head, fewer rows.
+    """What the budget pays for: fewer KV heads first, then fewer rows, of one KV head, or of a few that have masks of their own.
 
     The part is drawn by `seed`. Rows are taken in pieces, the first and the last always, since mistakes live at edges.
     The gradients of the keys stay exact with fewer rows: backward is linear in dout, which is zero outside the
@@ -41,12 +42,17 @@ def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -
     """
     budget = BUDGET_FLOPS["cuda" if problem.device.type == "cuda" else "cpu"] if budget_flops is None else budget_flops
     mask, rng = problem.mask, np.random.default_rng(seed)
-    matmul_flops = 2 * mask.area / mask.num_groups * problem.head_dim * problem.num_q_heads / problem.num_kv_heads
+    # the rows of a chunk see nearly all keys between them where blocks are chosen row by row
+    area = mask.area / mask.num_groups if mask.grid is None else mask.seqlen_q * mask.seqlen_k
+    matmul_flops = 2 * area * problem.head_dim * problem.num_q_heads / problem.num_kv_heads
     flops_per_head = matmul_flops * (7 if problem.needs_backward else 2)
-    num_heads = min(max(int(budget // max(flops_per_head, 1)), 1), problem.num_kv_heads)
+    least = min(GROUPS, mask.num_groups)
+    num_heads = min(max(int(budget // max(flops_per_head, 1)), least), problem.num_kv_heads)
     kv_heads = tuple(sorted(rng.choice(problem.num_kv_heads, num_heads, replace=False).tolist()))
     num_pieces = -(-mask.seqlen_q // ROWS_PER_PIECE)
-    chosen = max(int(num_pieces * budget / max(flops_per_head, 1)), MIN_PIECES)
+    chosen = max(int(num_pieces * budget / max(num_heads * flops_per_head, 1)), MIN_PIECES)
+    if chosen < num_pieces:
+        chosen = min(chosen, MAX_PIECES // least)
     if chosen >= num_pieces:
         return whole(problem, kv_heads)
     pieces = np.concatenate([[0, num_pieces - 1], 1 + rng.choice(num_pieces - 2, chosen - 2, replace=False)])

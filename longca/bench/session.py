@@ -11,6 +11,7 @@ from longca.bench.channel import Message
 from longca.bench.environment import device_name
 from longca.bench.failure import failure
 from longca.bench.launch import Place
+from longca.bench.masks import LatestMasks
 from longca.bench.measure import measure_kernel
 from longca.bench.result import Result
 from longca.core.cell import Cell
@@ -42,7 +43,7 @@ class Session:
         self.device = _choose(device, place.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.place = place
+        self.place, self.masks = place, LatestMasks()
         self.comm = self._join() if place.world > 1 else None
         gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
 
@@ -77,7 +78,7 @@ class Session:
     def _measure(self, cell: Cell, measure: Measure) -> Result:
         try:
             if cell.kind == "kernel":
-                return measure_kernel(cell, measure, self.device)
+                return measure_kernel(cell, measure, self.device, self.masks)
             from longca.bench.measure_cp import measure_cp
 
             self.comm = self.comm or self._join()
@@ -96,6 +97,7 @@ class Session:
         if compiler is not None:
             compiler.reset()  # compiled graphs hold memory, and after a few of one function torch stops compiling it
         gc.collect()
+        gc.freeze()  # what kernels import and keep: to look through it four times a cell costs half a second
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()

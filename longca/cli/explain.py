@@ -57,11 +57,16 @@ def _facts(cell: Cell) -> dict[str, Any]:
 
     device = device_type()
     prediction = Predictor(device).predict(cell)
-    return {
+    facts = {
         "cell": cell.title,
         "cell_id": cell.cell_id,
         f"available on this {device}": prediction.unavailable or "yes",
         "supported": prediction.unsupported or "yes",
+    }
+    if prediction.work is not None:  # a control: no attention
+        return facts | {f"one call's {name.replace('_', ' ')}": f"{value:,}"
+                        for name, value in prediction.work.model_dump(exclude_none=True).items()}
+    return facts | {
         "visible pairs": f"{prediction.density:.2%} of {cell.seqlen:,} × {cell.seqlen:,}",
         "operations": f"{prediction.flops:.3g}",
         "inputs and outputs": f"{prediction.tensor_bytes / 2**20:,.1f} MiB",

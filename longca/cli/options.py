@@ -31,10 +31,11 @@ MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks:
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
 WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
+SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
 
 
-def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "") -> Selection:
-    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world)
+def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "") -> Selection:
+    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed)
 
 
 def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:

@@ -11,6 +11,7 @@ from longca.cli.options import (
     Json,
     KernelFilter,
     MaskFilter,
+    SeedFilter,
     SeqlenFilter,
     StrategyFilter,
     StudyName,
@@ -30,6 +31,7 @@ def command(
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
     world: WorldFilter = "",
+    seed: SeedFilter = "",
     gpu: Annotated[str, typer.Option(help="GPU of config/hardware.yaml to estimate for")] = "H100 SXM",
     cells: Annotated[bool, typer.Option("--cells", help="List every cell")] = False,
     as_json: Json = False,
@@ -39,7 +41,7 @@ def command(
     from longca.bench.predict import EFFICIENCY, Predictor
 
     config, chosen, _ = open_study(study)
-    wanted = selection(kernel, strategy, mask, direction, seqlen, world).apply(chosen.cells())
+    wanted = selection(kernel, strategy, mask, direction, seqlen, world, seed).apply(chosen.cells())
     peak_flops, predictor = _peak_flops(gpu), Predictor("cuda")
     predictions = {cell.cell_id: predictor.predict(cell) for cell in wanted}
     methods: dict[str, _Method] = {}

@@ -10,6 +10,7 @@ from longca.cli.options import (
     KernelFilter,
     MaskFilter,
     Results,
+    SeedFilter,
     SeqlenFilter,
     StrategyFilter,
     StudyName,
@@ -27,6 +28,7 @@ def command(
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
     world: WorldFilter = "",
+    seed: SeedFilter = "",
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
     retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom'")] = "",
@@ -49,7 +51,7 @@ def command(
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)
-    cells = selection(kernel, strategy, mask, direction, seqlen, world).apply(cells)
+    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - set(STATUSES):
         raise unknown("status", status, STATUSES)

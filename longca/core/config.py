@@ -12,7 +12,7 @@ from longca.core.schema import Frozen, merge, parse, read_yaml
 
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER"}  # read elsewhere: by the registry and by the environment record
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_COMMIT"}  # read elsewhere: by the registry and the environment record
 
 
 class Config(Frozen):

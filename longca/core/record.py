@@ -85,11 +85,22 @@ class Samples(Frozen):
     stopped: Literal["repeats", "time"] = "repeats"
 
 
+class Work(Frozen):
+    """What one call of a control does by construction; each where it applies. Attention's follows from its mask instead."""
+
+    duration_ms: float | None = None
+    """it lasts so long"""
+    flops: int | None = None
+    """floating-point operations"""
+    traffic_bytes: int | None = None
+    """read from the device's memory and written to it"""
+
+
 class Accuracy(Frozen):
     """Distance from the reference, for each tensor: ‖x − ref‖ / ‖ref‖ (Frobenius) and the largest absolute error."""
 
     reference: str
-    """what it was compared with: "float64", or "nominal duration" for the control"""
+    """what it was compared with: "float64"; for a control also "nominal duration" or "the source" """
     scope: str
     """what part was compared: "all", or which heads"""
     relative: dict[str, float]
@@ -174,6 +185,8 @@ class Record(Frozen):
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     mask: MaskFacts | None = None
+    work: Work | None = None
+    """of a control, whatever came of it; None for attention"""
     costs: dict[str, float] = {}
     """outside the timed call: plan_ms, compile_ms, metadata_bytes, mask_ms, oracle_ms …"""
     notes: tuple[str, ...] = ()

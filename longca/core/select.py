@@ -22,6 +22,7 @@ class Selection(Frozen):
     seqlen: str = ""
     """"8K", "1K..8K", or several separated by commas"""
     world: str = ""
+    seed: str = ""
 
     def apply(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that pass, in their order. Raises UserError if none does, or a name matches nothing."""
@@ -32,7 +33,7 @@ class Selection(Frozen):
             if text:
                 accepted = _names(axis, text, {getattr(cell, axis) for cell in cells})
                 chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
-        for axis, text in {"seqlen": self.seqlen, "world": self.world}.items():
+        for axis, text in {"seqlen": self.seqlen, "world": self.world, "seed": self.seed}.items():
             if text:
                 ranges = [_range(axis, part) for part in text.split(",")]
                 chosen = [cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)]
@@ -58,6 +59,10 @@ def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
 def _range(axis: str, text: str) -> tuple[int, int]:
     low, dots, high = text.partition("..")
     try:
-        return parse_length(low), parse_length(high if dots else low)
+        return _number(low), _number(high if dots else low)
     except ValueError as error:
         raise UserError(f"'{text}' is not a range of {axis}", why=str(error), todo="Write 8K or 1K..8K") from error
+
+
+def _number(text: str) -> int:
+    return int(text) if text.strip().isdecimal() else parse_length(text)  # 0 is a seed, but no length

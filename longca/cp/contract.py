@@ -65,6 +65,8 @@ class Strategy(Plugin):
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
         """None if strategy and kernel together do this cell, else the first reason why not."""
+        if kernel.work(cell) is not None:
+            return "a control runs on one device: it is no attention"
         reason = self.supports(cell, traits)
         if reason is not None:
             return reason

@@ -42,20 +42,13 @@ def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None)
 
     Raises ValueError for any other mask.
     """
-    import torch
-
     size = mask.grid.block_size if mask.grid is not None else None
     if size is None:
         raise ValueError("the mask is not made of blocks of one size")
-    lists = block_lists(mask)
+    lists = block_lists(mask, device)
     share = 1 if num_lists is None else num_lists // mask.num_groups
-
-    def table(of_groups: np.ndarray) -> torch.Tensor:
-        on_device = torch.from_numpy(of_groups).to(device)
-        return on_device.repeat_interleave(share, 0) if share > 1 else on_device
-
-    return BlockTables(table(lists.q_to_k), table(lists.q_to_k_counts), table(lists.k_to_q), table(lists.k_to_q_counts),
-                       *size)
+    tables = lists.q_to_k, lists.q_to_k_counts, lists.k_to_q, lists.k_to_q_counts
+    return BlockTables(*(table.repeat_interleave(share, 0) if share > 1 else table for table in tables), *size)
 
 
 def split_blocks(mask: Mask, size: int) -> Mask:

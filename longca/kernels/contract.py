@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from longca.core.cell import Cell
 from longca.core.plugin import Plugin
+from longca.core.record import Work
 
 if TYPE_CHECKING:
     import torch
@@ -107,8 +108,8 @@ class Kernel(Plugin):
         """Everything that need not be timed. Raises what the backend raises."""
         raise NotImplementedError
 
-    def nominal_ms(self, cell: Cell) -> float | None:
-        """For a control: how long the call lasts by construction. None for attention."""
+    def work(self, cell: Cell) -> Work | None:
+        """For a control: what one call does by construction. None for attention, whose work is the mask's."""
         return None
 
 

@@ -43,6 +43,11 @@ class Hardware(Frozen):
         gpu = self.find(gpu_name) if dtype in ("bf16", "fp16") else None
         return gpu.peak_tflops.value if gpu else None
 
+    def bandwidth_gb_s(self, gpu_name: str) -> float | None:
+        """Of that GPU's memory; None where no source gives it."""
+        gpu = self.find(gpu_name)
+        return gpu.bandwidth_gb_s.value if gpu else None
+
 
 def load_hardware(path: Path | None = None) -> Hardware:
     """The file in the working folder's `config`, or else the one beside the package; none of both knows no GPU.

@@ -1,4 +1,4 @@
-"""The derived table: one row a record, and nothing in it that a record does not say."""
+"""The derived table: one row a record, and nothing in it that the records do not say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Record
+from longca.store.ceilings import Ceilings
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.view import View
@@ -25,11 +26,15 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 def rows(records: Iterable[Record], hardware: Hardware | None = None) -> list[dict[str, Any]]:
     """One row a record, in their order: column name → value, "" or None where a column does not apply.
 
+    Ceilings are those of the same records: of what was measured apart, nothing is known.
+
     Args:
         hardware: peaks of GPUs; those of `config/hardware.yaml` if not given.
     """
     known = load_hardware() if hardware is None else hardware
-    views = (View(record, known) for record in records)
+    content = list(records)
+    ceilings = Ceilings(content)
+    views = (View(record, known, ceilings) for record in content)
     return [{column.name: column.value(view) for column in COLUMNS} for view in views]
 
 

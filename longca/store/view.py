@@ -1,8 +1,10 @@
 """What follows from one record: the arithmetic behind the columns of the derived table."""
 
+from __future__ import annotations
+
 import math
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,21 +12,27 @@ from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
-CONTROL = "control"  # the kernel that proves the timer; it does no attention
-NOMINAL = "nominal duration"  # what a control is compared with
+if TYPE_CHECKING:
+    from longca.store.ceilings import Ceilings
 
 
 class View:
-    """A record with its derived facts, each computed when asked; None where it does not apply."""
+    """A record with its derived facts, each computed when asked; None where it does not apply.
 
-    def __init__(self, record: Record, hardware: Hardware) -> None:
-        self.record, self.cell, self.hardware = record, record.cell, hardware
+    Args:
+        hardware: what GPUs can do by their makers.
+        ceilings: what devices did at best beside the record; none if not given.
+    """
+
+    def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None) -> None:
+        self.record, self.cell, self.hardware, self.ceilings = record, record.cell, hardware, ceilings
         self.samples, self.accuracy, self.memory = record.samples, record.accuracy, record.memory
         self.software = record.environment.software if record.environment else None
 
-    @cached_property
+    @property
     def is_control(self) -> bool:
-        return self.cell.kernel == CONTROL or (self.accuracy is not None and self.accuracy.reference == NOMINAL)
+        """It is no attention."""
+        return self.record.work is not None
 
     @cached_property
     def reason(self) -> str:
@@ -68,8 +76,28 @@ class View:
 
     @cached_property
     def flops(self) -> int | None:
+        """Of attention from the exact area that was drawn; of a control by construction."""
+        if self.record.work is not None:
+            return self.record.work.flops
         mask = self.record.mask
-        return self.cell.flops(mask.area, mask.num_groups) if mask and not self.is_control else None
+        return self.cell.flops(mask.area, mask.num_groups) if mask else None
+
+    @property
+    def nominal_flops(self) -> int | None:
+        """Of a block-sparse cell, as if the mask had just the density asked."""
+        asked = self.cell.mask_params.get("density")
+        return None if asked is None else self.cell.flops(round(float(asked) * self.cell.seqlen**2), 1)
+
+    @property
+    def nominal_tflops(self) -> float | None:
+        flops = self.nominal_flops
+        return flops / self.median_ms / 1e9 if flops is not None and self.median_ms else None
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """What a copy reads and writes, in 10⁹ bytes a second."""
+        work = self.record.work
+        return work.traffic_bytes / self.median_ms / 1e6 if work and work.traffic_bytes is not None and self.median_ms else None
 
     @cached_property
     def density(self) -> float | None:
@@ -90,8 +118,23 @@ class View:
 
     @cached_property
     def peak_percent(self) -> float | None:
-        rate = self.per_device(self.median_ms)
-        return 100 * rate / self.peak_tflops if rate is not None and self.peak_tflops else None
+        """Of the peak rate; a copy's of the bandwidth."""
+        if self.gb_per_s is not None:
+            return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
+        return _percent(self.per_device(self.median_ms), self.peak_tflops)
+
+    @cached_property
+    def ceiling_tflops(self) -> float | None:
+        return self.ceilings.tflops(self) if self.ceilings else None
+
+    @cached_property
+    def ceiling_gb_per_s(self) -> float | None:
+        return self.ceilings.gb_per_s(self) if self.ceilings else None
+
+    @property
+    def ceiling_percent(self) -> float | None:
+        """Of what the matrix product reached; a ceiling has none."""
+        return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
 
     @cached_property
     def worst_tensor(self) -> str | None:
@@ -145,3 +188,7 @@ class View:
             return None
         steps = list(zip(*self.samples.time_ms, strict=False))  # ranks step together; a rank cut short ends all
         return np.array([reduce(step) for step in steps], dtype=np.float64) if steps else None
+
+
+def _percent(rate: float | None, limit: float | None) -> float | None:
+    return 100 * rate / limit if rate is not None and limit else None

@@ -35,9 +35,12 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.container == "sha256:abc"
 
 
-def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_commit_is_what_the_copy_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "longca" / "bench" / "environment.py"))
     assert source.__wrapped__().git_sha is None
+    for described, sha, dirty in (("0a" * 20, "0a" * 20, False), ("0a" * 20 + "-dirty", "0a" * 20, True)):
+        monkeypatch.setenv("LONGCA_COMMIT", described)
+        assert (source.__wrapped__().git_sha, source.__wrapped__().git_dirty) == (sha, dirty)
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert source.__wrapped__().git_sha is None and source.__wrapped__().git_dirty is None

@@ -8,6 +8,7 @@ import torch
 from longca.bench.measure import measure_kernel
 from longca.bench.result import Result
 from longca.core.cell import Cell
+from longca.core.plugin import Registry
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 
@@ -132,13 +133,34 @@ def test_a_mask_that_cannot_be_is_an_outcome() -> None:
 
 
 def test_control_is_judged_by_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.core.plugin import Registry
-
-    monkeypatch.setattr("longca.bench.measure.CONTROL_BUDGET", 50.0)  # whatever else this machine is doing
+    monkeypatch.setattr("longca.kernels.backends.control.BUDGET", 50.0)  # whatever else this machine is doing
     result = measure_kernel(small_cell("control", "full"), QUICK, CPU)
     assert result.outcome.status == "ok" and result.accuracy is not None
     assert result.accuracy.reference == "nominal duration" and result.accuracy.relative.keys() == {"time"}
     assert all(value >= 0.5 for value in result.samples.time_ms[0])
-    monkeypatch.setattr(type(Registry("kernel").load("control")), "nominal_ms", lambda self, cell: 0.005)
+    monkeypatch.setattr("longca.kernels.backends.control.BUDGET", -1.0)
     result = measure_kernel(small_cell("control", "full"), QUICK, CPU)
+    assert result.outcome.status == "incorrect" and "time is off by" in result.outcome.reason and result.samples is None
+
+
+@pytest.mark.parametrize("kernel", [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "control"])
+def test_controls_run_on_any_machine(kernel: str) -> None:
+    for dtype in ("bf16", "fp16", "fp32"):
+        result = measure_kernel(small_cell(kernel, "full", dtype=dtype), QUICK, CPU)
+        assert result.outcome.status in ("ok", "incorrect")  # the wait may be late where the machine is busy
+        assert result.accuracy is not None and result.accuracy.budget.keys() == result.accuracy.relative.keys()
+        assert kernel == "control" or result.outcome.status == "ok"
+        assert Result.model_validate_json(result.model_dump_json()) == result
+
+
+SPOILED = {"matmul": ("MatmulPrepared", lambda self: self._out.zero_()),
+           "device_copy": ("DeviceCopyPrepared", lambda self: self._copy[1:].copy_(self._source[1:]))}
+
+
+@pytest.mark.parametrize("kernel", SPOILED)
+def test_a_ceiling_is_no_speed_where_its_result_is_wrong(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, call = SPOILED[kernel]
+    monkeypatch.setattr(f"longca.kernels.backends.{kernel}.{name}.call", call)
+    result = measure_kernel(small_cell(kernel, "full"), QUICK, CPU)
     assert result.outcome.status == "incorrect" and result.samples is None
+    assert Result.model_validate_json(result.model_dump_json()) == result

@@ -6,7 +6,7 @@ import torch
 
 from longca.bench.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.oracle import Oracle, wrong
-from longca.bench.raster import row_raster
+from longca.bench.raster import Raster
 from longca.bench.scope import ROWS_PER_PIECE, affordable, whole
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy
@@ -35,10 +35,10 @@ def _judge(case: Case, dtype: torch.dtype = torch.float32, **given: object) -> A
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)
 def test_rows_of_the_raster_are_those_of_the_mask(case: Case) -> None:
     mask, dense = case.mask, np.array(case.mask.dense(), ndmin=3)
-    for group, bands in enumerate(mask.groups):
+    for group in range(mask.num_groups):
+        raster = Raster(mask, group, CPU)
         for first, last in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
-            raster = row_raster(bands, first, last, mask.seqlen_k, CPU)
-            assert np.array_equal(raster.numpy(), dense[group, first:last])
+            assert np.array_equal(raster.rows(first, last).numpy(), dense[group, first:last])
 
 
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)

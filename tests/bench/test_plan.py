@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from longca.bench.plan import OVERHEAD_SECONDS, estimate_seconds, shards
+from longca.core.record import Work
 from longca.core.study import Measure
 from tests.bench.misbehaving import cp_cell, kernel_cell
 
@@ -66,3 +67,13 @@ def test_the_estimate():
 def test_planning_needs_no_torch():
     program = "import sys, longca.bench.plan; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_controls_are_estimated_by_what_they_do():
+    once = Measure(warmup=1, repeats=1, timeout_s=1e9)
+    cell = kernel_cell("matmul", 1 << 17, mask="full")
+    assert estimate_seconds(cell, 1e12, once, work=Work(flops=10**12)) == pytest.approx(OVERHEAD_SECONDS + 2)
+    assert estimate_seconds(cell, 1e12, once, work=Work(traffic_bytes=10**12)) == pytest.approx(OVERHEAD_SECONDS + 2)
+    assert estimate_seconds(cell, 1e12, once, work=Work(duration_ms=500)) == pytest.approx(OVERHEAD_SECONDS + 1)
+    copy = kernel_cell("device_copy", 1 << 20, mask="full")  # as attention it would take minutes
+    assert shards([copy], 100.0)[0].minutes * 60 == pytest.approx(OVERHEAD_SECONDS, abs=0.1)

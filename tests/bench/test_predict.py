@@ -7,6 +7,7 @@ import pytest
 from longca.bench.predict import Predictor
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
+from longca.core.record import Work
 from longca.core.study import Measure
 from longca.masks.build import cell_mask
 
@@ -50,3 +51,16 @@ def test_more_work_takes_longer():
 def test_gradients_double_the_tensors():
     forward, backward = (Predictor("cuda").predict(cell("full", direction=direction)).tensor_bytes for direction in ("fwd", "bwd"))
     assert forward == 4096 * 64 * 2 * (8 + 8 + 2 + 2) and backward == 2 * forward
+
+
+def test_a_control_has_its_own_work_and_no_attention():
+    found = Predictor("cpu").predict(cell("full", seqlen=1024, kernel="matmul"))
+    assert (found.flops, found.tensor_bytes, found.density) == (2 * 1024**3, 0, 0.0)
+    assert found.work == Work(flops=2 * 1024**3) and found.unsupported is None
+    assert Predictor("cpu").predict(cell("full", kernel="device_copy")).flops == 0
+    assert "no backward" in (Predictor("cpu").predict(cell("full", kernel="control", direction="bwd")).unsupported or "")
+
+
+def test_a_control_is_nothing_for_many_devices():
+    wanted = cell("full", kernel="matmul", kind="cp", strategy="ulysses", world=2)
+    assert "no attention" in (Predictor("cuda").predict(wanted).unsupported or "")

@@ -22,11 +22,12 @@ from longca.bench.runner import Summary, run_cells
 from longca.core.cell import Cell
 from longca.core.config import Config
 from longca.core.errors import UserError
-from longca.core.record import Failed, MaskFacts, Unsupported
+from longca.core.record import Failed, MaskFacts, Unsupported, Work
 from longca.core.study import Grid, Study
 from longca.masks.build import cell_mask
 from longca.masks.table import mask_table
 from longca.store.cells import CellStore
+from tests.bench.cells import small_cell
 from tests.bench.misbehaving import MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import wait_until_gone
 
@@ -66,7 +67,7 @@ class FakePool:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Callable[..., Summary]:
+def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
     """run(...) → the summary of a run over CELLS in a pool that answers at once."""
     monkeypatch.setattr(runner, "Pool", FakePool)
     monkeypatch.setattr(runner, "method_version", lambda cell, measure, device: f"1 {device}")
@@ -169,6 +170,12 @@ def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
     assert lengths != sorted(lengths)
 
 
+def test_cells_of_one_mask_follow_each_other():
+    cells = [small_cell("naive", "causal", direction, seqlen=seqlen) for seqlen in range(1, 13) for direction in ("fwd", "bwd")]
+    order = shuffled(cells, 0)
+    assert all(one.seqlen == other.seqlen for one, other in zip(order[::2], order[1::2], strict=True))
+
+
 def start_run(tmp_path: Path, cells: list[tuple[str, int]]) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path), json.dumps(cells)], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -238,3 +245,10 @@ def test_the_runner_needs_no_torch():
     program = ("import sys, longca.bench.runner; "
                "print([m for m in ('torch', 'pandas', 'matplotlib', 'rich') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_what_a_control_does_stands_in_its_record_whatever_came_of_it(run, store):
+    cells = [small_cell("matmul", "full", seqlen=8), small_cell("naive", "full", seqlen=8)]
+    run(cells)
+    works = [store.read(cell.cell_id).work for cell in cells]
+    assert works == [Work(flops=2 * 8**3), None]

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
 from longca.bench.nvml import Gpu, open_gpu
-from longca.bench.telemetry import Telemetry
+from longca.bench.telemetry import Telemetry, reason_names
 from longca.bench.timer import MIN_SAMPLES, HostStopwatch, collect, time_calls
 from longca.core.record import Samples
 from longca.core.study import Measure
@@ -120,6 +121,12 @@ def test_a_quantity_that_fails_is_left_out(clock: Clock) -> None:
     telemetry = Telemetry(fake_nvml(power_fails=True))
     samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=0, repeats=3), telemetry=telemetry)
     assert samples.power_w == () and len(samples.sm_clock_mhz) == 3
+
+
+@pytest.mark.parametrize("reason", ["SwPowerCap", "SwThermalSlowdown", "HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"])
+def test_the_library_names_what_holds_a_clock_back(reason: str) -> None:
+    bit = getattr(pynvml, f"nvmlClocksEventReason{reason}")
+    assert reason_names(pynvml, bit) == reason_names(pynvml, bit | pynvml.nvmlClocksEventReasonGpuIdle) == (reason,)
 
 
 def test_no_gpu_is_no_error() -> None:

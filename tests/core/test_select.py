@@ -10,13 +10,13 @@ from longca.core.select import Selection
 
 
 def cell(kernel: str = "naive", mask: str = "causal", seqlen: int = 1024, strategy: str | None = None, world: int = 1,
-         direction: str = "fwd") -> Cell:
+         direction: str = "fwd", seed: int = 0) -> Cell:
     return Cell.model_validate({
         "kind": "cp" if strategy else "kernel", "kernel": kernel, "strategy": strategy, "world": world, "mask": mask,
-        "seqlen": seqlen, "num_q_heads": 2, "num_kv_heads": 1, "head_dim": 64, "dtype": "bf16", "direction": direction})
+        "seqlen": seqlen, "num_q_heads": 2, "num_kv_heads": 1, "head_dim": 64, "dtype": "bf16", "direction": direction, "seed": seed})
 
 
-CELLS = [cell(), cell("sdpa", "causal_document", 2048), cell("flex", "full", 4096, direction="bwd"),
+CELLS = [cell(seed=2), cell("sdpa", "causal_document", 2048), cell("flex", "full", 4096, direction="bwd"),
          cell("flex", "causal", 8192), cell(strategy="ulysses", world=2),
          cell(strategy="usp", world=4, seqlen=8192, mask="full"), cell(strategy="usp", world=8)]
 
@@ -38,6 +38,8 @@ def among(check: Callable[[Cell], bool]) -> list[Cell]:
     ({"strategy": "!usp"}, CELLS[:5]),
     ({"direction": "bwd"}, CELLS[2:3]),
     ({"seqlen": "8K"}, among(lambda c: c.seqlen == 8192)),
+    ({"seed": "0"}, CELLS[1:]),
+    ({"seed": "1..2"}, CELLS[:1]),
     ({"seqlen": "2K..4K"}, among(lambda c: c.seqlen in (2048, 4096))),
     ({"seqlen": "1024,4K..1M"}, among(lambda c: c.seqlen != 2048)),
     ({"world": "2..4"}, CELLS[4:6]),

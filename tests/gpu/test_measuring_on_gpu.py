@@ -9,7 +9,7 @@ from longca.bench.environment import device_name, node
 from longca.bench.measure import measure_kernel
 from longca.bench.memory import peak_memory
 from longca.bench.nvml import open_gpu
-from longca.bench.timer import time_calls
+from longca.bench.timer import L2_FACTOR, CudaStopwatch, time_calls
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu
@@ -24,6 +24,21 @@ def test_the_control_proves_the_timer(seqlen: int) -> None:
     assert result.outcome.status == "ok", result.outcome
 
 
+def test_the_flush_is_as_large_as_the_l2_asks_for() -> None:
+    before = torch.cuda.memory_allocated(GPU)
+    stopwatch = CudaStopwatch(GPU)
+    assert torch.cuda.memory_allocated(GPU) - before >= L2_FACTOR * torch.cuda.get_device_properties(GPU).L2_cache_size
+    stopwatch.ready()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(("kernel", "seqlen"), [("matmul", 1000), ("matmul", 8192), ("device_copy", 65536)])
+def test_the_ceilings_are_right(kernel: str, seqlen: int, dtype: str) -> None:
+    cell = small_cell(kernel, "full", seqlen=seqlen, num_q_heads=64, head_dim=128, dtype=dtype)
+    result = measure_kernel(cell, Measure(warmup=1, repeats=3), GPU)
+    assert result.outcome.status == "ok", result.outcome
+
+
 def test_samples_come_with_clocks_where_nvml_reads_them() -> None:
     x = torch.randn(2048, 2048, device=GPU)
     samples = time_calls(lambda: x @ x, Measure(warmup=2, repeats=5), GPU)
@@ -31,6 +46,10 @@ def test_samples_come_with_clocks_where_nvml_reads_them() -> None:
     with open_gpu(GPU) as gpu:
         if gpu is not None:
             assert len(samples.sm_clock_mhz) == 5 and min(samples.sm_clock_mhz) > 0
+            for query, readings in (("PowerUsage", samples.power_w), ("Temperature", samples.temperature_c)):
+                argument = [gpu.nvml.NVML_TEMPERATURE_GPU] if query == "Temperature" else []
+                assert gpu.read(query, *argument) is None or (len(readings) == 5 and min(readings) > 0)
+            assert gpu.read("CurrentClocksEventReasons") is not None
 
 
 def test_memory_is_the_call_s_own() -> None:

@@ -1,19 +1,23 @@
-"""Every kernel on masks with rows that see nothing, between others and at the edges, and with fewer keys than queries."""
+"""Every kernel on masks with rows that see nothing, between others and at the edges, and with fewer keys than queries.
+
+Which kernels may refuse them, and that they say so, is checked without a GPU: `tests/kernels/test_rows_without_keys.py`.
+"""
 
 import pytest
 import torch
 
 from longca.core.plugin import Registry
 from tests.gpu.device import needs_gpu
-from tests.kernels.cases import Case, hand_made_cases
+from tests.kernels.cases import Case, empty_row_cases, hand_made_cases
 from tests.kernels.plain_attention import plain_attention
 from tests.kernels.test_contract_kernels import ATTENTION
 
 pytestmark = needs_gpu
-CASES = [Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for case in hand_made_cases()]
+OTHERS = [case for case in hand_made_cases() if not case.mask.traits.empty_rows]
+CASES = [Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for case in empty_row_cases() + OTHERS]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.mask.name for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.mask.name} {case.num_q_heads}:{case.num_kv_heads}" for case in CASES])
 @pytest.mark.parametrize("kernel", ATTENTION)
 def test_gives_nothing_where_nothing_is_seen(kernel: str, case: Case) -> None:
     plugin, cell = Registry("kernel").load(kernel), case.cell(kernel, "bwd", "bf16")

@@ -15,7 +15,7 @@ from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
-ROWS = ["fa2_sparse", "flashinfer", "vsa", "vsa_triton"]
+ROWS = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family == "sparse"]
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -31,11 +31,13 @@ def test_other_blocks(kernel: str, block: int, head_dim: int) -> None:
             assert outcome.status in ("ok", "unsupported", "unavailable"), outcome
 
 
+@pytest.mark.parametrize("num_q_heads", [8, 2])
+@pytest.mark.parametrize("seqlen", [133, 192])
 @pytest.mark.parametrize("kernel", ROWS)
-def test_rows_without_keys_and_shorter_last_blocks(kernel: str) -> None:
+def test_rows_without_keys_and_shorter_last_blocks(kernel: str, seqlen: int, num_q_heads: int) -> None:
     visible = np.array([[[1, 0, 1], [0, 0, 0], [1, 0, 1]], [[0, 1, 1], [1, 1, 0], [0, 0, 1]]], dtype=bool)
-    bounds = np.tile([0, 64, 128, 133], (2, 1))
-    case = Case(Mask(133, 133, grid=BlockGrid(visible, bounds, bounds)), 8, 2, head_dim=128)
+    bounds = np.tile([0, 64, 128, seqlen], (2, 1))
+    case = Case(Mask(seqlen, seqlen, grid=BlockGrid(visible, bounds, bounds)), num_q_heads, 2, head_dim=128)
     plugin, inputs = Registry("kernel").load(kernel), case.inputs(torch.bfloat16, "cuda")
     right = plain_attention(*inputs, case.mask.dense())
     for direction in ("fwd", "bwd"):

@@ -10,6 +10,7 @@ from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
+from longca.masks.grid import BlockGrid
 
 RAGGED = 133
 SIZES = {  # pattern → (length, parameters): so small that windows, blocks and documents all bind
@@ -72,6 +73,14 @@ def hand_made_cases() -> list[Case]:
     masks = [Mask(133, 133, (holes,), name="holes"), Mask(133, 133, (holes, holes[:1]), name="holes of heads"),
              Mask(70, 41, (wide,), name="fewer keys"), Mask(1, 1, (one,), name="one")]
     return [Case(mask, 4, 2) for mask in masks]
+
+
+def empty_row_cases() -> list[Case]:
+    """Rows without keys in every form that some kernel takes: bands, shared or of heads, and blocks, with GQA and without."""
+    visible = np.array([[[0, 0, 0], [1, 0, 1], [0, 1, 0]], [[1, 1, 0], [0, 0, 1], [0, 0, 0]]], dtype=bool)
+    bounds = np.tile([0, 64, 128, 192], (2, 1))
+    blocks = Mask(192, 192, grid=BlockGrid(visible, bounds, bounds), name="blocks")
+    return [*(case for case in hand_made_cases() if case.mask.traits.empty_rows), Case(blocks, 4, 2), Case(blocks, 2, 2)]
 
 
 def telling_cases() -> list[Case]:

@@ -14,7 +14,7 @@ from longca.masks import build_mask
 from tests.kernels.cases import Case, hand_made_cases, pattern_cases
 from tests.kernels.plain_attention import plain_attention
 
-PACKED = ("torch_flash", "fa1", "fa2", "fa3", "fa4", "cudnn")
+PACKED = ("torch_flash", "fa1", "fa2", "fa3", "fa4", "cudnn", "cudnn_graph")
 REGULAR = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"}
 
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 
-from longca.lowering.blocks import BlockLists, block_lists
+from longca.lowering.blocks import block_lists
 from longca.lowering.varlen import varlen
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
@@ -29,26 +30,24 @@ def test_varlen(name: str):
     assert np.array_equal((segment[:, None] == segment) & (offset >= -left) & (offset <= right), mask.dense())
 
 
-def painted(lists: BlockLists, transpose: bool) -> np.ndarray:
-    """Bool (G, Sq, Sk) from one side's lists."""
-    index, counts = (lists.k_to_q, lists.k_to_q_counts) if transpose else (lists.q_to_k, lists.q_to_k_counts)
-    q_ends, k_ends = (np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0))) for sizes in (lists.q_sizes, lists.k_sizes))
-    out = np.zeros((len(index), q_ends[0, -1], k_ends[0, -1]), dtype=bool)
-    for group, owner in np.ndindex(counts.shape):
-        used = index[group, owner, :counts[group, owner]]
+def painted(index: torch.Tensor, counts: torch.Tensor, owner_bounds: np.ndarray, other_bounds: np.ndarray) -> np.ndarray:
+    """Bool (G, rows of owners, columns of others) from one side's lists."""
+    out = np.zeros((len(index), owner_bounds[0, -1], other_bounds[0, -1]), dtype=bool)
+    for group, owner in np.ndindex(*counts.shape):
+        used = index[group, owner, :counts[group, owner]].numpy()
         assert (np.diff(used) > 0).all()
         assert not index[group, owner, counts[group, owner]:].any()
         for other in used:
-            m, n = (other, owner) if transpose else (owner, other)
-            out[group, q_ends[group, m]:q_ends[group, m + 1], k_ends[group, n]:k_ends[group, n + 1]] = True
+            out[group, slice(*owner_bounds[group, owner:owner + 2]), slice(*other_bounds[group, other:other + 2])] = True
     return out
 
 
 def check_lists(mask: Mask) -> None:
-    lists = block_lists(mask)
-    assert {part.dtype for part in vars(lists).values()} == {np.dtype(np.int32)}
-    assert np.array_equal(painted(lists, transpose=False), rasters(mask))
-    assert np.array_equal(painted(lists, transpose=True), rasters(mask))
+    lists, grid = block_lists(mask), mask.grid
+    assert {part.dtype for part in vars(lists).values()} == {torch.int32}
+    by_query = painted(lists.q_to_k, lists.q_to_k_counts, grid.q_bounds, grid.k_bounds)
+    by_key = painted(lists.k_to_q, lists.k_to_q_counts, grid.k_bounds, grid.q_bounds)
+    assert np.array_equal(by_query, rasters(mask)) and np.array_equal(by_key.transpose(0, 2, 1), rasters(mask))
 
 
 @pytest.mark.parametrize("name", ["block_sparse_uniform", "block_sparse_variable"])

@@ -6,7 +6,7 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import Accuracy, Failed, MaskFacts, OutOfMemory, Samples, TimedOut
+from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, in_order, rows
@@ -69,7 +69,64 @@ def test_share_of_peak_where_a_source_gives_one():
 
 def test_a_control_does_no_attention():
     row = one(CELL.model_copy(update={"kernel": "control"}))
-    assert row["is_control"] and row["flops"] is None and row["tflops"] is None and row["time_ms_median"] is not None
+    assert row["is_control"] and row["nominal_ms"] == 100 / 1024 and row["time_ms_median"] is not None
+    assert all(row[name] is None for name in ("flops", "tflops", "peak_percent", "gb_per_s", "ceiling_percent", "nominal_flops"))
+    assert not one()["is_control"] and one()["nominal_ms"] is None
+
+
+def test_a_matrix_product_has_its_own_operations():
+    row = one(control("matmul"), samples=samples((4.0,), timer="cuda_event"), gpu="NVIDIA H200")
+    assert row["is_control"] and row["flops"] == 2 * 2048**3  # and not 4 · area · heads · head dim
+    assert row["tflops"] == pytest.approx(2 * 2048**3 / 4e9) and row["peak_percent"] == pytest.approx(100 * row["tflops"] / 989)
+    assert row["gb_per_s"] is None and row["ceiling_tflops"] == row["tflops"] and row["ceiling_percent"] is None
+
+
+def test_a_copy_moves_bytes_and_computes_nothing():
+    row = one(control("device_copy"), samples=samples((0.5,), timer="cuda_event"), gpu="NVIDIA H200")
+    assert row["traffic_bytes"] == 4 * 2048 * 4 * 16 and row["flops"] is None and row["tflops"] is None
+    assert row["gb_per_s"] == pytest.approx(row["traffic_bytes"] / 0.5e-3 / 1e9) == row["ceiling_gb_per_s"]
+    assert row["peak_percent"] == pytest.approx(100 * row["gb_per_s"] / 4800)
+    assert one(control("device_copy"))["peak_percent"] is None  # no source gives this CPU's bandwidth
+
+
+def control(kernel, **changes):
+    return CELL.model_copy(update={"kernel": kernel, "mask": "full", "seqlen": 2048, **changes})
+
+
+def test_attention_is_held_against_what_its_own_device_reached_in_its_own_study():
+    def timed(cell, time_ms, **fields):
+        return record(cell, samples=samples((time_ms,), timer="cuda_event"), **fields)
+
+    here = {"gpu": "NVIDIA H200", "study": "a"}
+    records = [timed(CELL, 1.0, **here, mask=FACTS), timed(control("matmul"), 5.0, **here),
+               timed(control("matmul", seqlen=4096), 20.0, **here), timed(control("matmul", dtype="fp16"), 0.1, **here),
+               timed(control("matmul"), 0.1, gpu="NVIDIA H100 NVL", study="a"),
+               timed(control("matmul"), 0.1, gpu="NVIDIA H200", study="b"), timed(control("device_copy", dtype="fp16"), 2.0, **here),
+               record(control("matmul", seqlen=8192), Incorrect(reason="out is off by 0.1, allowed 0.004"), **here)]
+    first, *rest = rows(records, load_hardware())
+    assert first["ceiling_tflops"] == pytest.approx(max(2 * 2048**3 / 5e9, 2 * 4096**3 / 20e9))
+    assert first["ceiling_percent"] == pytest.approx(100 * first["tflops_per_device"] / first["ceiling_tflops"])
+    assert first["ceiling_gb_per_s"] == pytest.approx(4 * 2048 * 4 * 16 / 2e-3 / 1e9)  # a copy has no dtype
+    assert all(row["ceiling_percent"] is None for row in rest)
+    for alone in (rows([records[0]]), rows(records[:1] + records[3:])):
+        assert alone[0]["ceiling_tflops"] is None and alone[0]["ceiling_percent"] is None
+
+
+def test_ranks_are_held_against_one_device_each():
+    cell = CELL.model_copy(update={"kind": "cp", "strategy": "ulysses", "world": 2})
+    found = rows([record(cell, mask=FACTS, samples=samples((1.0,), (1.0,))), record(control("matmul"), samples=samples((5.0,)))])[0]
+    assert found["ceiling_percent"] == pytest.approx(100 * found["tflops"] / 2 / found["ceiling_tflops"])
+
+
+def test_nominal_operations_are_those_of_the_density_asked():
+    cell = CELL.model_copy(update={"mask": "block_sparse_uniform", "mask_params": {"block": 10, "density": 0.25}, "direction": "bwd"})
+    facts = FACTS.model_copy(update={"area": 2 * 3000, "num_groups": 2})  # 0.3 was drawn
+    row = one(cell, mask=facts, samples=samples((2.0,)))
+    assert row["nominal_flops"] == 2.5 * 4 * 0.25 * 100**2 * 4 * 16 and row["flops"] == 2.5 * 4 * 3000 * 4 * 16
+    assert row["nominal_tflops"] == pytest.approx(row["nominal_flops"] / 2e9)
+    assert one()["nominal_flops"] is None and one()["nominal_tflops"] is None
+    said = {column.name: column.meaning for column in COLUMNS}
+    assert "exact area" in said["flops"] and "density asked" in said["nominal_flops"]
 
 
 def test_the_worst_tensor_is_the_one_nearest_to_its_budget():

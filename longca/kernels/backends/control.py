@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+from longca.core.record import Accuracy, Samples, Work
+from longca.kernels.contract import Problem, missing_compiler, missing_modules
+from longca.kernels.control import Control, PreparedControl
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
-
 MS_PER_TOKEN = 1 / 1024
 SHORTEST_MS, LONGEST_MS = 0.5, 20.0
+BUDGET = 0.05  # of the nominal duration
 
 
-class Control(Kernel):
+class Wait(Control):
     label = "Control"
-    family = "control"
     summary = "A wait of known length that proves the timer: 1 ms for every 1024 tokens, from 0.5 to 20 ms"
 
     def available(self, device_type: str) -> str | None:
@@ -26,38 +27,27 @@ class Control(Kernel):
             return missing_modules(self.needs)
         return missing_modules(("torch", "triton")) or missing_compiler(device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.direction == "bwd":
-            return "the control has no backward: it times one call"
-        if not traits.full:
-            return "the control runs once for each length, under the full mask"
-        return None
+    def work(self, cell: Cell) -> Work:
+        return Work(duration_ms=_duration_ms(cell.seqlen))
 
-    def nominal_ms(self, cell: Cell) -> float:
-        return duration_ms(cell.seqlen)
-
-    def prepare(self, problem: Problem) -> ControlPrepared:
-        return ControlPrepared(problem)
+    def prepare(self, problem: Problem) -> WaitPrepared:
+        return WaitPrepared(problem)
 
 
-class ControlPrepared(Prepared):
+class WaitPrepared(PreparedControl):
     """CPU: spins on the monotonic clock. GPU: one kernel spins on the GPU's own clock, so that no host is involved."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._duration_ms = duration_ms(problem.mask.seqlen_q)
+        self._duration_ms = _duration_ms(problem.mask.seqlen_q)
         self._end_ns: torch.Tensor | None = None
         if problem.device.type == "cuda":
             import torch
 
             self._end_ns = torch.zeros(1, dtype=torch.int64, device=problem.device)
-            self._spin()
+            self.call()  # compiles
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        self._spin()
-        return Forward(q)
-
-    def _spin(self) -> None:
+    def call(self) -> None:
         if self._end_ns is not None:
             from longca.ops.spin import spin
 
@@ -69,7 +59,11 @@ class ControlPrepared(Prepared):
         while time.perf_counter_ns() < end_ns:
             pass
 
+    def judge(self, samples: Samples) -> Accuracy:
+        error = abs(statistics.median(samples.time_ms[0]) - self._duration_ms) / self._duration_ms
+        return Accuracy(reference="nominal duration", scope="all", relative={"time": error}, budget={"time": BUDGET})
 
-def duration_ms(num_tokens: int) -> float:
+
+def _duration_ms(num_tokens: int) -> float:
     """What the call is made to last."""
     return min(max(num_tokens * MS_PER_TOKEN, SHORTEST_MS), LONGEST_MS)

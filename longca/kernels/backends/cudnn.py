@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD_DIM = 128
 MAX_OFFSET = (1 << 31) - 1
+MOST_HOST_MS = 1.0  # planning takes tens; a call whose plan is at hand stays well below
 
 
 class Cudnn(Kernel):
@@ -61,6 +63,28 @@ class CudnnPrepared(PackedPrepared):
         import torch
 
         self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)  # state of a dropout that is not there
+        if self.cu_seqlens is not None:
+            host_ms = self._host_ms()
+            if host_ms > MOST_HOST_MS:
+                # torch 2.11 looks for the plan among those kept and keeps none: https://github.com/pytorch/pytorch/pull/191576
+                self.notes.append("torch plans cuDNN's graph anew on every call for packed documents: "
+                                  f"{host_ms:.0f} ms of each call pass on the host")
+
+    def _host_ms(self) -> float:
+        """How long a call keeps the host, after one that loaded all there is to load."""
+        import torch
+
+        problem = self.problem
+        q, k = (torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+                for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
+                                              (problem.mask.seqlen_k, problem.num_kv_heads)))
+        self.attend(q, k, k)
+        torch.cuda.synchronize(problem.device)
+        start = time.perf_counter()
+        self.attend(q, k, k)
+        elapsed_ms = (time.perf_counter() - start) * 1e3
+        torch.cuda.synchronize(problem.device)
+        return elapsed_ms
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         if self.cu_seqlens is not None:

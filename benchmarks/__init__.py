@@ -1,0 +1,1 @@
+"""Benchmarks of longca itself. Run from the root of the checkout: `python -m benchmarks.NAME`."""

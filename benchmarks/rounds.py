@@ -1,0 +1,52 @@
+"""Several ways to the same number, taken in turns, so that a drift of clock or temperature hits all alike."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+MIN_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one way lies from another, relative to it: median over rounds, and the distance between the quartiles."""
+
+    relative: float
+    iqr: float
+
+
+def in_rounds(ways: Mapping[str, Callable[[], T]], num_rounds: int, max_seconds: float = math.inf,
+              now: Callable[[], float] = time.monotonic) -> dict[str, list[T]]:
+    """What each way returned in each round. Every round begins with another way than the one before.
+
+    Args:
+        max_seconds: no further round after this long, but never fewer than five.
+    """
+    found: dict[str, list[T]] = {name: [] for name in ways}
+    order, start = list(ways), now()
+    for number in range(num_rounds):
+        if number >= MIN_ROUNDS and now() - start > max_seconds:
+            break
+        for name in order:
+            found[name].append(ways[name]())
+        order = order[1:] + order[:1]
+    return found
+
+
+def difference(times: Sequence[float], base: Sequence[float]) -> Difference:
+    """Of times against the base of the same round."""
+    relative = [time / other - 1 for time, other in zip(times, base, strict=True)]
+    return Difference(statistics.median(relative), iqr(relative))
+
+
+def iqr(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return third - first

@@ -1,0 +1,30 @@
+"""The masks of the latest cells: forward and backward of one problem follow each other, and share theirs."""
+
+import time
+from collections import OrderedDict
+
+from longca.core.cell import Cell
+from longca.masks.build import cell_mask
+from longca.masks.mask import Mask
+from longca.masks.table import mask_name
+
+KEPT = 2  # a block mask of 128K tokens and 64 head groups takes 268 MB
+
+
+class LatestMasks:
+    """Builds masks, and keeps the last few."""
+
+    def __init__(self) -> None:
+        self._masks: OrderedDict[str, tuple[Mask, float]] = OrderedDict()
+
+    def get(self, cell: Cell) -> tuple[Mask, float]:
+        """The cell's mask, and the milliseconds that building it took, now or before."""
+        name = mask_name(cell)
+        if name not in self._masks:
+            start = time.perf_counter()
+            mask = cell_mask(cell)
+            self._masks[name] = mask, (time.perf_counter() - start) * 1e3
+            if len(self._masks) > KEPT:
+                self._masks.popitem(last=False)
+        self._masks.move_to_end(name)
+        return self._masks[name]

@@ -1,0 +1,124 @@
+"""cuDNN's block-sparse attention: CuTe kernels of the cuDNN frontend over lists of blocks of 64 or 128."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import Cell
+from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.packed import unfit_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+BLOCKS = (128, 64)  # larger ones are split into the first that fits
+HEAD_DIMS = (64, 128)
+
+
+class CudnnBsa(Kernel):
+    label = "cuDNN BSA"
+    family = "sparse"
+    summary = "cudnn.block_sparse_attention of the cuDNN frontend (experimental): blocks of 64 and 128; backward MHA only"
+    url = "https://github.com/NVIDIA/cudnn-frontend"
+    needs = ("torch", "cudnn.block_sparse_attention", "cutlass", "tvm_ffi", "cuda.bindings")
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        return unfit_device(device_type, "sm_90") or missing_modules(self.needs) or _missing_hopper()
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        reason = not_blocks_of(traits, min(BLOCKS))
+        if reason is not None:
+            return reason
+        if cell.dtype not in ("bf16", "fp16") or cell.head_dim not in HEAD_DIMS:
+            return "it takes head dims 64 and 128 in bf16 and fp16"
+        if cell.direction == "fwd":
+            return None
+        if cell.num_kv_heads < cell.num_q_heads:
+            return "its backward has no GQA"
+        if cell.dtype != "bf16" or cell.head_dim != 128:
+            return "its backward has head dim 128 in bf16 only"
+        return None
+
+    def prepare(self, problem: Problem) -> CudnnBsaPrepared:
+        return CudnnBsaPrepared(problem)
+
+
+class CudnnBsaPrepared(Prepared):
+    """Layout (1, heads, T, D), LSE (1, H, T). Every query head has lists of its own, also where heads share a mask."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        start = time.perf_counter()
+        size = next(size for size in BLOCKS if not_blocks_of(problem.mask.traits, size) is None)
+        mask = split_blocks(problem.mask, size)
+        if mask is not problem.mask:
+            self.notes.append(f"blocks were split into blocks of {size}")
+        tables = block_tables(mask, problem.device, problem.num_q_heads)
+        lists, counts = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
+        fewest, most = (int(count) for count in counts.aminmax())
+        # where all lists are as long it is told one length, as its documentation does: those kernels are simpler
+        lengths = {"block_sparse_num": most} if fewest == most > 0 else {"q2k_block_nums": counts}
+        self._rules: dict[str, Any] = {"q2k_block_index": lists, "sparse_block_size": size, "softmax_scale": problem.scale,
+                                       **lengths}
+        self._allow_empty = fewest == 0
+        torch.cuda.synchronize(problem.device)
+        self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
+        if problem.needs_backward:
+            self.notes.append("its backward turns the lists into lists of query blocks for each key block within the timed call")
+        start = time.perf_counter()
+        self._compile()
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
+
+    def _compile(self) -> None:
+        """One call on zeros: the kernels are compiled at the first."""
+        import torch
+
+        problem = self.problem
+        q, k = (torch.zeros(1, num_heads, num_tokens, problem.head_dim, dtype=problem.dtype, device=problem.device)
+                for num_heads, num_tokens in ((problem.num_q_heads, problem.mask.seqlen_q),
+                                              (problem.num_kv_heads, problem.mask.seqlen_k)))
+        forward = self.forward(q, k, k)
+        if problem.needs_backward:
+            self.backward(forward, q)
+        torch.cuda.synchronize(problem.device)
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.transpose(0, 1).contiguous().unsqueeze(0)
+
+    def from_layout(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0).transpose(0, 1)
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse.squeeze(0).transpose(0, 1)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        from cudnn.block_sparse_attention import block_sparse_attention_forward
+
+        out, lse = block_sparse_attention_forward(q, k, v, allow_empty_block_nums=self._allow_empty, **self._rules)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these.
+
+        Args:
+            lse: (1, H, T) float32, natural log.
+        """
+        from cudnn.block_sparse_attention import block_sparse_attention_backward
+
+        dq, dk, dv = block_sparse_attention_backward(dout, q, k, v, out, lse, **self._rules)
+        return dq, dk, dv
+
+
+def _missing_hopper() -> str | None:
+    import torch
+
+    return None if torch.cuda.get_device_capability() == (9, 0) else "this row calls its kernels for sm_90 only"

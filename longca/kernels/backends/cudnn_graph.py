@@ -1,0 +1,82 @@
+"""cuDNN's fused attention by its frontend's graphs, planned before they are timed: what torch's operators leave out."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Kernel, Problem, missing_modules
+from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+MAX_HEAD_DIM = 128
+MOST_SEGMENTS = (1 << 16) - 1
+
+
+class CudnnGraph(Kernel):
+    label = "cuDNN graph"
+    summary = "cuDNN's fused attention by graphs of its frontend: causal, windows, packed documents, both directions"
+    url = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
+    needs = ("torch", "cudnn")
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "it computes in bf16 and fp16 only"
+        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+            return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
+        if cell.direction == "bwd" and traits.seqlen_q == traits.num_segments:
+            return "its backward takes no segments of one token alone"
+        if traits.num_segments > MOST_SEGMENTS:
+            return f"it takes up to {MOST_SEGMENTS} documents"  # https://github.com/pytorch/pytorch/pull/180718
+        return unfit_mask(traits)
+
+    def prepare(self, problem: Problem) -> CudnnGraphPrepared:
+        return CudnnGraphPrepared(problem)
+
+
+class CudnnGraphPrepared(PackedPrepared):
+    """LSE (1, H, T) for one segment, T × H for several."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        import torch
+
+        from longca.kernels.cudnn_sdpa import CudnnHandle, SdpaGraph, ragged_tables
+
+        with torch.cuda.device(problem.device):
+            handle = CudnnHandle()
+            start = time.perf_counter()
+            tables = {} if self.cu_seqlens is None else ragged_tables(problem, self.cu_seqlens)
+            directions = ("fwd", "bwd") if problem.needs_backward else ("fwd",)
+            self._graphs = {direction: SdpaGraph(direction, problem, self.window, self.max_seqlen, tables, handle)
+                            for direction in directions}
+            self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = sum(table.nbytes for table in tables.values())
+        self.costs["workspace_bytes"] = max(graph.workspace_bytes for graph in self._graphs.values())
+
+    def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
+        return lse if self.cu_seqlens is not None else lse.squeeze(0).T
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        *_, num_tokens, num_heads, _ = q.shape
+        shape = (num_tokens, num_heads) if self.cu_seqlens is not None else (1, num_heads, num_tokens)
+        out, lse = q.new_empty(q.shape), q.new_empty(shape, dtype=torch.float32)
+        self._graphs["fwd"].run(q=q, k=k, v=v, out=out, lse=lse)
+        return out, lse
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        self._graphs["bwd"].run(q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
+        return dq, dk, dv

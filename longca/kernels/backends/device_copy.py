@@ -1,0 +1,53 @@
+"""No attention: a copy inside the device's memory, whose bytes a second are the ceiling of all that only moves data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.cell import DTYPE_BYTES, Cell
+from longca.core.record import Accuracy, Samples, Work
+from longca.kernels.contract import Problem
+from longca.kernels.control import Control, PreparedControl
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 0
+
+
+class DeviceCopy(Control):
+    label = "Device copy"
+    summary = "Ceiling: a copy of a tensor of the size of q inside device memory; bytes read and bytes written count"
+    url = "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html"
+
+    def work(self, cell: Cell) -> Work:
+        return Work(traffic_bytes=2 * cell.seqlen * cell.num_q_heads * cell.head_dim * DTYPE_BYTES[cell.dtype])
+
+    def prepare(self, problem: Problem) -> DeviceCopyPrepared:
+        return DeviceCopyPrepared(problem)
+
+
+class DeviceCopyPrepared(PreparedControl):
+    """Random bits, compared as integers: as numbers some would be NaN, which equals nothing."""
+
+    def __init__(self, problem: Problem) -> None:
+        import torch
+
+        super().__init__(problem)
+        integer = {2: torch.int16, 4: torch.int32}[problem.dtype.itemsize]
+        limits = torch.iinfo(integer)
+        generator = torch.Generator(problem.device).manual_seed(SEED)
+        shape = (problem.mask.seqlen_q, problem.num_q_heads, problem.head_dim)
+        self._source = torch.randint(limits.min, limits.max, shape, generator=generator, device=problem.device, dtype=integer)
+        self._copy = ~self._source
+
+    def call(self) -> torch.Tensor:
+        return self._copy.copy_(self._source)
+
+    def judge(self, samples: Samples) -> Accuracy:
+        """Share of values that differ: none may."""
+        import torch
+
+        same = torch.equal(self._copy, self._source)
+        wrong = 0.0 if same else int((self._copy != self._source).count_nonzero()) / self._source.numel()
+        return Accuracy(reference="the source", scope="all", relative={"copy": wrong}, budget={"copy": 0.0})

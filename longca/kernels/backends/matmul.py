@@ -1,0 +1,65 @@
+"""No attention: a square matrix product, the most operations a second that this device shows. The ceiling of attention."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.core.record import Accuracy, Samples, Work
+from longca.kernels.contract import Problem
+from longca.kernels.control import Control, PreparedControl
+
+if TYPE_CHECKING:
+    import torch
+
+NUM_ROWS = 64  # of the product are checked, the first and the last among them
+SEED = 0
+
+
+class Matmul(Control):
+    label = "Matmul"
+    summary = "Ceiling: one square matrix product by torch in the cell's dtype, as many rows and columns as tokens"
+    url = "https://docs.pytorch.org/docs/stable/generated/torch.mm.html"
+
+    def work(self, cell: Cell) -> Work:
+        return Work(flops=2 * cell.seqlen**3)
+
+    def prepare(self, problem: Problem) -> MatmulPrepared:
+        return MatmulPrepared(problem)
+
+
+class MatmulPrepared(PreparedControl):
+    """Standard normal values: products of zeros or of ones take less power, so that the GPU clocks higher."""
+
+    def __init__(self, problem: Problem) -> None:
+        import torch
+
+        super().__init__(problem)
+        size, like = problem.mask.seqlen_q, {"device": problem.device, "dtype": problem.dtype}
+        generator = torch.Generator(problem.device).manual_seed(SEED)
+        self._a, self._b = (torch.randn(size, size, generator=generator, **like) for _ in range(2))
+        self._out = torch.full((size, size), float("nan"), **like)
+
+    def call(self) -> torch.Tensor:
+        import torch
+
+        return torch.mm(self._a, self._b, out=self._out)
+
+    def judge(self, samples: Samples) -> Accuracy:
+        """Sampled rows against float64.
+
+        The budget is one rounding of the result, of at most half of eps, and float32 sums: each of N additions is off by up to
+        its eps of a partial sum, which random data keep smaller than the sum itself, and these errors add up like a random walk.
+        """
+        import torch
+
+        size = len(self._a)
+        rows = torch.linspace(0, size - 1, min(NUM_ROWS, size), dtype=torch.float64).round().long().to(self._a.device)
+        exact = self._a[rows].double() @ self._b.double()
+        difference = self._out[rows].double() - exact
+        error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())
+        budget = torch.finfo(self._a.dtype).eps / 2 + torch.finfo(torch.float32).eps * math.sqrt(size)
+        finite = math.isfinite(error) and bool(self._out.isfinite().all())
+        return Accuracy(reference="float64", scope=f"{len(rows)} of {size} rows", budget={"out": budget},
+                        relative={"out": error} if finite else {}, max_abs={"out": largest} if finite else {})

@@ -1,0 +1,156 @@
+"""cuDNN's attention as a graph of its frontend: planned once, forward or backward, then run on any tensors of its shapes."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.kernels.contract import Problem
+
+UIDS = {name: uid for uid, name in enumerate(
+    ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv", "lengths", "q_starts", "k_starts", "lse_starts"), 1)}
+OF_KEYS = ("k", "v", "dk", "dv")
+FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]  # beginnings of the names of its own CuTe kernels, which are not cuDNN's
+
+
+class CudnnHandle:
+    """A handle of cuDNN on the current device; given back when nobody holds it."""
+
+    def __init__(self) -> None:
+        import cudnn
+
+        self._handle: Any = cudnn.create_handle()
+        weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False  # CUDA may be gone by then
+
+    def on_stream(self, device: torch.device) -> Any:
+        """The handle, on torch's stream: free where that is the same as last time."""
+        import cudnn
+        import torch
+
+        cudnn.set_stream(self._handle, torch.cuda.current_stream(device).cuda_stream)
+        return self._handle
+
+
+def diagonal_bounds(window: tuple[int, int]) -> dict[str, int]:
+    """A window of FlashAttention's convention in cuDNN's: query i sees key j iff i - left < j <= i + right."""
+    left, right = window
+    return ({"diagonal_band_left_bound": left + 1} if left >= 0 else {}) | ({"diagonal_band_right_bound": right} if right >= 0 else {})
+
+
+def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What cuDNN reads of packed segments: their lengths, and where each begins in elements of every kind of tensor."""
+    bounds = cu_seqlens.view(-1, 1, 1, 1)
+    starts = bounds.long()  # 64 bits: there may be more than 2³¹ elements
+    num_heads, row = problem.num_q_heads, problem.head_dim
+    return {"lengths": bounds.diff(dim=0), "q_starts": starts * (num_heads * row),
+            "k_starts": starts * (problem.num_kv_heads * row), "lse_starts": starts * num_heads}
+
+
+class SdpaGraph:
+    """Memory is T × heads × D throughout. To cuDNN it is B segments × heads × S tokens × D; ragged where there are several.
+
+    Args:
+        direction: "fwd" reads q, k, v and writes out, lse. "bwd" reads those and dout, and writes dq, dk, dv.
+        max_seqlen: of the longest segment: S.
+        tables: of `ragged_tables`; empty for one segment.
+
+    Raises `cudnn.cudnnGraphNotSupportedError` where cuDNN has no kernel for the problem.
+    """
+
+    def __init__(self, direction: str, problem: Problem, window: tuple[int, int], max_seqlen: int,
+                 tables: dict[str, torch.Tensor], handle: CudnnHandle) -> None:
+        import cudnn
+        import torch
+
+        dtype = {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF}[problem.dtype]
+        self._problem, self._handle, self._max_seqlen = problem, handle, max_seqlen
+        self._num_segments = len(tables["lengths"]) if tables else 1
+        self._constants = {UIDS[name]: table for name, table in tables.items()}
+        self._graph: Any = cudnn.pygraph(
+            io_data_type=dtype, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT,
+            handle=handle.on_stream(problem.device))
+        self._tables = {name: self._table(name, table) for name, table in tables.items()}
+        rules = {"attn_scale": problem.scale, **diagonal_bounds(window)}
+        if tables:
+            lengths = self._tables["lengths"]
+            rules |= {"use_padding_mask": True, "seq_len_q": lengths, "seq_len_kv": lengths}
+        (self._forward if direction == "fwd" else self._backward)(rules)
+        self._plan()
+        self.workspace_bytes: int = self._graph.get_workspace_size()
+
+    def run(self, **tensors: torch.Tensor) -> None:
+        """On torch's stream, with a workspace of torch's allocator.
+
+        Args:
+            tensors: every operand by its name, results included, contiguous.
+        """
+        import torch
+
+        workspace = torch.empty(max(self.workspace_bytes, 1), dtype=torch.uint8, device=self._problem.device)
+        operands = {UIDS[name]: tensor for name, tensor in tensors.items()} | self._constants
+        self._graph.execute(operands, workspace, handle=self._handle.on_stream(self._problem.device))
+
+    def _forward(self, rules: dict[str, Any]) -> None:
+        q, k, v = (self._input(name) for name in ("q", "k", "v"))
+        out, lse = self._graph.sdpa(q=q, k=k, v=v, generate_stats=True, **rules)
+        self._output("out", out)
+        self._output("lse", lse)
+
+    def _backward(self, rules: dict[str, Any]) -> None:
+        mask = self._problem.mask
+        if self._tables:  # else its workspace is for B × S tokens
+            rules |= {"max_total_seq_len_q": mask.seqlen_q, "max_total_seq_len_kv": mask.seqlen_k}
+        q, k, v, out, dout, lse = (self._input(name) for name in ("q", "k", "v", "out", "dout", "lse"))
+        grads = self._graph.sdpa_backward(q=q, k=k, v=v, o=out, dO=dout, stats=lse, **rules)
+        for name, grad in zip(("dq", "dk", "dv"), grads, strict=True):
+            self._output(name, grad)
+
+    def _table(self, name: str, table: torch.Tensor) -> Any:
+        import cudnn
+
+        dtype = cudnn.data_type.INT32 if name == "lengths" else cudnn.data_type.INT64
+        return self._graph.tensor(dim=list(table.shape), stride=[1, 1, 1, 1], data_type=dtype, name=name, uid=UIDS[name])
+
+    def _input(self, name: str) -> Any:
+        import cudnn
+
+        dim, stride, starts = self._shape(name)
+        dtype = {"data_type": cudnn.data_type.FLOAT} if name == "lse" else {}
+        return self._graph.tensor(dim=dim, stride=stride, ragged_offset=starts, name=name, uid=UIDS[name], **dtype)
+
+    def _output(self, name: str, tensor: Any) -> None:
+        import cudnn
+
+        dim, stride, starts = self._shape(name)
+        tensor.set_output(True).set_dim(dim).set_stride(stride).set_name(name).set_uid(UIDS[name])
+        if starts is not None:
+            tensor.set_ragged_offset(starts)
+        if name == "lse":
+            tensor.set_data_type(cudnn.data_type.FLOAT)
+
+    def _shape(self, name: str) -> tuple[list[int], list[int], Any]:
+        """(dims, strides, table of starts or None) of an operand."""
+        num_segments, num_tokens = self._num_segments, self._max_seqlen
+        if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward reads no other
+            num_heads = self._problem.num_q_heads
+            by_head_and_token = [1, num_heads] if self._tables else [num_tokens, 1]
+            return ([num_segments, num_heads, num_tokens, 1], [num_heads * num_tokens, *by_head_and_token, 1],
+                    self._tables.get("lse_starts"))
+        num_heads, row = self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads, self._problem.head_dim
+        return ([num_segments, num_heads, num_tokens, row], [num_tokens * num_heads * row, row, num_heads * row, 1],
+                self._tables.get("k_starts" if name in OF_KEYS else "q_starts"))
+
+    def _plan(self) -> None:
+        """Has cuDNN choose its kernel and build it."""
+        import cudnn
+
+        graph = self._graph
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_engines(FRONTEND_ENGINES)
+        graph.build_plans()
+        assert graph.selected_engine is None, "a kernel of the frontend, not of cuDNN"

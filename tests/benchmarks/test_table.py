@@ -1,0 +1,82 @@
+"""Tables of benchmarks: as Markdown, CSV and inside a page."""
+
+import io
+from argparse import ArgumentParser
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import adapter_cost, timer_agreement
+from benchmarks.table import Table, add_options, milliseconds, names, percent, read_records
+from tests.support import ROOT
+
+TABLE = Table("speed", "On some machine.", ("what", "ms"), (("a", "1.5"), ("b", "–")),
+              ({"what": "a", "ms": 1.4999}, {"what": "b", "ms": None}), texts=("what",))
+PAGE = "# Speed\n\n<!-- begin speed -->\nold\n<!-- end speed -->\n\n<!-- begin other -->\n<!-- end other -->\n"
+
+
+def test_markdown() -> None:
+    assert TABLE.markdown() == "On some machine.\n\n| what | ms |\n| --- | ---: |\n| a | 1.5 |\n| b | – |\n"
+
+
+def test_files_hold_what_was_measured(tmp_path: Path) -> None:
+    TABLE.save(tmp_path / "new")
+    assert (tmp_path / "new/speed.md").read_text() == TABLE.markdown()
+    assert read_records(tmp_path / "new", "speed") == [{"what": "a", "ms": "1.4999"}, {"what": "b", "ms": ""}]
+    assert read_records(tmp_path, "speed") == []
+
+
+def test_a_page_changes_between_its_markers_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    for _ in range(2):
+        TABLE.write_into(page)
+        assert page.read_text() == PAGE.replace("old\n", TABLE.markdown())
+
+
+@pytest.mark.parametrize("name", [timer_agreement.NAME, adapter_cost.NAME])
+def test_the_page_of_measuring_has_a_place_for_each(name: str, tmp_path: Path) -> None:
+    page = tmp_path / "measuring.md"
+    page.write_text((ROOT / "docs/measuring.md").read_text())
+    replace(TABLE, name=name).write_into(page)
+    assert TABLE.markdown() in page.read_text()
+
+
+@pytest.mark.parametrize("text", ["# Speed\n", "<!-- begin speed -->\n", "<!-- end speed -->\n<!-- begin speed -->\n"])
+def test_a_page_without_a_place_is_left_alone(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match="no place"):
+        TABLE.write_into(page)
+    assert page.read_text() == text
+
+
+def test_publishes_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser, page = ArgumentParser(), tmp_path / "page.md"
+    add_options(parser)
+    page.write_text(PAGE)
+    TABLE.publish(parser.parse_args(["--out", str(tmp_path)]))
+    assert (tmp_path / "speed.csv").exists() and page.read_text() == PAGE
+    TABLE.publish(parser.parse_args(["--out", str(tmp_path), "--write", str(page)]))
+    assert "| a | 1.5 |" in page.read_text()
+    assert "1.5" in capsys.readouterr().out
+
+
+def test_shows_all_columns() -> None:
+    text = io.StringIO()
+    TABLE.show(Console(file=text, width=80))
+    assert all(part in text.getvalue() for part in ("On some machine.", "what", "ms", "1.5", "–"))
+
+
+def test_numbers_as_tables_show_them() -> None:
+    assert (percent(0.0123), percent(-0.0004), percent(0.5, signed=False)) == ("+1.2 %", "-0.0 %", "50.0 %")
+    assert [milliseconds(value) for value in (0.05, 1.23456, 12345.6, 250.0)] == ["0.05000", "1.235", "1.235e+04", "250.0"]
+
+
+def test_names_come_in_the_known_order() -> None:
+    assert names("c, a", ["a", "b", "c"]) == ["a", "c"]
+    for wrong in ("a,x", "", " , "):
+        with pytest.raises(ValueError, match="is not among a, b"):
+            names(wrong, ["a", "b"])

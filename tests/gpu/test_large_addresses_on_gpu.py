@@ -1,0 +1,91 @@
+"""Elements past 2³¹: 262144 tokens × 64 heads × 128 are 2³¹ of them, and the longer length has offsets beyond what 32 bits hold.
+
+In token-major layouts these are the last rows, in head-major ones the last heads: the oracle looks at both.
+"""
+
+import pytest
+import torch
+
+from longca.bench import scope
+from longca.bench.inputs import input_seed
+from longca.bench.measure import measure_kernel
+from longca.bench.scope import ROWS_PER_PIECE, affordable
+from longca.core.cell import Cell
+from longca.core.plugin import Registry
+from longca.core.record import Outcome
+from longca.core.study import Measure
+from longca.kernels.contract import Problem
+from longca.masks.build import cell_mask
+from longca.masks.mask import Mask
+from tests.bench.cells import small_cell
+from tests.gpu.device import GPU, needs_gpu
+
+pytestmark = needs_gpu
+LENGTHS = [262144, 262144 + 8192]
+ONCE = Measure(warmup=0, repeats=1)
+PARAMS = {"block_sparse_uniform": {"block": 128, "density": 0.02}}
+BUDGET_FLOPS = {"causal_sliding_window": 2e10, "full": 2e12, "block_sparse_uniform": 1e11}  # some tens of pieces of one KV head
+KERNELS = {name: Registry("kernel").load(name).family for name in Registry("kernel").names()}
+
+
+@pytest.mark.parametrize("seqlen", LENGTHS)
+@pytest.mark.parametrize("kernel", [name for name, family in KERNELS.items() if family in ("dense", "both")])
+def test_windows_or_else_the_full_mask(kernel: str, seqlen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mask in ("causal_sliding_window", "full"):
+        if _fate(kernel, mask, seqlen, monkeypatch).status == "ok":
+            break
+
+
+@pytest.mark.parametrize("seqlen", LENGTHS)
+@pytest.mark.parametrize("kernel", [name for name, family in KERNELS.items() if family in ("sparse", "both")])
+def test_blocks(kernel: str, seqlen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fate(kernel, "block_sparse_uniform", seqlen, monkeypatch)
+
+
+@pytest.mark.parametrize(("kernel", "mask"), [("flashmask", "causal_sliding_window"), ("fa2_sparse", "block_sparse_uniform")])
+def test_backward_of_the_project_s_own_operators(kernel: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _fate(kernel, mask, LENGTHS[-1], monkeypatch, direction="bwd").status in ("ok", "unavailable")
+
+
+def _fate(kernel: str, mask_name: str, seqlen: int, monkeypatch: pytest.MonkeyPatch, direction: str = "fwd") -> Outcome:
+    """Right, or refused with a reason, or out of memory; never wrong."""
+    monkeypatch.setitem(scope.BUDGET_FLOPS, "cuda", BUDGET_FLOPS[mask_name])
+    cell = _cell(kernel, mask_name, seqlen, direction)
+    mask = cell_mask(cell)
+    cell = _looking_at_the_last_head(cell, mask)
+    result = measure_kernel(cell, ONCE, GPU)
+    outcome = result.outcome
+    print(cell.title, outcome, result.accuracy)
+    assert outcome.status in ("ok", "unsupported", "unavailable", "oom"), outcome
+    if outcome.status == "ok":
+        assert result.accuracy is not None and f"of {seqlen} query rows" in result.accuracy.scope
+    elif outcome.status == "oom":
+        assert outcome.where in ("prepare", "inputs", "fwd")
+    else:
+        assert outcome.reason
+    return outcome
+
+
+def _cell(kernel: str, mask: str, seqlen: int, direction: str) -> Cell:
+    """64:8, or 64:64 for a kernel without GQA."""
+    params = Registry("mask").load(mask).resolve(PARAMS.get(mask, {}))
+    cell = small_cell(kernel, mask, direction, seqlen=seqlen, mask_params=params, num_q_heads=64, num_kv_heads=8, head_dim=128,
+                      dtype="bf16")
+    reason = Registry("kernel").load(kernel).supports(cell, cell_mask(cell).traits, "cuda")
+    return _with(cell, num_kv_heads=64) if reason is not None and "no GQA" in reason else cell
+
+
+def _with(cell: Cell, **changes: int) -> Cell:
+    return Cell(**{**cell.model_dump(), **changes})
+
+
+def _looking_at_the_last_head(cell: Cell, mask: Mask) -> Cell:
+    """The cell with the first seed for which the oracle takes the last KV head, and not all rows but the last ones."""
+    problem = Problem(mask, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, torch.bfloat16, GPU, cell.direction == "bwd")
+    for seed in range(1000):
+        seeded = _with(cell, seed=seed)
+        looked_at = affordable(problem, input_seed(seeded))
+        if looked_at.kv_heads[-1] == cell.num_kv_heads - 1:
+            assert looked_at.num_rows < cell.seqlen and looked_at.rows[-1] == (cell.seqlen - ROWS_PER_PIECE, cell.seqlen)
+            return seeded
+    raise AssertionError("no seed has the oracle look at the last KV head")
