@@ -20,7 +20,8 @@ class Tuned:
     step: int  # its columns: a line's step, times the query heads that share it if it is one of queries
     warps: int
     stages: int  # loads under way at once
-    flat: bool = True  # one loop over all full steps; else one loop for each run of them
+    loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
+    pack: int = 16  # query heads that share a tile, at most
 
 
 TUNED = {

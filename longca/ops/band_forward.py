@@ -32,23 +32,27 @@ def next_step(runs_ptr, place, run, STEP: tl.constexpr):
 
 
 @triton.jit
-def is_seen(shapes_ptr, shape, tile_row, TILE: tl.constexpr, STEP: tl.constexpr):
-    """Which columns of a partial step each row sees, (rows, STEP)."""
+def is_seen(shapes_ptr, shape, tile_row, column, TILE: tl.constexpr):
+    """Which columns of a partial step each row sees, (rows, columns)."""
     bounds = tl.load(shapes_ptr + shape * TILE + tile_row)
     first = bounds & 0xFFFF
-    column = tl.arange(0, STEP)
     return (column[None, :] - first[:, None]).to(tl.uint32) < ((bounds >> 16) - first).to(tl.uint32)[:, None]
 
 
 @triton.jit
-def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, seen, MASKED: tl.constexpr, D: tl.constexpr):
+def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr, shape, tile_row,
+            MASKED: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr):
+    """Online softmax over one step. MASKED: 0 never, 1 always, 2 where `shape` is not −1."""
     k = k_desc.load([column, kv_offset])
     scores = tl.dot(q, k.T)
-    if MASKED:
-        scores = tl.where(seen, scores, float("-inf"))
+    if MASKED == 1:
+        scores = tl.where(is_seen(shapes_ptr, shape, tile_row, tl.arange(0, STEP), TILE), scores, float("-inf"))
+    if MASKED == 2:  # noqa: SIM102 - the outer one is decided when compiling
+        if shape >= 0:
+            scores = tl.where(is_seen(shapes_ptr, shape, tile_row, tl.arange(0, STEP), TILE), scores, float("-inf"))
     new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
     base = new_max
-    if MASKED:  # nothing seen yet: any finite base will do
+    if MASKED > 0:  # nothing seen yet: any finite base will do
         base = tl.where(new_max == float("-inf"), 0.0, new_max)
     weights = tl.math.exp2(scores * scale_log2 - base[:, None])
     shrink = tl.math.exp2(row_max - base)
@@ -61,7 +65,7 @@ def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_l
 @triton.jit(do_not_specialize=["W", "packs_at_once", "packs_per_kv_head", "packs_per_group", "num_slots"])
 def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr, slot_lse_ptr, pieces_ptr, runs_ptr,
              shapes_ptr, W, packs_at_once, packs_per_kv_head, packs_per_group, num_slots, q_token, q_head, out_token,
-             out_head, lse_token, lse_head, scale_log2, FLAT: tl.constexpr, CARRY: tl.constexpr, SPLIT: tl.constexpr,
+             out_head, lse_token, lse_head, scale_log2, LOOP: tl.constexpr, CARRY: tl.constexpr, SPLIT: tl.constexpr,
              D: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
     """One piece of one pack."""
     piece, pack = place_of(W, packs_at_once)
@@ -86,21 +90,31 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, sl
         acc = tl.load(in_out_ptr + out_place, mask=whole[:, None], other=0.0)
 
     kv_offset = pack // packs_per_kv_head * D
-    if FLAT:
+    tile_row = row // P
+    if LOOP == 2:
         place, run = first, tl.zeros([], tl.int64)
-        for _ in tl.range(0, num_full, num_stages=STAGES):
+        for number in tl.range(0, num_full + last - middle, num_stages=STAGES):
             column, place, run = next_step(runs_ptr, place, run, STEP)
-            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, None, False, D)
+            shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
+            run = tl.where(number < num_full, run, 0)
+            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr,
+                                            shape, tile_row, 2, D, TILE, STEP)
     else:
-        for place in range(first, middle):
-            column = tl.load(runs_ptr + 2 * place)
-            for step in tl.range(0, tl.load(runs_ptr + 2 * place + 1), num_stages=STAGES):
-                acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column + step * STEP, kv_offset,
-                                                scale_log2, None, False, D)
-    for place in tl.range(middle, last, num_stages=STAGES):
-        seen = is_seen(shapes_ptr, tl.load(runs_ptr + 2 * place + 1), row // P, TILE, STEP)
-        acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, tl.load(runs_ptr + 2 * place), kv_offset,
-                                        scale_log2, seen, True, D)
+        if LOOP == 1:
+            place, run = first, tl.zeros([], tl.int64)
+            for _ in tl.range(0, num_full, num_stages=STAGES):
+                column, place, run = next_step(runs_ptr, place, run, STEP)
+                acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr,
+                                                0, tile_row, 0, D, TILE, STEP)
+        else:
+            for place in range(first, middle):
+                column = tl.load(runs_ptr + 2 * place)
+                for step in tl.range(0, tl.load(runs_ptr + 2 * place + 1), num_stages=STAGES):
+                    acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column + step * STEP, kv_offset,
+                                                    scale_log2, shapes_ptr, 0, tile_row, 0, D, TILE, STEP)
+        for place in tl.range(middle, last, num_stages=STAGES):
+            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, tl.load(runs_ptr + 2 * place), kv_offset,
+                                            scale_log2, shapes_ptr, tl.load(runs_ptr + 2 * place + 1), tile_row, 1, D, TILE, STEP)
 
     empty = row_sum == 0.0
     row_sum = tl.where(empty, 1.0, row_sum)
@@ -168,7 +182,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lines: Lines, sca
     _forward[(width * packs,)](
         q, columns_of(k, lines.step), columns_of(v, lines.step), out, lse, in_out, in_lse, share_out, share_lse, lines.pieces,
         lines.runs, lines.shapes, width, packs_at_once, packs // num_kv_heads, packs // num_groups, lines.num_slots,
-        q.stride(0), q.stride(1), *strides, scale * LOG2_E.value, tuned.flat, carried is not None, split, head_dim, pack, lines.tile,
+        q.stride(0), q.stride(1), *strides, scale * LOG2_E.value, tuned.loop, carried is not None, split, head_dim, pack, lines.tile,
         lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
     if split:
         chunk = min(tuned.rows, 32)

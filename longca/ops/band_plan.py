@@ -25,7 +25,7 @@ class BandPlan:
     head_dim: int
     device: torch.device
     kernels: dict[Use, tuple[Lines, Tuned]]
-    kv_heads_at_once: int  # whose programs start together
+    kv_heads_at_once: int  # whose lines of queries start together; lines of keys start together for all heads
 
     @property
     def num_bytes(self) -> int:
@@ -53,12 +53,12 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         chosen = (tuned or TUNED[head_dim])[use]
         ratio = num_q_heads // num_kv_heads
         if use is Use.KEYS:
-            pack = pack_size(ratio, chosen.step)
+            pack = min(pack_size(ratio, chosen.step), chosen.pack)
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=kv_heads_at_once / (4 * AT_ONCE))
+                               longest=num_kv_heads / (4 * AT_ONCE))
         else:
             block = mean_block(mask)
-            pack = pack_size(ratio, chosen.rows, block)
+            pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             chosen = replace(chosen, rows=rows)
             lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,

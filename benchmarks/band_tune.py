@@ -1,0 +1,171 @@
+"""Tile sizes of band attention's kernels, swept: each checked against float64, then timed over masks that differ in kind.
+
+    python benchmarks/band_tune.py forward|keys|queries [--head-dim 128] [--seqlen 32K] [--heads 64:8] [--out FILE]
+
+Prints TFLOP/s of each mask (of the exact area), best geometric mean last; a failed or wrong configuration says why.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import cached_property
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from longca.core.units import parse_length
+from longca.masks import Mask, build_mask
+from longca.ops.band import band_backward, band_forward
+from longca.ops.band_backward import keys_gradients, prepare, queries_gradient
+from longca.ops.band_config import TUNED, Tuned, Use
+from longca.ops.band_plan import BandPlan, plan_band_attention
+from tests.kernels.plain_attention import Plain, plain_attention
+
+MASKS = {"full": {}, "causal": {}, "causal_document": {}, "causal_sliding_window": {}, "shared_question": {},
+         "block_sparse_uniform": {"block": 64, "density": 0.3}}
+MATMULS = {Use.FORWARD: 2, Use.KEYS: 4, Use.QUERIES: 3}
+SHARED_BYTES = 227 << 10
+TOLERANCE = 1.2e-2
+
+
+def candidates(use: Use, head_dim: int) -> list[Tuned]:
+    """What can fit, by operands that are kept, loads under way and accumulators in registers."""
+    kept = 1 if use is Use.FORWARD else 2
+    sizes = product((64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4), (0, 1, 2) if use is Use.FORWARD else (2,), (16, 1))
+    found = []
+    for tuned in (Tuned(*size) for size in sizes):
+        shared = 2 * head_dim * (kept * tuned.rows + 2 * tuned.stages * tuned.step)
+        values = head_dim * (2 if use is Use.KEYS else 1) + tuned.step * (1 if use is Use.FORWARD else 2)
+        fits = shared <= SHARED_BYTES and 48 <= tuned.rows * values / (32 * tuned.warps) <= 224 and tuned.rows >= 16 * tuned.warps
+        usual = tuned.step * tuned.rows >= 64 * 64 and (tuned.loop == 2 or (tuned.rows == 128 and tuned.step >= 64))
+        if fits and usual and (tuned.pack == 16 or (tuned.rows == 128 and tuned.loop == 2)):
+            found.append(tuned)
+    return found
+
+
+class Trial:
+    """One mask, its inputs, and the call that is tuned."""
+
+    def __init__(self, mask: Mask, heads: tuple[int, int], head_dim: int, use: Use) -> None:
+        self.mask, self.heads, self.head_dim, self.use = mask, heads, head_dim, use
+        generator = torch.Generator("cuda").manual_seed(1)
+        shapes = (mask.seqlen_q, heads[0]), (mask.seqlen_k, heads[1]), (mask.seqlen_k, heads[1]), (mask.seqlen_q, heads[0])
+        self.inputs = [torch.randn(*shape, head_dim, generator=generator, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+
+    def call(self, tuned: Tuned) -> Callable[[], object]:
+        """The one kernel."""
+        plan, scale, (q, k, v, dout) = self._plan(tuned), self.head_dim ** -0.5, self.inputs
+        lines = plan.kernels[self.use][0]
+        if self.use is Use.FORWARD:
+            return lambda: band_forward(q, k, v, plan)
+        out, lse = self.forward
+        if self.use is Use.KEYS:
+            stats, dk, dv = prepare(out, dout, lse, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
+            return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, tuned, dk=dk, dv=dv,
+                                          kv_heads_at_once=plan.num_kv_heads)
+        chosen, dq = plan.kernels[self.use][1], torch.empty_like(q)
+        stats = prepare(out, dout, lse, chosen.rows // lines.tile)
+        packs_at_once = plan.kv_heads_at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows
+        return lambda: queries_gradient(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_at_once=packs_at_once)
+
+    def results(self, tuned: Tuned) -> list[torch.Tensor]:
+        """Of both directions, or the forward one alone."""
+        plan, (q, k, v, dout) = self._plan(tuned), self.inputs
+        out, lse = band_forward(q, k, v, plan)
+        return [out] if self.use is Use.FORWARD else [out, *band_backward(q, k, v, out, lse, dout, plan)]
+
+    @cached_property
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return band_forward(*self.inputs[:3], self._plan(TUNED[self.head_dim][self.use]))
+
+    def _plan(self, tuned: Tuned) -> BandPlan:
+        return plan_band_attention(self.mask, num_q_heads=self.heads[0], num_kv_heads=self.heads[1], head_dim=self.head_dim,
+                                   device=torch.device("cuda"), needs_backward=self.use is not Use.FORWARD,
+                                   tuned={**TUNED[self.head_dim], self.use: tuned})
+
+    @property
+    def flops(self) -> float:
+        return MATMULS[self.use] * 2 * self.mask.area * self.heads[0] / self.mask.num_groups * self.head_dim
+
+
+def small(use: Use, head_dim: int) -> Trial:
+    return Trial(build_mask("shared_question", seqlen=777, corpus="pile", seed=1), (16, 2), head_dim, use)
+
+
+def compile_one(use: Use, head_dim: int, tuned: Tuned) -> str | None:
+    """Into Triton's cache on disk; what went wrong, if anything."""
+    try:
+        small(use, head_dim).results(tuned)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:90] if str(error).strip() else ''}"
+    return None
+
+
+def off_by(plain: Plain, results: list[torch.Tensor]) -> float:
+    """Largest relative error of a result."""
+    pairs = zip(results, (plain.out, *plain.grads), strict=False)
+    return max(float(torch.linalg.vector_norm(ours.double().cpu() - right) / torch.linalg.vector_norm(right)) for ours, right in pairs)
+
+
+def time_ms(call: Callable[[], object]) -> float:
+    """Median of 5 to 20."""
+    call()
+    times: list[float] = []
+    while len(times) < 5 or (len(times) < 20 and sum(times) < 40):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("use", choices=[use.value for use in Use])
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--seqlen", default="32K")
+    parser.add_argument("--heads", default="64:8")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    use, heads = Use(options.use), tuple(int(number) for number in options.heads.split(":"))
+    tried = candidates(use, options.head_dim)
+    plain_of = small(use, options.head_dim)
+    plain = plain_attention(*plain_of.inputs, plain_of.mask.dense())
+    with ProcessPoolExecutor(min(len(tried), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+        failures = list(pool.map(compile_one, [use] * len(tried), [options.head_dim] * len(tried), tried))
+    trials = {name: Trial(build_mask(name, seqlen=parse_length(options.seqlen), corpus="prolong64k", num_kv_heads=heads[1], **params),
+                          heads, options.head_dim, use) for name, params in MASKS.items()}
+    rows = []
+    for tuned, failure in zip(tried, failures, strict=True):
+        row = {**asdict(tuned), "error": failure}
+        if failure is None:
+            error = off_by(plain, plain_of.results(tuned))
+            row["error"] = None if error < TOLERANCE else f"off by {error:.1e}"
+        if row["error"] is None:
+            for name, trial in trials.items():
+                row[name] = round(trial.flops / time_ms(trial.call(tuned)) / 1e9, 1)
+            row["mean"] = round(statistics.geometric_mean(row[name] for name in trials), 1)
+        rows.append(row)
+        print(".", end="", flush=True)
+    rows.sort(key=lambda row: row.get("mean", 0))
+    print("\n" + "  ".join(rows[-1]))
+    for row in rows:
+        print("  ".join(str(value) for value in row.values() if value is not None))
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

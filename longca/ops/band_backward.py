@@ -1,0 +1,202 @@
+"""Band attention's backward pass in Triton, without atomics: dK and dV by lines of keys, dQ by lines of queries.
+
+Shapes as in `band_forward`. `base` (the LSE to base 2, +inf for rows without keys, whose weights are then 0) and `delta` (rowsum of
+dout · out) are float32 (packs, tokens, P), with tokens past the last one, so that no step needs bounds.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from longca.ops.band_config import Tuned
+from longca.ops.band_forward import LOG2_E, columns_of, is_seen, next_step, place_of
+from longca.ops.band_lines import Lines
+
+CHUNK = 64  # rows of the small kernels
+
+
+@triton.jit
+def _prepare(out_ptr, dout_ptr, lse_ptr, base_ptr, delta_ptr, seqlen_q, num_tokens, out_token, out_head, dout_token, dout_head,
+             lse_token, lse_head, D: tl.constexpr, P: tl.constexpr, CHUNK: tl.constexpr):
+    pack = tl.program_id(1)
+    row, dim = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
+    token, head = (row // P).to(tl.int64), pack * P + row % P
+    inside = token < seqlen_q
+    out = tl.load(out_ptr + token[:, None] * out_token + head[:, None] * out_head + dim[None, :], mask=inside[:, None], other=0.0)
+    dout = tl.load(dout_ptr + token[:, None] * dout_token + head[:, None] * dout_head + dim[None, :], mask=inside[:, None], other=0.0)
+    lse = tl.load(lse_ptr + token * lse_token + head * lse_head, mask=inside, other=float("-inf"))
+    place = pack.to(tl.int64) * num_tokens * P + row
+    tl.store(base_ptr + place, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E), mask=row < num_tokens * P)
+    tl.store(delta_ptr + place, tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1), mask=row < num_tokens * P)
+
+
+@triton.jit
+def _rows_at(x_ptr, token, head, token_stride, head_stride, inside, D: tl.constexpr):
+    place = token.to(tl.int64)[:, None] * token_stride + head[:, None] * head_stride + tl.arange(0, D)[None, :]
+    return tl.load(x_ptr + place, mask=inside[:, None], other=0.0)
+
+
+@triton.jit
+def _store_rows(x_ptr, share_ptr, x, token, head, token_stride, head_stride, inside, share, slot, SPLIT: tl.constexpr,
+                D: tl.constexpr):
+    """To the result, or to a slot."""
+    dim = tl.arange(0, D)
+    if SPLIT:
+        tl.store(share_ptr + share[:, None] * D + dim[None, :], x, mask=(inside & (slot >= 0))[:, None])
+        inside = inside & (slot < 0)
+    place = token.to(tl.int64)[:, None] * token_stride + head[:, None] * head_stride + dim[None, :]
+    tl.store(x_ptr + place, x.to(x_ptr.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit(do_not_specialize=["W", "kv_heads_at_once", "packs_per_kv_head", "kv_heads_per_group", "num_slots", "num_tokens"])
+def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr, pieces_ptr, runs_ptr,
+          shapes_ptr, W, kv_heads_at_once, packs_per_kv_head, kv_heads_per_group, num_slots, num_tokens, k_token, k_head, v_token,
+          v_head, dk_token, dk_head, dv_token, dv_head, scale, SPLIT: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
+          TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
+    """dK and dV of one piece of one KV head, over all its query heads. Scores are keys × queries."""
+    piece, kv_head = place_of(W, kv_heads_at_once)
+    piece_ptr = pieces_ptr + (kv_head // kv_heads_per_group * W + piece) * 8
+    row0, row1, first = tl.load(piece_ptr), tl.load(piece_ptr + 1), tl.load(piece_ptr + 2)
+    num_full, slot = tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
+    num_steps = num_full + tl.load(piece_ptr + 4) - tl.load(piece_ptr + 3)
+    row = tl.arange(0, TILE)
+    token, head = row0 + row, tl.zeros([TILE], tl.int32) + kv_head
+    inside = token < row1
+    k = _rows_at(k_ptr, token, head, k_token, k_head, inside, D)
+    v = _rows_at(v_ptr, token, head, v_token, v_head, inside, D)
+    dk, dv = tl.zeros([TILE, D], dtype=tl.float32), tl.zeros([TILE, D], dtype=tl.float32)
+    scale_log2 = scale * LOG2_E
+    query = tl.arange(0, STEP * P)
+    for turn in range(packs_per_kv_head):
+        pack = kv_head * packs_per_kv_head + turn
+        stats = pack.to(tl.int64) * num_tokens * P
+        place, run = first, tl.zeros([], tl.int64)
+        for number in tl.range(0, num_steps, num_stages=STAGES):
+            column, place, run = next_step(runs_ptr, place, run, STEP)
+            shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
+            run = tl.where(number < num_full, run, 0)
+            q = q_desc.load([column, pack * P, 0]).reshape(STEP * P, D)
+            base = tl.load(base_ptr + stats + column * P + query)
+            weights = tl.math.exp2(tl.dot(k, q.T) * scale_log2 - base[None, :])
+            if shape >= 0:
+                weights = tl.where(is_seen(shapes_ptr, shape, row, query // P, TILE), weights, 0.0)
+            dout = dout_desc.load([column, pack * P, 0]).reshape(STEP * P, D)
+            dv = tl.dot(weights.to(dout.dtype), dout, dv)
+            delta = tl.load(delta_ptr + stats + column * P + query)
+            dscores = weights * (tl.dot(v, dout.T) - delta[None, :])
+            dk = tl.dot(dscores.to(q.dtype), q, dk)
+    share = (kv_head.to(tl.int64) * num_slots + slot) * TILE + row
+    _store_rows(dk_ptr, share_dk_ptr, dk * scale, token, head, dk_token, dk_head, inside, share, slot, SPLIT, D)
+    _store_rows(dv_ptr, share_dv_ptr, dv, token, head, dv_token, dv_head, inside, share, slot, SPLIT, D)
+
+
+@triton.jit(do_not_specialize=["W", "packs_at_once", "packs_per_kv_head", "packs_per_group", "num_slots", "num_tokens"])
+def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share_dq_ptr, pieces_ptr, runs_ptr, shapes_ptr, W,
+             packs_at_once, packs_per_kv_head, packs_per_group, num_slots, num_tokens, q_token, q_head, dout_token, dout_head,
+             dq_token, dq_head, scale, SPLIT: tl.constexpr, D: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
+             STEP: tl.constexpr, STAGES: tl.constexpr):
+    """dQ of one piece of one pack."""
+    piece, pack = place_of(W, packs_at_once)
+    piece_ptr = pieces_ptr + (pack // packs_per_group * W + piece) * 8
+    row0, row1, first = tl.load(piece_ptr), tl.load(piece_ptr + 1), tl.load(piece_ptr + 2)
+    num_full, slot = tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
+    num_steps = num_full + tl.load(piece_ptr + 4) - tl.load(piece_ptr + 3)
+    row = tl.arange(0, TILE * P)
+    token, head = row0 + row // P, pack * P + row % P
+    inside = token < row1
+    q = _rows_at(q_ptr, token, head, q_token, q_head, inside, D)
+    dout = _rows_at(dout_ptr, token, head, dout_token, dout_head, inside, D)
+    stats = (pack.to(tl.int64) * num_tokens + row0) * P + row
+    base = tl.load(base_ptr + stats, mask=inside, other=float("inf"))
+    delta = tl.load(delta_ptr + stats, mask=inside, other=0.0)
+    dq = tl.zeros([TILE * P, D], dtype=tl.float32)
+    scale_log2 = scale * LOG2_E
+    kv_offset = pack // packs_per_kv_head * D
+    place, run = first, tl.zeros([], tl.int64)
+    for number in tl.range(0, num_steps, num_stages=STAGES):
+        column, place, run = next_step(runs_ptr, place, run, STEP)
+        shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
+        run = tl.where(number < num_full, run, 0)
+        k = k_desc.load([column, kv_offset])
+        weights = tl.math.exp2(tl.dot(q, k.T) * scale_log2 - base[:, None])
+        if shape >= 0:
+            weights = tl.where(is_seen(shapes_ptr, shape, row // P, tl.arange(0, STEP), TILE), weights, 0.0)
+        v = v_desc.load([column, kv_offset])
+        dscores = weights * (tl.dot(dout, v.T) - delta[:, None])
+        dq = tl.dot(dscores.to(k.dtype), k, dq)
+    share = (pack.to(tl.int64) * num_slots + slot) * (TILE * P) + row
+    _store_rows(dq_ptr, share_dq_ptr, dq * scale, token, head, dq_token, dq_head, inside, share, slot, SPLIT, D)
+
+
+@triton.jit(do_not_specialize=["V", "packs_per_group", "num_slots"])
+def _add_shares(x_ptr, share_ptr, splits_ptr, V, packs_per_group, num_slots, x_token, x_head, D: tl.constexpr, P: tl.constexpr,
+                TILE: tl.constexpr, CHUNK: tl.constexpr):
+    """CHUNK rows of one split line of one pack: the sum of its shares, in their order."""
+    pack = tl.program_id(1)
+    split_ptr = splits_ptr + (pack // packs_per_group * V + tl.program_id(0)) * 4
+    row0, row1, first = tl.load(split_ptr), tl.load(split_ptr + 1), tl.load(split_ptr + 2)
+    row, dim = tl.program_id(2) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
+    token, head = row0 + row // P, pack * P + row % P
+    inside = (token < row1)[:, None]
+    x = tl.zeros([CHUNK, D], dtype=tl.float32)
+    for slot in range(first, first + tl.load(split_ptr + 3)):
+        place = (pack.to(tl.int64) * num_slots + slot) * (TILE * P) + row
+        x += tl.load(share_ptr + place[:, None] * D + dim[None, :], mask=inside, other=0.0)
+    tl.store(x_ptr + token.to(tl.int64)[:, None] * x_token + head[:, None] * x_head + dim[None, :], x.to(x_ptr.dtype.element_ty),
+             mask=inside)
+
+
+def prepare(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, pack: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(base, delta)."""
+    seqlen_q, num_heads, head_dim = out.shape
+    num_tokens = seqlen_q + 256  # more than any step is long
+    base, delta = torch.empty(2, num_heads // pack, num_tokens, pack, dtype=torch.float32, device=out.device)
+    _prepare[(triton.cdiv(num_tokens * pack, CHUNK), num_heads // pack)](
+        out, dout, lse, base, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1), dout.stride(0), dout.stride(1),
+        lse.stride(0), lse.stride(1), head_dim, pack, CHUNK)
+    return base, delta
+
+
+def keys_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
+                   lines: Lines, scale: float, tuned: Tuned, *, kv_heads_at_once: int, dk: torch.Tensor, dv: torch.Tensor) -> None:
+    """Writes `dk` and `dv`."""
+    num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], base.shape[2]
+    width, groups = lines.pieces.shape[1], len(lines.pieces)
+    shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=k.device)
+    strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
+    _keys[(width * num_kv_heads,)](
+        _packs_of(q, lines.step, pack), _packs_of(dout, lines.step, pack), k, v, base, delta, dk, dv, *shares, lines.pieces, lines.runs,
+        lines.shapes, width, kv_heads_at_once, q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, lines.num_slots,
+        base.shape[1], k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale, lines.num_slots > 0, head_dim, pack,
+        lines.tile, lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
+    for x, share in zip((dk, dv), shares, strict=True):
+        _add(x, share, lines, 1)
+
+
+def queries_gradient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
+                     lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, dq: torch.Tensor) -> None:
+    """Writes `dq`."""
+    head_dim, pack, packs = q.shape[2], base.shape[2], base.shape[0]
+    width, groups = lines.pieces.shape[1], len(lines.pieces)
+    share = torch.empty(packs, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
+    _queries[(width * packs,)](
+        q, columns_of(k, lines.step), columns_of(v, lines.step), dout, base, delta, dq, share, lines.pieces, lines.runs, lines.shapes,
+        width, packs_at_once, packs // k.shape[1], packs // groups, lines.num_slots, base.shape[1], q.stride(0), q.stride(1),
+        dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, lines.num_slots > 0, head_dim, pack, lines.tile,
+        lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
+    _add(dq, share, lines, pack)
+
+
+def _add(x: torch.Tensor, share: torch.Tensor, lines: Lines, pack: int) -> None:
+    if lines.num_slots > 0:
+        packs, _, rows, head_dim = share.shape
+        chunk = min(rows, CHUNK)
+        _add_shares[(lines.splits.shape[1], packs, rows // chunk)](
+            x, share, lines.splits, lines.splits.shape[1], packs // len(lines.pieces), lines.num_slots, x.stride(0), x.stride(1),
+            head_dim, pack, lines.tile, chunk)
+
+
+def _packs_of(x: torch.Tensor, step: int, pack: int) -> TensorDescriptor:
+    """`step` tokens of `pack` heads at a time."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [step, pack, x.shape[2]])
