@@ -86,12 +86,13 @@ def _load_part(column, held, kv_head, count, k_desc, v_desc, smem, bars, PARTS: 
 
 
 @gluon.jit
-def _run(number, first, middle, last, runs_ptr):
-    """(column, steps) of a piece's n-th run, partial steps first."""
+def run_of(number, first, middle, last, runs_ptr):
+    """(column, steps, shape) of a piece's n-th run, partial steps first; a full one's shape is −1."""
     num_partial = last - middle
     is_partial, some = number < num_partial, number < last - first
     place = runs_ptr + gl.where(is_partial, middle + number, first + number - num_partial) * 2
-    return gl.load(place, mask=some, other=0), gl.where(is_partial, 1, gl.load(place + 1, mask=some, other=0))
+    value = gl.load(place + 1, mask=some, other=0)
+    return gl.load(place, mask=some, other=0), gl.where(is_partial, 1, value), gl.where(is_partial, value, -1)
 
 
 @gluon.jit
@@ -121,7 +122,7 @@ def load_tiles(descs, smem, bars, tables, sizes, next_ptr, PACK: gl.constexpr, T
         tell(entry, pack, turn, told, told_full, told_empty)
         kv_head = pack // packs_per_kv_head
         row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
-        column, num_steps = _run(0, first, middle, last, runs_ptr)
+        column, num_steps, shape_number = run_of(0, first, middle, last, runs_ptr)
         for team in gl.static_range(TEAMS):
             place = turn % QUEUE * TEAMS + team
             mbarrier.wait(q_empty.index(place), (turn // QUEUE & 1) ^ 1)
@@ -132,7 +133,7 @@ def load_tiles(descs, smem, bars, tables, sizes, next_ptr, PACK: gl.constexpr, T
             held = 0
             count += 1
         for number in range(0, last - first):
-            next_column, next_num_steps = _run(number + 1, first, middle, last, runs_ptr)
+            next_column, next_num_steps, shape_number = run_of(number + 1, first, middle, last, runs_ptr)
             for _ in range(num_steps):
                 _load_part(column, held, kv_head, count, k_desc, v_desc, rings, ring_bars, PARTS, BLOCKS, STAGES)
                 held = column
