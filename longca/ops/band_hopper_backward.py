@@ -13,8 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from longca.ops.band_hopper_feed import EMPTY, FULL, feed_tiles
-from longca.ops.band_hopper_load import COLUMNS, ROWS, SWIZZLE, hear
+from longca.ops.band_hopper_feed import FULL, feed_tiles
+from longca.ops.band_hopper_load import COLUMNS, ROWS, hear
 
 TEAMS = gl.constexpr(2)
 ADD_FOUR = gl.constexpr("""red.relaxed.gpu.global.add.v4.f32 [$4], {$8, $9, $10, $11};
@@ -46,7 +46,7 @@ def _store(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head
     """A team's rows of dK or dV: to the result by way of its tile of V, or those of a split line as float32 to its slot."""
     D: gl.constexpr = x.shape[1]
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    if slot < 0:
+    if (slot < 0) | (row0 == row1):  # a piece of no rows has nothing to store
         tile.store(x.to(tile.dtype))
         token = row0 + team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
         place = (token.to(gl.int64) * x_token + kv_head * x_head)[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
@@ -134,7 +134,8 @@ def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     return bars
 
 
-@gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_per_group", "packs_per_kv_head", "num_heads", "stats_of_pack"])
+@gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head",
+                              "num_heads", "stats_of_pack"])
 def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dq_ptr, dk_ptr,
                     dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
                     kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, num_heads, stats_of_pack, scale, scale_log2,

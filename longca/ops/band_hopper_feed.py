@@ -53,7 +53,7 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
             tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
         for pack in range(kv_head * packs_per_kv_head, (kv_head + 1) * packs_per_kv_head):
             stats = pack * stats_of_pack
-            for number in range(0, gl.maximum(last - first, 1)):
+            for number in range(gl.maximum(last - first, 1)):
                 column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
                 for _ in range(gl.where(first == last, 1, num_steps)):
                     _feed(column, gl.where(first == last, EMPTY, shape), pack, stats, count, descs, smem, bars, PACK, STAGES)

@@ -143,8 +143,7 @@ def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def forward_kernel(q_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr,
                    slot_out_ptr, slot_lse_ptr, out_token, out_head, lse_token, lse_head, num_slots, num_pieces, num_items, packs_at_once,
                    packs_per_kv_head, packs_per_group, scale_log2, D: gl.constexpr, PACK: gl.constexpr, TEAMS: gl.constexpr,
-                   PARTS: gl.constexpr, CARRY: gl.constexpr, OVERLAP: gl.constexpr, STAGES: gl.constexpr,
-                   LOADER_REGISTERS: gl.constexpr):
+                   PARTS: gl.constexpr, CARRY: gl.constexpr, OVERLAP: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
@@ -180,9 +179,9 @@ def forward_kernel(q_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shape
             (_attend, (smem, bars, tables, outputs, strides, scale_log2, 0, PACK, TEAMS, QUEUE, PARTS, CARRY, OVERLAP)),
             (_attend, (smem, bars, tables, outputs, strides, scale_log2, 1, PACK, TEAMS, QUEUE, PARTS, CARRY, OVERLAP)),
             (load_tiles, (descs, smem, bars, tables, sizes, next_ptr, PACK, TEAMS, QUEUE, PARTS, STAGES)),
-        ], [4, 1], [240, LOADER_REGISTERS])
+        ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (_attend, (smem, bars, tables, outputs, strides, scale_log2, 0, PACK, TEAMS, QUEUE, PARTS, CARRY, OVERLAP)),
             (load_tiles, (descs, smem, bars, tables, sizes, next_ptr, PACK, TEAMS, QUEUE, PARTS, STAGES)),
-        ], [1], [LOADER_REGISTERS])
+        ], [1], [24])

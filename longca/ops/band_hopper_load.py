@@ -105,14 +105,13 @@ def load_tiles(descs, smem, bars, tables, sizes, next_ptr, PACK: gl.constexpr, T
     """
     q_desc, k_desc, v_desc = descs
     q_smem, k_smem, v_smem, told = smem
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns, told_full, told_empty = bars
-    pieces_ptr, runs_ptr, shapes_ptr = tables
+    q_full, q_empty, ring_bars, told_full, told_empty = bars[0], bars[1], (bars[2], bars[3], bars[4], bars[5]), bars[7], bars[8]
+    pieces_ptr, runs_ptr = tables[0], tables[1]
     num_items, packs_per_kv_head = sizes[1], sizes[3]
     STEP: gl.constexpr = k_desc.block_type.shape[0]
     BLOCKS: gl.constexpr = k_smem.shape[2] // SWIZZLE
     shape: gl.constexpr = [STAGES * BLOCKS * PARTS, STEP, 1, SWIZZLE]
     rings = k_smem._reinterpret(k_desc.dtype, shape, k_desc.layout), v_smem._reinterpret(v_desc.dtype, shape, v_desc.layout)
-    ring_bars = k_full, k_empty, v_full, v_empty
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
     count, turn, held = 0, 0, 0  # parts and pieces so far: slots and phases of the rings follow
     item = gl.program_id(0)
@@ -122,7 +121,7 @@ def load_tiles(descs, smem, bars, tables, sizes, next_ptr, PACK: gl.constexpr, T
         tell(entry, pack, turn, told, told_full, told_empty)
         kv_head = pack // packs_per_kv_head
         row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
-        column, num_steps, shape_number = run_of(0, first, middle, last, runs_ptr)
+        run = run_of(0, first, middle, last, runs_ptr)  # (column, steps, shape)
         for team in gl.static_range(TEAMS):
             place = turn % QUEUE * TEAMS + team
             mbarrier.wait(q_empty.index(place), (turn // QUEUE & 1) ^ 1)
@@ -132,14 +131,15 @@ def load_tiles(descs, smem, bars, tables, sizes, next_ptr, PACK: gl.constexpr, T
             _load_part(0, held, kv_head, count, k_desc, v_desc, rings, ring_bars, PARTS, BLOCKS, STAGES)
             held = 0
             count += 1
-        for number in range(0, last - first):
-            next_column, next_num_steps, shape_number = run_of(number + 1, first, middle, last, runs_ptr)
-            for _ in range(num_steps):
+        for number in range(last - first):
+            next_run = run_of(number + 1, first, middle, last, runs_ptr)
+            column = run[0]
+            for _ in range(run[1]):
                 _load_part(column, held, kv_head, count, k_desc, v_desc, rings, ring_bars, PARTS, BLOCKS, STAGES)
                 held = column
                 column += STEP
                 count += 1
-            column, num_steps = next_column, next_num_steps
+            run = next_run
         turn += 1
         item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
     tell(pieces_ptr, -1, turn, told, told_full, told_empty)

@@ -18,22 +18,23 @@ def store(acc, row_max, row_sum, row0, row1, slot, pack, rows, q_tile, outputs, 
     lse = gl.where(some, (row_max * scale_log2 + gl.log2(row_sum)) * LN2, float("-inf"))
     weight = gl.where(some, 1.0 / row_sum, 0.0)
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
-    if slot < 0:
+    if (slot < 0) | (row0 == row1):  # a piece of no rows has nothing to store
         token, head = (row0 + rows // PACK).to(gl.int64), pack * PACK + rows % PACK
         lse_place, inside = token * lse_token + head * lse_head, token < row1
+        place = gl.convert_layout(token * out_token + head * out_head, gl.SliceLayout(1, layout))[:, None] + dims
+        inside_rows = gl.convert_layout(inside, gl.SliceLayout(1, layout))[:, None]
         if CARRY:
             in_lse = gl.load(in_lse_ptr + lse_place, mask=inside, other=float("-inf"))
             most = gl.maximum(lse, in_lse)
             base = gl.where(most == float("-inf"), 0.0, most)
             ours, theirs = gl.exp(lse - base), gl.exp(in_lse - base)
             total = gl.where(most == float("-inf"), 1.0, ours + theirs)
-            lse, weight = gl.where(most == float("-inf"), most, base + gl.log(total)), weight * ours / total
-        acc = acc * gl.convert_layout(weight, gl.SliceLayout(1, layout))[:, None]
-        place = gl.convert_layout(token * out_token + head * out_head, gl.SliceLayout(1, layout))[:, None] + dims
-        inside_rows = gl.convert_layout(inside, gl.SliceLayout(1, layout))[:, None]
-        if CARRY:
+            lse = gl.where(most == float("-inf"), most, base + gl.log(total))
+            acc = acc * gl.convert_layout(weight * ours / total, gl.SliceLayout(1, layout))[:, None]
             carried = gl.load(in_out_ptr + place, mask=inside_rows, other=0.0)
             acc += carried * gl.convert_layout(theirs / total, gl.SliceLayout(1, layout))[:, None]
+        else:
+            acc = acc * gl.convert_layout(weight, gl.SliceLayout(1, layout))[:, None]
         gl.store(lse_ptr + lse_place, lse, mask=inside)
         if out_ptr.dtype.element_ty == q_tile.dtype:
             _store_through(q_tile, acc, row0, row1, pack, rows, out_ptr, out_token, out_head, PACK)
