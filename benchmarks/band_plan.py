@@ -1,42 +1,76 @@
-"""Plans of band attention at 512K tokens, forward and backward: milliseconds (best of three, after one) and megabytes.
+"""Plans of band attention at 512K tokens: milliseconds to make one once warm, megabytes, and how much of what is computed is visible.
 
-    python benchmarks/band_plan.py [tokens]
+    python -m benchmarks.band_plan [--length 512K] [--write docs/band.md]
+
+64:8 heads, head dim 128, forward and backward; block masks of 128 at density 0.1, which are the largest plans.
 """
 
+from __future__ import annotations
+
+import argparse
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from benchmarks.masks_512k import DYNAMIC
+from benchmarks.table import Table, add_options, machine
 from longca.core.plugin import Registry
-from longca.core.units import parse_length
-from longca.masks import build_mask
-from longca.ops.band_plan import plan_band_attention
+from longca.core.units import format_length, parse_length
+from longca.masks import Mask, build_mask
+from longca.ops.band_config import Use
+from longca.ops.band_lines import LAST, MIDDLE, NUM_FULL
+from longca.ops.band_plan import BandPlan, plan_band_attention
+
+COLUMNS = ("mask", "ms", "MB", "peak MB", "visible share: forward", "dK and dV", "dQ")
+ROUNDS = 5
 
 
-def main(seqlen: int) -> None:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(f"{'mask':24} {'ms':>8} {'MB':>8} {'peak MB':>8}  pieces, runs, shapes of each kernel")
+def plan_of(mask: Mask, device: torch.device) -> tuple[float, BandPlan]:
+    """(milliseconds, plan)."""
+    start = time.perf_counter()
+    plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=device)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3, plan
+
+
+def visible_share(plan: BandPlan, use: Use) -> float:
+    """Of the scores that are computed."""
+    lines, _ = plan.kernels[use]
+    pieces = lines.pieces.long()
+    steps = int((pieces[..., NUM_FULL] + pieces[..., LAST] - pieces[..., MIDDLE]).sum())
+    return plan.mask.area / max(steps * lines.tile * lines.step, 1)
+
+
+def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | str]:
+    mask = build_mask(name, seqlen=seqlen, corpus="prolong512k", **DYNAMIC.get(name, {}))
+    _, plan = plan_of(mask, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    best_ms = min(plan_of(mask, device)[0] for _ in range(ROUNDS))
+    peak = torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else 0.0
+    return {"mask": name, "ms": best_ms, "MB": plan.num_bytes / 1e6, "peak_MB": peak,
+            **{f"visible_{use.value}": visible_share(plan, use) for use in Use}}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band_plan", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--length", type=parse_length, default=1 << 19, help="tokens (512K)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    found = []
     for name in Registry("mask").names():
-        mask = build_mask(name, seqlen=seqlen, corpus="prolong512k", **DYNAMIC.get(name, {}))
-        times = []
-        for _ in range(4):
-            start = time.perf_counter()
-            plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=device)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            times.append((time.perf_counter() - start) * 1e3)
-        peak = torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else 0
-        sizes = "  ".join(f"{lines.pieces.shape[1]}, {len(lines.runs)}, {len(lines.shapes)}" for lines, _ in plan.kernels.values())
-        print(f"{name:24} {min(times[1:]):8.2f} {plan.num_bytes / 1e6:8.2f} {peak:8.0f}  {sizes}", flush=True)
-        del plan
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        found.append(measured(name, options.length, device))
+        print(f"{name}: {found[-1]['ms']:.2f} ms, {found[-1]['MB']:.2f} MB", flush=True)
+    rows = [(str(line["mask"]), f"{line['ms']:.2f}", f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
+             *(f"{100 * line[f'visible_{use.value}']:.1f} %" for use in Use)) for line in found]
+    caption = f"{machine(device)}. {format_length(options.length)} tokens, best of {ROUNDS}."
+    Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",)).publish(options)
+    return 0
 
 
 if __name__ == "__main__":
-    main(parse_length(sys.argv[1] if len(sys.argv) > 1 else "512K"))
+    sys.exit(main(sys.argv[1:]))

@@ -1,18 +1,19 @@
 """Tile sizes of band attention's kernels, swept: each checked against float64, then timed over masks that differ in kind.
 
-    python benchmarks/band_tune.py forward|keys|queries [--head-dim 128] [--seqlen 32K] [--heads 64:8] [--out FILE]
+    python -m benchmarks.band_tune forward|keys|queries [--head-dim 128] [--seqlen 16K] [--heads 64:8] [--out FILE]
 
-Prints TFLOP/s of each mask (of the exact area), best geometric mean last; a failed or wrong configuration says why.
+Compiles all of them at once, in as many processes as there are cores, then prints TFLOP/s of each mask (of the exact area) as they come
+and, sorted by their geometric mean, once more at the end. A failed or wrong configuration says why.
 """
 
 import argparse
 import json
 import os
 import statistics
-import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import product
 from multiprocessing import get_context
@@ -20,11 +21,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from longca.core.units import parse_length
 from longca.masks import Mask, build_mask
-from longca.ops.band import band_backward, band_forward
+from longca.ops.band_attention import band_backward, band_forward
 from longca.ops.band_backward import keys_gradients, prepare, queries_gradient
 from longca.ops.band_config import TUNED, Tuned, Use
 from longca.ops.band_plan import BandPlan, plan_band_attention
@@ -33,23 +32,26 @@ from tests.kernels.plain_attention import Plain, plain_attention
 MASKS = {"full": {}, "causal": {}, "causal_document": {}, "causal_sliding_window": {}, "shared_question": {},
          "block_sparse_uniform": {"block": 64, "density": 0.3}}
 MATMULS = {Use.FORWARD: 2, Use.KEYS: 4, Use.QUERIES: 3}
+SIZES = {  # rows, step, warps
+    Use.FORWARD: ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8)),
+    Use.KEYS: ((64, 32, 4), (64, 64, 4), (64, 128, 8), (128, 32, 8), (128, 64, 8)),
+    Use.QUERIES: ((64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 32, 4), (128, 64, 8), (128, 128, 8)),
+}
+LOOPS = {Use.FORWARD: (1, 2), Use.KEYS: (2,), Use.QUERIES: (2,)}
 SHARED_BYTES = 227 << 10
 TOLERANCE = 1.2e-2
 
 
 def candidates(use: Use, head_dim: int) -> list[Tuned]:
-    """What can fit, by operands that are kept, loads under way and accumulators in registers."""
+    """What can fit, by operands that are kept, loads under way and accumulators in registers; then today's best with other packs."""
     kept = 1 if use is Use.FORWARD else 2
-    sizes = product((64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4), (0, 1, 2) if use is Use.FORWARD else (2,), (16, 1))
     found = []
-    for tuned in (Tuned(*size) for size in sizes):
+    for tuned in (Tuned(*size, stages, loop) for size, stages, loop in product(SIZES[use], (2, 3), LOOPS[use])):
         shared = 2 * head_dim * (kept * tuned.rows + 2 * tuned.stages * tuned.step)
         values = head_dim * (2 if use is Use.KEYS else 1) + tuned.step * (1 if use is Use.FORWARD else 2)
-        fits = shared <= SHARED_BYTES and 48 <= tuned.rows * values / (32 * tuned.warps) <= 224 and tuned.rows >= 16 * tuned.warps
-        usual = tuned.step * tuned.rows >= 64 * 64 and (tuned.loop == 2 or (tuned.rows == 128 and tuned.step >= 64))
-        if fits and usual and (tuned.pack == 16 or (tuned.rows == 128 and tuned.loop == 2)):
+        if shared <= SHARED_BYTES and tuned.rows * values / (32 * tuned.warps) <= 224:
             found.append(tuned)
-    return found
+    return found + [replace(TUNED[head_dim][use], pack=pack) for pack in (1, 2, 4)]
 
 
 class Trial:
@@ -69,11 +71,11 @@ class Trial:
             return lambda: band_forward(q, k, v, plan)
         out, lse = self.forward
         if self.use is Use.KEYS:
-            stats, dk, dv = prepare(out, dout, lse, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
+            stats, dk, dv = prepare(out, dout, lse, None, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
             return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, tuned, dk=dk, dv=dv,
                                           kv_heads_at_once=plan.num_kv_heads)
         chosen, dq = plan.kernels[self.use][1], torch.empty_like(q)
-        stats = prepare(out, dout, lse, chosen.rows // lines.tile)
+        stats = prepare(out, dout, lse, None, chosen.rows // lines.tile)
         packs_at_once = plan.kv_heads_at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows
         return lambda: queries_gradient(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_at_once=packs_at_once)
 
@@ -118,10 +120,10 @@ def off_by(plain: Plain, results: list[torch.Tensor]) -> float:
 
 
 def time_ms(call: Callable[[], object]) -> float:
-    """Median of 5 to 20."""
+    """Median of 5 to 15."""
     call()
     times: list[float] = []
-    while len(times) < 5 or (len(times) < 20 and sum(times) < 40):
+    while len(times) < 5 or (len(times) < 15 and sum(times) < 30):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         call()
@@ -135,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("use", choices=[use.value for use in Use])
     parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--seqlen", default="32K")
+    parser.add_argument("--seqlen", default="16K")
     parser.add_argument("--heads", default="64:8")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -143,11 +145,14 @@ def main() -> None:
     tried = candidates(use, options.head_dim)
     plain_of = small(use, options.head_dim)
     plain = plain_attention(*plain_of.inputs, plain_of.mask.dense())
+    start = time.monotonic()
     with ProcessPoolExecutor(min(len(tried), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
         failures = list(pool.map(compile_one, [use] * len(tried), [options.head_dim] * len(tried), tried))
+    print(f"{len(tried)} configurations compiled in {time.monotonic() - start:.0f} s", flush=True)
     trials = {name: Trial(build_mask(name, seqlen=parse_length(options.seqlen), corpus="prolong64k", num_kv_heads=heads[1], **params),
                           heads, options.head_dim, use) for name, params in MASKS.items()}
     rows = []
+    print("  ".join((*asdict(tried[0]), "error", *trials, "mean")))
     for tuned, failure in zip(tried, failures, strict=True):
         row = {**asdict(tuned), "error": failure}
         if failure is None:
@@ -158,13 +163,14 @@ def main() -> None:
                 row[name] = round(trial.flops / time_ms(trial.call(tuned)) / 1e9, 1)
             row["mean"] = round(statistics.geometric_mean(row[name] for name in trials), 1)
         rows.append(row)
-        print(".", end="", flush=True)
-    rows.sort(key=lambda row: row.get("mean", 0))
-    print("\n" + "  ".join(rows[-1]))
-    for row in rows:
-        print("  ".join(str(value) for value in row.values() if value is not None))
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1))
+        print(line(row), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(rows, indent=1))
+    print("sorted:", *map(line, sorted(rows, key=lambda row: row.get("mean", 0))), sep="\n")
+
+
+def line(row: dict[str, object]) -> str:
+    return "  ".join("-" if value is None else str(value) for value in row.values())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The mask: disjoint bands for all heads, or one set of them for each KV-head group."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -125,6 +125,14 @@ class Mask:
         from longca.masks.traits import derive
 
         return derive(self)
+
+    @cached_property
+    def kept(self) -> dict[Hashable, Any]:
+        """What others made of this mask, by keys of their own, kept as long as the mask is; none of it goes along in a pickle."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "kept"}
 
     @cached_property
     def digest(self) -> str:

@@ -1,7 +1,7 @@
 """Band attention's backward pass in Triton, without atomics: dK and dV by lines of keys, dQ by lines of queries.
 
 Shapes as in `band_forward`. `base` (the LSE to base 2, +inf for rows without keys, whose weights are then 0) and `delta` (rowsum of
-dout · out) are float32 (packs, tokens, P), with tokens past the last one, so that no step needs bounds.
+dout · out, less the LSE's own gradient) are float32 (packs, tokens, P), with tokens past the last one, so that no step needs bounds.
 """
 
 import torch
@@ -17,8 +17,8 @@ CHUNK = 64  # rows of the small kernels
 
 
 @triton.jit
-def _prepare(out_ptr, dout_ptr, lse_ptr, base_ptr, delta_ptr, seqlen_q, num_tokens, out_token, out_head, dout_token, dout_head,
-             lse_token, lse_head, D: tl.constexpr, P: tl.constexpr, CHUNK: tl.constexpr):
+def _prepare(out_ptr, dout_ptr, lse_ptr, dlse_ptr, base_ptr, delta_ptr, seqlen_q, num_tokens, out_token, out_head, dout_token, dout_head,
+             lse_token, lse_head, dlse_token, dlse_head, DLSE: tl.constexpr, D: tl.constexpr, P: tl.constexpr, CHUNK: tl.constexpr):
     pack = tl.program_id(1)
     row, dim = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
     token, head = (row // P).to(tl.int64), pack * P + row % P
@@ -26,9 +26,12 @@ def _prepare(out_ptr, dout_ptr, lse_ptr, base_ptr, delta_ptr, seqlen_q, num_toke
     out = tl.load(out_ptr + token[:, None] * out_token + head[:, None] * out_head + dim[None, :], mask=inside[:, None], other=0.0)
     dout = tl.load(dout_ptr + token[:, None] * dout_token + head[:, None] * dout_head + dim[None, :], mask=inside[:, None], other=0.0)
     lse = tl.load(lse_ptr + token * lse_token + head * lse_head, mask=inside, other=float("-inf"))
+    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+    if DLSE:  # a score's share in the LSE is its weight
+        delta -= tl.load(dlse_ptr + token * dlse_token + head * dlse_head, mask=inside, other=0.0)
     place = pack.to(tl.int64) * num_tokens * P + row
     tl.store(base_ptr + place, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E), mask=row < num_tokens * P)
-    tl.store(delta_ptr + place, tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1), mask=row < num_tokens * P)
+    tl.store(delta_ptr + place, tl.where(lse == float("-inf"), 0.0, delta), mask=row < num_tokens * P)
 
 
 @triton.jit
@@ -147,14 +150,15 @@ def _add_shares(x_ptr, share_ptr, splits_ptr, V, packs_per_group, num_slots, x_t
              mask=inside)
 
 
-def prepare(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, pack: int) -> tuple[torch.Tensor, torch.Tensor]:
+def prepare(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torch.Tensor | None,
+            pack: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(base, delta)."""
     seqlen_q, num_heads, head_dim = out.shape
     num_tokens = seqlen_q + 256  # more than any step is long
     base, delta = torch.empty(2, num_heads // pack, num_tokens, pack, dtype=torch.float32, device=out.device)
     _prepare[(triton.cdiv(num_tokens * pack, CHUNK), num_heads // pack)](
-        out, dout, lse, base, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1), dout.stride(0), dout.stride(1),
-        lse.stride(0), lse.stride(1), head_dim, pack, CHUNK)
+        out, dout, lse, base if dlse is None else dlse, base, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1), dout.stride(0),
+        dout.stride(1), lse.stride(0), lse.stride(1), *((0, 0) if dlse is None else dlse.stride()), dlse is not None, head_dim, pack, CHUNK)
     return base, delta
 
 
@@ -199,4 +203,5 @@ def _add(x: torch.Tensor, share: torch.Tensor, lines: Lines, pack: int) -> None:
 
 def _packs_of(x: torch.Tensor, step: int, pack: int) -> TensorDescriptor:
     """`step` tokens of `pack` heads at a time."""
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [step, pack, x.shape[2]])
+    head_stride = x.stride(1) if x.shape[1] > 1 else x.shape[2]  # that of a single head may be anything
+    return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], [step, pack, x.shape[2]])

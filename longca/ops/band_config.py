@@ -1,7 +1,9 @@
-"""Tile sizes of band attention's kernels: data, found by `benchmarks/band.py --tune`."""
+"""Tile sizes of band attention's kernels: data, found by `python -m benchmarks.band_tune`; docs/band.md tells what was tried."""
 
 from dataclasses import dataclass
 from enum import Enum
+
+import torch
 
 
 class Use(Enum):
@@ -24,7 +26,20 @@ class Tuned:
     pack: int = 16  # query heads that share a tile, at most
 
 
+# Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, of keys and queries at 16K (554 and 583 TFLOP/s over masks of all
+# kinds); the forward pass as it was best by hand at 32K. Head dim 64 was not swept: the same tiles, whose accumulators are half as large.
+# Without heads to share a tile (MHA), the same tiles hold tokens of one head.
 TUNED = {
-    64: {Use.FORWARD: Tuned(128, 64, 4, 3), Use.KEYS: Tuned(128, 64, 4, 2), Use.QUERIES: Tuned(128, 64, 4, 2)},
-    128: {Use.FORWARD: Tuned(128, 64, 4, 2), Use.KEYS: Tuned(128, 64, 8, 2), Use.QUERIES: Tuned(128, 64, 8, 2)},
+    64: {Use.FORWARD: Tuned(128, 64, 4, 3), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
+    128: {Use.FORWARD: Tuned(128, 64, 4, 2), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
 }
+# Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
+BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
+
+
+def tiles_for(head_dim: int, device: torch.device) -> dict[Use, Tuned]:
+    """Raises ValueError for a head dim that has none."""
+    if head_dim not in TUNED:
+        raise ValueError(f"band attention has head dims {' and '.join(map(str, TUNED))}; this one is {head_dim}")
+    old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0)
+    return BEFORE_HOPPER if old else TUNED[head_dim]

@@ -25,6 +25,8 @@ class Lines:
       the sum of these n;
     - the partial steps `runs[MIDDLE:LAST]`, each (column, shape), one step each.
 
+    Lines that see the same may share their runs.
+
     No (row, column) pair is seen twice: steps of a line overlap only where one of them is partial, and its shape leaves out what
     another step shows. A step that sticks out of the tensor is partial. A row may see nothing in a step, in a piece, or at all: a
     line that sees nothing still has a piece, with FIRST = MIDDLE = LAST.
@@ -50,5 +52,5 @@ class Lines:
     num_slots: int  # of the group with most
 
     @property
-    def num_bytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in (self.pieces, self.runs, self.shapes, self.splits))
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        return self.pieces, self.runs, self.shapes, self.splits

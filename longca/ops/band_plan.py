@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from longca.masks.mask import Mask
-from longca.ops.band_config import TUNED, Tuned, Use
+from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_lines import Lines
-from longca.ops.band_spans import Spans, mask_spans, spread
+from longca.ops.band_spans import Spans, mask_spans, spread, visible_blocks
 from longca.ops.band_steps import Steps, cut_spans
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
@@ -29,41 +29,47 @@ class BandPlan:
 
     @property
     def num_bytes(self) -> int:
-        return sum(lines.num_bytes for lines, _ in self.kernels.values())
+        """Of all tables, a shared one once."""
+        tables = {table.data_ptr(): table for lines, _ in self.kernels.values() for table in lines.tables}
+        return sum(table.numel() * table.element_size() for table in tables.values())
 
 
-def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device,
+def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str,
                         needs_backward: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
     """
     Args:
+        needs_backward: without it the plan is for the forward pass alone, and takes a third of the time.
         tuned: instead of the kernels' own tile sizes.
 
     Raises:
-        ValueError: heads that cannot be shared evenly; a head dim that is not a power of two from 16 on.
+        ValueError: heads that cannot be shared evenly; a head dim without tile sizes.
     """
     if num_kv_heads < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
                          "must be a multiple of the next")
-    if head_dim < 16 or head_dim & (head_dim - 1):
-        raise ValueError(f"the head dim must be a power of two, 16 at least; it is {head_dim}")
+    device = torch.device(device)
+    tuned = tuned or tiles_for(head_dim, device)
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
-    kernels = {}
+    visible, kernels = visible_blocks(mask, device), {}
     for use in Use if needs_backward else (Use.FORWARD,):
-        chosen = (tuned or TUNED[head_dim])[use]
+        chosen = tuned[use]
         ratio = num_q_heads // num_kv_heads
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=num_kv_heads / (4 * AT_ONCE))
+                               longest=num_kv_heads / (4 * AT_ONCE), visible=visible)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             chosen = replace(chosen, rows=rows)
             lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
-                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE))
+                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE), visible=visible)
+        if use is Use.QUERIES and mask.grid is not None and torch.equal(lines.runs, kernels[Use.FORWARD][0].runs):
+            lines = replace(lines, runs=kernels[Use.FORWARD][0].runs)  # by far the largest table, and what a row of blocks sees is the same
         kernels[use] = lines, chosen
+    device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
     return BandPlan(mask, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
 
 
@@ -84,36 +90,38 @@ def mean_block(mask: Mask) -> int | None:
 
 
 def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,
-               longest: float = 1.0, least: int = 16) -> Lines:
+               longest: float = 1.0, least: int = 16, visible: Tensor | None = None) -> Lines:
     """
     Args:
         tile: most rows of a line: queries, or, with `transposed`, keys.
         step: columns of a step.
         longest: share of the steps of all lines that a piece may have; lines with more are split.
         least: steps that are never too many.
+        visible: of `visible_blocks`, if it is there already.
     """
-    spans = mask_spans(mask, tile, transposed, device)
+    spans = mask_spans(mask, tile, transposed, device, visible)
     steps = cut_spans(spans, tile, step)
     return _assemble(spans, steps, mask.num_groups, tile, step, longest, least)
 
 
 def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, longest: float,
               least: int) -> Lines:
-    line, column, value, full, cost = _in_order(steps, len(spans.row0))
-    length = _sums(cost, line, len(spans.row0))
-    parts = torch.clamp(-(-length // max(least, int(longest * int(length.sum())))), min=1)
-    owner, _ = spread(parts)
-    piece = line
-    if len(owner) > len(length):
-        piece, column, value, full, cost = _cut(line, column, value, full, cost, length, parts, step)
-
-    num_full = _sums(full.long(), piece, len(owner))
-    num_runs = torch.bincount(piece, minlength=len(owner))
+    of, num_lists = spans.list_of, len(spans.top)
+    piece, column, value, full, cost = _in_order(steps, num_lists)
+    length = _sums(cost, piece, num_lists)
+    parts = torch.clamp(-(-length // max(least, int(longest * int(length[of].sum())))), min=1)
+    num_parts = int(parts.sum())
+    if num_parts > num_lists:
+        piece, column, value, full, cost = _cut(piece, column, value, full, cost, length, parts, step)
+    num_runs = torch.bincount(piece, minlength=num_parts)
     first = torch.cumsum(num_runs, 0) - num_runs
-    slot, split, splits, num_slots = _slots(spans, parts, owner, num_groups)
-    table = torch.stack([spans.row0[owner], spans.row1[owner], first, first + num_full, first + num_runs,
-                         _sums(cost * full, piece, len(owner)), slot, split], 1)
-    group, length = spans.group[owner], _sums(cost, piece, len(owner))
+    of_part = torch.stack([first, first + _sums(full.long(), piece, num_parts), first + num_runs, _sums(cost * full, piece, num_parts)], 1)
+
+    owner, rank = spread(parts[of])
+    part = (torch.cumsum(parts, 0) - parts)[of][owner] + rank
+    slot, split, splits, num_slots = _slots(spans, parts[of], owner, num_groups)
+    table = torch.cat([torch.stack([spans.row0[owner], spans.row1[owner]], 1), of_part[part], torch.stack([slot, split], 1)], 1)
+    group, length = spans.group[owner], _sums(cost, piece, num_parts)[part]
     order = torch.argsort(group * (int(length.max()) + 1) - length, stable=True) if len(owner) else owner
     pieces = _by_group(table[order], group[order], num_groups)
     return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots)

@@ -16,9 +16,9 @@ from longca.masks.mask import Mask
 
 @dataclass(frozen=True, eq=False)
 class Strips:
-    """What one band shows one line: rows [row0, row1) see columns [k0, k1) at offsets lo … hi. Sorted by line, then by `left`."""
+    """What one band shows one list: rows [row0, row1) see columns [k0, k1) at offsets lo … hi. Sorted by list, then by `left`."""
 
-    line: Tensor
+    line: Tensor  # the list
     row0: Tensor
     row1: Tensor
     k0: Tensor
@@ -31,15 +31,18 @@ class Strips:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Lines are numbered through all head groups."""
+    """Lines are numbered through all head groups. Lines that see the same share a list of spans: those of one row of blocks."""
 
     group: Tensor  # (L,) of each line
     row0: Tensor  # (L,)
     row1: Tensor  # (L,)
-    line: Tensor  # (T,) of each touched span: some row of the line sees each of its columns; sorted, disjoint
+    list_of: Tensor  # (L,)
+    top: Tensor  # (K,) of each list: first row of its lines
+    bottom: Tensor  # (K,)
+    line: Tensor  # (T,) list of each touched span: some row of its lines sees each of its columns; sorted, disjoint
     begin: Tensor  # (T,)
     end: Tensor  # (T,)
-    owner: Tensor  # (F,) the touched span in which all rows of the line see [full0, full1); sorted, disjoint
+    owner: Tensor  # (F,) the touched span in which all rows see [full0, full1); sorted, disjoint
     full0: Tensor  # (F,)
     full1: Tensor  # (F,)
     strips: Strips
@@ -51,9 +54,22 @@ def spread(count: Tensor) -> tuple[Tensor, Tensor]:
     return owner, torch.arange(len(owner), device=count.device) - (torch.cumsum(count, 0) - count)[owner]
 
 
-def mask_spans(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
-    """O(bands · lines that each meets); for block grids O(blocks) and lines that never leave a row of blocks."""
-    return (_of_bands if mask.grid is None else _of_grid)(mask, tile, transposed, device)
+def visible_blocks(mask: Mask, device: torch.device) -> Tensor | None:
+    """The block grid's choice on the device, None for a mask of bands: the one large table that a plan begins with."""
+    return None if mask.grid is None else torch.from_numpy(mask.grid.visible).to(device)
+
+
+def mask_spans(mask: Mask, tile: int, transposed: bool, device: torch.device, visible: Tensor | None = None) -> Spans:
+    """O(bands · lines that each meets); for block grids O(blocks), and lines never leave a row of blocks.
+
+    Args:
+        visible: of `visible_blocks`, if it is there already.
+    """
+    if mask.grid is None:
+        return _of_bands(mask, tile, transposed, device)
+    visible = visible_blocks(mask, device) if visible is None else visible
+    assert visible is not None
+    return _of_grid(mask, visible, tile, transposed, device)
 
 
 def _of_bands(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
@@ -84,8 +100,9 @@ def _of_bands(mask: Mask, tile: int, transposed: bool, device: torch.device) -> 
     span_line = begin // stride
     full_owner = torch.searchsorted(begin, full0, right=True) - 1
     offset = (full0 // stride) * stride
-    return Spans(group, row0, row1, span_line, begin - span_line * stride, end - span_line * stride, full_owner, full0 - offset,
-                 full1 - offset, strips)
+    lists = torch.arange(len(row0), device=device)
+    return Spans(group, row0, row1, lists, row0, row1, span_line, begin - span_line * stride, end - span_line * stride, full_owner,
+                 full0 - offset, full1 - offset, strips)
 
 
 def _reaching(begin: Tensor, end: Tensor, weight: Tensor,
@@ -102,9 +119,8 @@ def _reaching(begin: Tensor, end: Tensor, weight: Tensor,
     return place[0::2].contiguous(), place[1::2].contiguous()
 
 
-def _of_grid(mask: Mask, tile: int, transposed: bool, device: torch.device) -> Spans:
+def _of_grid(mask: Mask, visible: Tensor, tile: int, transposed: bool, device: torch.device) -> Spans:
     assert mask.grid is not None
-    visible = torch.from_numpy(mask.grid.visible).to(device)
     rows, cols = torch.from_numpy(mask.grid.q_bounds).to(device), torch.from_numpy(mask.grid.k_bounds).to(device)
     if transposed:
         visible, rows, cols = visible.transpose(1, 2), cols, rows
@@ -125,11 +141,8 @@ def _of_grid(mask: Mask, tile: int, transposed: bool, device: torch.device) -> S
     solid = begin < end
     run_block, begin, end = run_block[solid], begin[solid], end[solid]
 
-    runs_of_block = torch.bincount(run_block, minlength=num_groups * num_blocks)
-    first_run = torch.cumsum(runs_of_block, 0) - runs_of_block
-    line, rank = spread(runs_of_block[block])
-    run = first_run[block][line] + rank
-    begin, end = begin[run], end[run]
+    top, bottom = rows[:, :-1].flatten(), rows[:, 1:].flatten()
     far = torch.full_like(begin, 1 << 40)
-    strips = Strips(line, row0[line], row1[line], begin, end, -far, far, begin, end)
-    return Spans(group, row0, row1, line, begin, end, torch.arange(len(line), device=device), begin, end, strips)
+    strips = Strips(run_block, top[run_block], bottom[run_block], begin, end, -far, far, begin, end)
+    every = torch.arange(len(begin), device=device)
+    return Spans(group, row0, row1, block, top, bottom, run_block, begin, end, every, begin, end, strips)

@@ -10,7 +10,7 @@ from longca.ops.band_spans import Spans, Strips, spread
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Runs of full steps and single partial steps, each sorted by line. Tensors are int64, but for the shapes."""
+    """Runs of full steps and single partial steps, each sorted by line: the lists of `Spans`. Tensors are int64, but for the shapes."""
 
     full_line: Tensor
     full_column: Tensor
@@ -83,7 +83,7 @@ def _shapes(spans: Spans, line: Tensor, column: Tensor, limit: Tensor, tile: int
 def _relative(strips: Strips, spans: Spans, strip: Tensor, line: Tensor, column: Tensor, limit: Tensor, tile: int,
               step: int) -> tuple[Tensor, Tensor]:
     """A strip as a step sees it: (row0, row1, first, behind, lo, hi) within the tile, and the same in one number."""
-    top, bottom = spans.row0[line], spans.row1[line]
+    top, bottom = spans.top[line], spans.bottom[line]
     row0, row1 = strips.row0[strip] - top, strips.row1[strip] - top
     row1 = torch.where(strips.row1[strip] == bottom, tile, row1)  # what rows past a line's end see is no matter
     first = torch.clamp(strips.k0[strip] - column, 0, step)

@@ -12,6 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from longca.ops.tile_sources import load_tile, tile_source
+from longca.ops.tuning import Tiling, Tuning
+
 LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 
 
@@ -33,29 +36,35 @@ def _store_rows(base, row0, stride, seqlen, values, TILE: tl.constexpr, D: tl.co
 
 
 @triton.jit
-def _forward(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k, num_blocks, width, scale,
+def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k, num_blocks, width, scale_log2,
              H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr, BLOCK_Q: tl.constexpr,
-             BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, EVEN: tl.constexpr):
+             BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, BY_TMA: tl.constexpr, EVEN: tl.constexpr):
     row0, head = tl.program_id(0) * TILE_Q, tl.program_id(1)
     kv_head = head // (H // G)
     line = (kv_head * GROUPS // G) * num_blocks + row0 // BLOCK_Q
     blocks_ptr = list_ptr + line.to(tl.int64) * width
     tiles: tl.constexpr = BLOCK_K // TILE_K
+    if not BY_TMA:
+        k_src += kv_head * D
+        v_src += kv_head * D
     q = _rows(q_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
     most = tl.full([TILE_Q], float("-inf"), tl.float32)
     total = tl.zeros([TILE_Q], tl.float32)
     acc = tl.zeros([TILE_Q, D], tl.float32)
-    for step in range(tl.load(count_ptr + line) * tiles):
-        col0 = tl.load(blocks_ptr + step // tiles) * BLOCK_K + step % tiles * TILE_K
-        k = _rows(k_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
+    steps = tl.load(count_ptr + line) * tiles
+    block = tl.load(blocks_ptr, mask=steps > 0, other=0)
+    for step in range(steps):
+        col0 = block * BLOCK_K + step % tiles * TILE_K
+        block = tl.load(blocks_ptr + (step + 1) // tiles, mask=step + 1 < steps, other=0)  # a turn ahead: loads of keys never wait for it
+        k = load_tile(k_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
         scores = tl.dot(q, tl.trans(k))
         if not EVEN:  # a block has at least one column, and its first tile comes first: `most` is finite from then on
             scores = tl.where((col0 + tl.arange(0, TILE_K))[None, :] < seqlen_k, scores, float("-inf"))
-        above = tl.maximum(most, tl.max(scores, 1) * (scale * LOG2_E))
-        probs = tl.exp2(scores * (scale * LOG2_E) - above[:, None])
+        above = tl.maximum(most, tl.max(scores, 1) * scale_log2)
+        probs = tl.exp2(scores * scale_log2 - above[:, None])
         shrink = tl.exp2(most - above)
         total = total * shrink + tl.sum(probs, 1)
-        v = _rows(v_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
+        v = load_tile(v_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
         acc = tl.dot(probs.to(v.dtype), v, acc * shrink[:, None])
         most = above
     rows = row0 + tl.arange(0, TILE_Q)
@@ -66,19 +75,22 @@ def _forward(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, list_ptr, count_ptr, seqlen_
 
 
 @triton.jit
-def _dot_rows(out_ptr, dout_ptr, delta_ptr, seqlen_q, H: tl.constexpr, D: tl.constexpr, TILE_Q: tl.constexpr):
+def _prepare(out_ptr, dout_ptr, lse_ptr, delta_ptr, base_ptr, seqlen_q, H: tl.constexpr, D: tl.constexpr, TILE_Q: tl.constexpr):
+    """delta = rowsum(dout · out), and the LSE to base 2."""
     row0, head = tl.program_id(0) * TILE_Q, tl.program_id(1)
     out = _rows(out_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, False).to(tl.float32)
     dout = _rows(dout_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, False).to(tl.float32)
     rows = row0 + tl.arange(0, TILE_Q)
-    tl.store(delta_ptr + head.to(tl.int64) * seqlen_q + rows, tl.sum(out * dout, 1), mask=rows < seqlen_q)
+    place = head.to(tl.int64) * seqlen_q + rows
+    tl.store(delta_ptr + place, tl.sum(out * dout, 1), mask=rows < seqlen_q)
+    tl.store(base_ptr + place, tl.load(lse_ptr + place, mask=rows < seqlen_q, other=0.0) * LOG2_E, mask=rows < seqlen_q)
 
 
 @triton.jit
-def _backward_of_keys(q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, list_ptr, count_ptr, seqlen_q,
+def _backward_of_keys(q_src, k_ptr, v_ptr, dout_src, base_ptr, delta_ptr, dk_ptr, dv_ptr, list_ptr, count_ptr, seqlen_q,
                       seqlen_k, num_blocks, width, scale, H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
                       BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
-                      EVEN: tl.constexpr):
+                      BY_TMA: tl.constexpr, EVEN: tl.constexpr):
     """dK and dV of one tile of keys, over all query heads that share it."""
     col0, kv_head = tl.program_id(0) * TILE_K, tl.program_id(1)
     line = (kv_head * GROUPS // G) * num_blocks + col0 // BLOCK_K
@@ -88,100 +100,122 @@ def _backward_of_keys(q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr,
     v = _rows(v_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
     dk, dv = tl.zeros([TILE_K, D], tl.float32), tl.zeros([TILE_K, D], tl.float32)
     steps = tl.load(count_ptr + line) * tiles
-    for turn in range(steps * (H // G)):  # one loop over heads and blocks: nested ones would not be pipelined
-        head, step = kv_head * (H // G) + turn // steps, turn % steps
-        row0 = tl.load(blocks_ptr + step // tiles) * BLOCK_Q + step % tiles * TILE_Q
+    head, step = kv_head * (H // G), 0
+    block = tl.load(blocks_ptr, mask=steps > 0, other=0)
+    for _ in range(steps * (H // G)):  # one loop over heads and blocks: nested ones would not be pipelined
+        row0 = block * BLOCK_Q + step % tiles * TILE_Q
+        q = load_tile(q_src if BY_TMA else q_src + head * D, head, row0, H * D, seqlen_q, TILE_Q, D, EVEN, BY_TMA)
+        dout = load_tile(dout_src if BY_TMA else dout_src + head * D, head, row0, H * D, seqlen_q, TILE_Q, D, EVEN, BY_TMA)
         rows = row0 + tl.arange(0, TILE_Q)
-        inside = rows < seqlen_q
         place = head.to(tl.int64) * seqlen_q + rows
-        q = _rows(q_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
-        lse = tl.load(lse_ptr + place, mask=inside, other=float("inf"))  # so that rows past the end have no probability
-        probs_t = tl.exp2(tl.dot(k, tl.trans(q)) * (scale * LOG2_E) - (lse * LOG2_E)[None, :])
-        dout = _rows(dout_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
+        is_last = step + 1 == steps
+        head, step = tl.where(is_last, head + 1, head), tl.where(is_last, 0, step + 1)
+        block = tl.load(blocks_ptr + step // tiles)  # a turn ahead: loads of queries never wait for it
+        scores_t = tl.dot(k, tl.trans(q))
+        dprobs_t = tl.dot(v, tl.trans(dout))  # this early it costs the fewest registers
+        base = tl.load(base_ptr + place) if EVEN else tl.load(base_ptr + place, mask=rows < seqlen_q, other=float("inf"))
+        probs_t = tl.exp2(scores_t * (scale * LOG2_E) - base[None, :])  # 0 for rows past the end, whose base is infinite
         dv = tl.dot(probs_t.to(dout.dtype), dout, dv)
-        delta = tl.load(delta_ptr + place, mask=inside, other=0.0)
-        dscores_t = probs_t * (tl.dot(v, tl.trans(dout)) - delta[None, :])
+        delta = tl.load(delta_ptr + place) if EVEN else tl.load(delta_ptr + place, mask=rows < seqlen_q, other=0.0)
+        dscores_t = probs_t * (dprobs_t - delta[None, :])
         dk = tl.dot(dscores_t.to(q.dtype), q, dk)
     _store_rows(dk_ptr + kv_head * D, col0, G * D, seqlen_k, dk * scale, TILE_K, D)
     _store_rows(dv_ptr + kv_head * D, col0, G * D, seqlen_k, dv, TILE_K, D)
 
 
 @triton.jit
-def _backward_of_queries(q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k,
+def _backward_of_queries(q_ptr, k_src, v_src, dout_ptr, base_ptr, delta_ptr, dq_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k,
                          num_blocks, width, scale, H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
                          BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
-                         EVEN: tl.constexpr):
+                         BY_TMA: tl.constexpr, EVEN: tl.constexpr):
     row0, head = tl.program_id(0) * TILE_Q, tl.program_id(1)
     kv_head = head // (H // G)
     line = (kv_head * GROUPS // G) * num_blocks + row0 // BLOCK_Q
     blocks_ptr = list_ptr + line.to(tl.int64) * width
     tiles: tl.constexpr = BLOCK_K // TILE_K
+    if not BY_TMA:
+        k_src += kv_head * D
+        v_src += kv_head * D
     rows = row0 + tl.arange(0, TILE_Q)
     place = head.to(tl.int64) * seqlen_q + rows
     q = _rows(q_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
     dout = _rows(dout_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
-    lse = tl.load(lse_ptr + place, mask=rows < seqlen_q, other=float("inf")) * LOG2_E
+    base = tl.load(base_ptr + place, mask=rows < seqlen_q, other=float("inf"))
     delta = tl.load(delta_ptr + place, mask=rows < seqlen_q, other=0.0)
     dq = tl.zeros([TILE_Q, D], tl.float32)
-    for step in range(tl.load(count_ptr + line) * tiles):
-        col0 = tl.load(blocks_ptr + step // tiles) * BLOCK_K + step % tiles * TILE_K
-        k = _rows(k_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
-        v = _rows(v_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
+    steps = tl.load(count_ptr + line) * tiles
+    block = tl.load(blocks_ptr, mask=steps > 0, other=0)
+    for step in range(steps):
+        col0 = block * BLOCK_K + step % tiles * TILE_K
+        block = tl.load(blocks_ptr + (step + 1) // tiles, mask=step + 1 < steps, other=0)
+        k = load_tile(k_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
+        v = load_tile(v_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
         scores = tl.dot(q, tl.trans(k)) * (scale * LOG2_E)
         if not EVEN:
             scores = tl.where((col0 + tl.arange(0, TILE_K))[None, :] < seqlen_k, scores, float("-inf"))
-        probs = tl.exp2(scores - lse[:, None])
+        probs = tl.exp2(scores - base[:, None])
         dscores = probs * (tl.dot(dout, tl.trans(v)) - delta[:, None])
         dq = tl.dot(dscores.to(k.dtype), k, dq)
     _store_rows(dq_ptr + head * D, row0, H * D, seqlen_q, dq * scale, TILE_Q, D)
 
 
-def tile_of(block: int, most: int) -> int:
-    """The largest power of two that divides the block, at most `most`; Triton's matmuls need 16."""
-    return min(block & -block, most)
-
-
 def sparse_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: torch.Tensor, counts: torch.Tensor,
-                   blocks: tuple[int, int], scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+                   blocks: tuple[int, int], scale: float, tiling: Tiling) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of queries that see the blocks of their lists.
 
     Args:
         lists, counts: int32 (groups, q-blocks, width), (groups, q-blocks): k-blocks of each q-block.
         blocks: (q, k) size, multiples of 16; the last block may be shorter.
+        tiling: tiles divide the blocks.
     """
-    (seqlen_q, num_heads, head_dim), (seqlen_k, num_kv_heads, _) = q.shape, k.shape
-    tile_q, tile_k = tile_of(blocks[0], 128), tile_of(blocks[1], 64)
-    out, lse = torch.empty_like(q), torch.empty(num_heads, seqlen_q, dtype=torch.float32, device=q.device)
-    _forward[(triton.cdiv(seqlen_q, tile_q), num_heads)](
-        q, k, v, out, lse, lists, counts, seqlen_q, seqlen_k, counts.shape[1], lists.shape[2], scale, num_heads, num_kv_heads,
-        len(lists), head_dim, *blocks, tile_q, tile_k, not (seqlen_q % tile_q or seqlen_k % tile_k),
-        num_warps=8 if tile_q == 128 else 4, num_stages=3)
+    out, lse = torch.empty_like(q), torch.empty(q.shape[1], len(q), dtype=torch.float32, device=q.device)
+    k_src, v_src = (tile_source(x.transpose(0, 1), tiling.tile_k, tiling.by_tma) for x in (k, v))
+    _forward[(triton.cdiv(len(q), tiling.tile_q), q.shape[1])](
+        q, k_src, v_src, out, lse, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale * 1.4426950408889634,
+        *_variant(q, k, lists, blocks, tiling), num_warps=tiling.num_warps, num_stages=tiling.num_stages)
     return out, lse
 
 
 def sparse_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
                     of_queries: tuple[torch.Tensor, torch.Tensor], of_keys: tuple[torch.Tensor, torch.Tensor],
-                    blocks: tuple[int, int], scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+                    blocks: tuple[int, int], scale: float, tuning: Tuning) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(dq, dk, dv) from an output and LSE that may cover more keys than these.
 
     Args:
         of_queries: (lists, counts) as of the forward.
         of_keys: the same the other way about, (groups, k-blocks, width) and (groups, k-blocks).
     """
-    (seqlen_q, num_heads, head_dim), (seqlen_k, num_kv_heads, _) = q.shape, k.shape
-    delta, dq, dk, dv = torch.empty_like(lse), torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    _dot_rows[(triton.cdiv(seqlen_q, 64), num_heads)](out, dout, delta, seqlen_q, num_heads, head_dim, 64)
+    (seqlen_q, num_heads, head_dim), delta, base = q.shape, torch.empty_like(lse), torch.empty_like(lse)
+    _prepare[(triton.cdiv(seqlen_q, 64), num_heads)](out, dout, lse, delta, base, seqlen_q, num_heads, head_dim, 64)
+    dk, dv = backward_of_keys(q, k, v, dout, base, delta, of_keys, blocks, scale, tuning.keys)
+    return backward_of_queries(q, k, v, dout, base, delta, of_queries, blocks, scale, tuning.queries), dk, dv
 
-    def options(tile_q: int, tile_k: int) -> tuple[int | bool, ...]:
-        even = not (seqlen_q % tile_q or seqlen_k % tile_k)
-        return num_heads, num_kv_heads, len(of_keys[0]), head_dim, *blocks, tile_q, tile_k, even
 
-    (lists, counts), tile_q, tile_k = of_keys, tile_of(blocks[0], 64), tile_of(blocks[1], 128)
-    _backward_of_keys[(triton.cdiv(seqlen_k, tile_k), num_kv_heads)](
-        q, k, v, dout, lse, delta, dk, dv, lists, counts, seqlen_q, seqlen_k, counts.shape[1], lists.shape[2], scale,
-        *options(tile_q, tile_k), num_warps=8 if tile_k == 128 else 4, num_stages=2)
-    (lists, counts), tile_q, tile_k = of_queries, tile_of(blocks[0], 128), tile_of(blocks[1], 64)
-    _backward_of_queries[(triton.cdiv(seqlen_q, tile_q), num_heads)](
-        q, k, v, dout, lse, delta, dq, lists, counts, seqlen_q, seqlen_k, counts.shape[1], lists.shape[2], scale,
-        *options(tile_q, tile_k), num_warps=8 if tile_q == 128 else 4, num_stages=2)
-    return dq, dk, dv
+def backward_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
+                     of_keys: tuple[torch.Tensor, torch.Tensor], blocks: tuple[int, int], scale: float,
+                     tiling: Tiling) -> tuple[torch.Tensor, torch.Tensor]:
+    """(dk, dv), given the LSE to base 2 and delta, both (H, Sq)."""
+    (lists, counts), dk, dv = of_keys, torch.empty_like(k), torch.empty_like(v)
+    q_src, dout_src = (tile_source(x.transpose(0, 1), tiling.tile_q, tiling.by_tma) for x in (q, dout))
+    _backward_of_keys[(triton.cdiv(len(k), tiling.tile_k), k.shape[1])](
+        q_src, k, v, dout_src, base, delta, dk, dv, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale,
+        *_variant(q, k, lists, blocks, tiling), num_warps=tiling.num_warps, num_stages=tiling.num_stages)
+    return dk, dv
+
+
+def backward_of_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor,
+                        delta: torch.Tensor, of_queries: tuple[torch.Tensor, torch.Tensor], blocks: tuple[int, int], scale: float,
+                        tiling: Tiling) -> torch.Tensor:
+    (lists, counts), dq = of_queries, torch.empty_like(q)
+    k_src, v_src = (tile_source(x.transpose(0, 1), tiling.tile_k, tiling.by_tma) for x in (k, v))
+    _backward_of_queries[(triton.cdiv(len(q), tiling.tile_q), q.shape[1])](
+        q, k_src, v_src, dout, base, delta, dq, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale,
+        *_variant(q, k, lists, blocks, tiling), num_warps=tiling.num_warps, num_stages=tiling.num_stages)
+    return dq
+
+
+def _variant(q: torch.Tensor, k: torch.Tensor, lists: torch.Tensor, blocks: tuple[int, int],
+             tiling: Tiling) -> tuple[int | bool, ...]:
+    """What a kernel is compiled for: heads, groups, head dim, blocks, tiles, whether these fill both lengths."""
+    even = not (len(q) % tiling.tile_q or len(k) % tiling.tile_k)
+    return q.shape[1], k.shape[1], len(lists), q.shape[2], *blocks, *tiling.tile, tiling.by_tma, even

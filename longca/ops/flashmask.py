@@ -15,27 +15,36 @@ import triton
 import triton.language as tl
 
 from longca.ops.flashmask_tiles import TileLists, col_lists, row_lists
-
-ROW_TILE = (128, 64)  # queries × keys, of the row-parallel kernels: forward and dQ
-COL_TILE = (64, 128)  # of the column-parallel one: dK and dV
+from longca.ops.tile_sources import load_tile, tile_source
+from longca.ops.tuning import Tuning
 
 
 @dataclass(frozen=True, eq=False)
 class FlashMask:
-    """A mask on the device."""
+    """A mask on the device, and the tiles of the kernels that take it."""
 
     columns: torch.Tensor  # int32 (M, C, Tk); C = 1, 2 or 4
     causal: bool
-    rows: TileLists
-    cols: TileLists | None  # for the backward pass
+    tuning: Tuning
+    forward: TileLists
+    queries: TileLists | None  # for the backward pass: of dQ
+    keys: TileLists | None  # and of dK and dV
 
     @property
     def num_bytes(self) -> int:
-        lists = self.rows.num_bytes + (self.cols.num_bytes if self.cols is not None else 0)
-        return self.columns.numel() * self.columns.element_size() + lists
+        lists = {id(part): part.num_bytes for part in (self.forward, self.queries, self.keys) if part is not None}
+        return self.columns.numel() * self.columns.element_size() + sum(lists.values())
+
+    def sizes(self, q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int, int]:
+        """What each kernel is told: lengths, query heads for each KV head, KV heads for each group."""
+        return q.shape[1], k.shape[1], len(q) // len(k), len(k) // len(self.columns)
+
+    def variant(self, q: torch.Tensor) -> tuple[bool, int, int]:
+        """What each kernel is compiled for: causal, columns, head dim."""
+        return self.causal, self.columns.shape[1], q.shape[2]
 
 
-def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, needs_backward: bool) -> FlashMask:
+def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool) -> FlashMask:
     """The tile lists beside the columns.
 
     Args:
@@ -44,8 +53,10 @@ def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, needs_backward
         causal: hides queries before the key as well.
     """
     columns = columns.transpose(1, 2).contiguous()
-    rows = row_lists(columns, causal, seqlen_q, *ROW_TILE)
-    return FlashMask(columns, causal, rows, col_lists(columns, causal, seqlen_q, *COL_TILE) if needs_backward else None)
+    rows = {tile: row_lists(columns, causal, seqlen_q, *tile)
+            for tile in ({tuning.forward.tile, tuning.queries.tile} if needs_backward else {tuning.forward.tile})}
+    keys = col_lists(columns, causal, seqlen_q, *tuning.keys.tile) if needs_backward else None
+    return FlashMask(columns, causal, tuning, rows[tuning.forward.tile], rows[tuning.queries.tile] if needs_backward else None, keys)
 
 
 @triton.jit
@@ -67,70 +78,67 @@ def is_visible(row, key, columns_ptr, seqlen_k, CAUSAL: tl.constexpr, NUM_COLUMN
 
 
 @triton.jit
-def _attend(acc, row_max, row_sum, q, row, k_ptr, v_ptr, columns_ptr, tiles_ptr, first, last, seqlen_k, scale_log2,
+def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, tiles_ptr, first, last, seqlen_k, scale_log2,
             TESTED: tl.constexpr, CAUSAL: tl.constexpr, NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr,
-            TILE_K: tl.constexpr):
-    """Online softmax over one list of tiles of keys."""
-    dim = tl.arange(0, HEAD_DIM)
+            TILE_K: tl.constexpr, BY_TMA: tl.constexpr):
+    """Online softmax over one list of tiles of keys. Maxima are of scaled scores, to base 2."""
+    tile = tl.load(tiles_ptr + first, mask=first < last, other=0)
     for place in tl.range(first, last):
-        key = tl.load(tiles_ptr + place) * TILE_K + tl.arange(0, TILE_K)
+        key0 = tile * TILE_K
+        tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < last, other=0)  # known a turn ahead, so that loads of keys wait for nothing
+        k = load_tile(k_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
+        scores = tl.dot(q, tl.trans(k))
         if TESTED:
-            k = tl.load(k_ptr + key[None, :] * HEAD_DIM + dim[:, None], mask=key[None, :] < seqlen_k, other=0.0)
-            v = tl.load(v_ptr + key[:, None] * HEAD_DIM + dim[None, :], mask=key[:, None] < seqlen_k, other=0.0)
-        else:
-            k = tl.load(k_ptr + key[None, :] * HEAD_DIM + dim[:, None])
-            v = tl.load(v_ptr + key[:, None] * HEAD_DIM + dim[None, :])
-        scores = tl.dot(q, k) * scale_log2
-        if TESTED:
+            key = key0 + tl.arange(0, TILE_K)
             seen = is_visible(row[:, None], key[None, :], columns_ptr, seqlen_k, CAUSAL, NUM_COLUMNS)
             scores = tl.where(seen, scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, 1))
+        new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
         base = new_max
         if TESTED:  # nothing seen yet: any finite base will do
             base = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weights = tl.math.exp2(scores - base[:, None])
+        weights = tl.math.exp2(scores * scale_log2 - base[:, None])
         shrink = tl.math.exp2(row_max - base)
         row_sum = row_sum * shrink + tl.sum(weights, 1)
+        v = load_tile(v_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
         acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
         row_max = new_max
     return acc, row_max, row_sum
 
 
 @triton.jit
-def _forward(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, columns_ptr, full_offsets_ptr, full_tiles_ptr, part_offsets_ptr,
+def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_ptr, full_tiles_ptr, part_offsets_ptr,
              part_tiles_ptr, seqlen_q, seqlen_k, heads_per_kv_head, kv_heads_per_group, scale_log2, CAUSAL: tl.constexpr,
-             NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr):
+             NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
+             BY_TMA: tl.constexpr):
     """One tile of queries of one head."""
     num_lines = tl.num_programs(0)
     line = num_lines - 1 - tl.program_id(0)  # under a causal mask the last tiles are the longest: they start first
     head = tl.program_id(1)
     kv_head = head // heads_per_kv_head
     group = kv_head // kv_heads_per_group
-    q_ptr += head.to(tl.int64) * seqlen_q * HEAD_DIM
-    out_ptr += head.to(tl.int64) * seqlen_q * HEAD_DIM
-    k_ptr += kv_head.to(tl.int64) * seqlen_k * HEAD_DIM
-    v_ptr += kv_head.to(tl.int64) * seqlen_k * HEAD_DIM
+    if not BY_TMA:
+        k_src += kv_head.to(tl.int64) * seqlen_k * HEAD_DIM
+        v_src += kv_head.to(tl.int64) * seqlen_k * HEAD_DIM
     columns_ptr += group.to(tl.int64) * NUM_COLUMNS * seqlen_k
 
     row = line * TILE_Q + tl.arange(0, TILE_Q)
-    dim = tl.arange(0, HEAD_DIM)
-    q = tl.load(q_ptr + row[:, None] * HEAD_DIM + dim[None, :], mask=row[:, None] < seqlen_q, other=0.0)
+    own = head.to(tl.int64) * seqlen_q * HEAD_DIM + row[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    q = tl.load(q_ptr + own, mask=row[:, None] < seqlen_q, other=0.0)
     acc = tl.zeros([TILE_Q, HEAD_DIM], dtype=tl.float32)
     row_max = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([TILE_Q], dtype=tl.float32)
     place = group * num_lines + line
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, row, k_ptr, v_ptr, columns_ptr, full_tiles_ptr, tl.load(full_offsets_ptr + place),
-        tl.load(full_offsets_ptr + place + 1), seqlen_k, scale_log2, False, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K)
+        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, full_tiles_ptr, tl.load(full_offsets_ptr + place),
+        tl.load(full_offsets_ptr + place + 1), seqlen_k, scale_log2, False, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, row, k_ptr, v_ptr, columns_ptr, part_tiles_ptr, tl.load(part_offsets_ptr + place),
-        tl.load(part_offsets_ptr + place + 1), seqlen_k, scale_log2, True, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K)
+        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, part_tiles_ptr, tl.load(part_offsets_ptr + place),
+        tl.load(part_offsets_ptr + place + 1), seqlen_k, scale_log2, True, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
 
     empty = row_sum == 0.0
     row_sum = tl.where(empty, 1.0, row_sum)
     lse = tl.where(empty, float("-inf"), (row_max + tl.math.log2(row_sum)) * 0.6931471805599453)
-    tl.store(out_ptr + row[:, None] * HEAD_DIM + dim[None, :], (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty),
-             mask=row[:, None] < seqlen_q)
+    tl.store(out_ptr + own, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=row[:, None] < seqlen_q)
     tl.store(lse_ptr + head.to(tl.int64) * seqlen_q + row, lse, mask=row < seqlen_q)
 
 
@@ -140,13 +148,12 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMask, 
     Args:
         q, k, v: contiguous (H, Tq, D) and (G, Tk, D); D a power of 2.
     """
-    num_heads, seqlen_q, head_dim = q.shape
-    out, lse = torch.empty_like(q), torch.empty(num_heads, seqlen_q, dtype=torch.float32, device=q.device)
-    groups, num_columns, seqlen_k = mask.columns.shape
-    rows = mask.rows
+    tiling, lists = mask.tuning.forward, mask.forward
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    k_src, v_src = (tile_source(x, tiling.tile_k, tiling.by_tma) for x in (k, v))
     with torch.cuda.device_of(q):
-        _forward[(triton.cdiv(seqlen_q, ROW_TILE[0]), num_heads)](
-            q, k, v, out, lse, mask.columns, rows.full_offsets, rows.full_tiles, rows.part_offsets, rows.part_tiles, seqlen_q,
-            seqlen_k, num_heads // len(k), len(k) // groups, scale * 1.4426950408889634, mask.causal, num_columns, head_dim,
-            *ROW_TILE, num_warps=8 if head_dim > 64 else 4, num_stages=3)
+        _forward[(triton.cdiv(q.shape[1], tiling.tile_q), len(q))](
+            q, k_src, v_src, out, lse, mask.columns, lists.full_offsets, lists.full_tiles, lists.part_offsets, lists.part_tiles,
+            *mask.sizes(q, k), scale * 1.4426950408889634, *mask.variant(q), *tiling.tile, tiling.by_tma,
+            num_warps=tiling.num_warps, num_stages=tiling.num_stages)
     return out, lse

@@ -36,13 +36,13 @@ def col_lists(columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, t
 
 
 def _kinds(columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, tile_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(full, touched): bool (M, tiles of queries, tiles of keys). A tile that sticks out of Sk is never full."""
+    """(full, touched): bool (M, tiles of queries, tiles of keys). A tile that sticks out is never full."""
     seqlen_k = columns.shape[2]
     row0 = torch.arange(0, seqlen_q, tile_q, device=columns.device)[:, None]
     row1 = (row0 + tile_q).clamp(max=seqlen_q)
     key0 = torch.arange(0, seqlen_k, tile_k, device=columns.device)
     key1 = (key0 + tile_k).clamp(max=seqlen_k)
-    full = (key0 + tile_k <= seqlen_k).expand(columns.shape[0], len(row0), -1)
+    full = ((row0 + tile_q <= seqlen_q) & (key0 + tile_k <= seqlen_k)).expand(columns.shape[0], -1, -1)
     touched = torch.ones_like(full)
     if causal:
         full, touched = full & (row0 >= key1 - 1), touched & (row1 > key0)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MAX_BYTES = 3_000_000
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
-            "accuracy": "Accuracy", "noise": "Noise and timer"}
+            "accuracy": "Accuracy", "noise": "Noise and ceilings"}
 LEVELS = (  # what the page holds, and what it says of the rest; the first that is small enough is taken
     ({"narrow": True, "samples": True, "details": True}, ""),
     ({"narrow": False, "samples": True, "details": True}, "The figures' narrow forms"),
@@ -80,11 +80,12 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
         "figures": figures, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table), "fastest": winners.rankings(table),
         "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
-        "controls": tables.controls(table), "machines": tables.machines(ordered, hardware), "software": tables.software(ordered),
+        "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
+        "software": tables.software(ordered),
         "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index,
                                                                                  method in enumerate(methods)},
         "downloads": _downloads(ordered, out.parent), "all_statuses": STATUSES, "theme": theme(),
-        "rate": asdict(rate_unit(table.tflops_per_device.max())) | {"count": len(ordered)},
+        "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())) | {"count": len(ordered)},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"),
         "generator": generator_version(),

@@ -17,11 +17,12 @@ LOG_END = 1500  # characters
 UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}  # signs that may end a script, as JSON escapes
 TABLE = (  # what the table of records shows
     "anchor", "kind", "method", "world", "mask_label", "seqlen", "heads", "head_dim", "dtype", "direction", "seed",
-    "device", "status", "reason", "notes", "log", "tflops_per_device", "peak_percent", "time_ms_median", "noise",
+    "device", "status", "reason", "notes", "log", "tflops_per_device", "ceiling_percent", "time_ms_median", "noise",
     "num_samples", "peak_bytes", "budget_ratio")
 DETAILS = (  # what a record shows when it is opened
     "mask_params", "corpus", "tflops_per_device_low", "tflops_per_device_high", "time_ms_q1", "time_ms_q3",
-    "time_ms_mean_ranks", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "drawn", "mask_digest",
+    "time_ms_mean_ranks", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops", "nominal_tflops",
+    "peak_percent", "ceiling_tflops", "gb_per_s", "nominal_ms", "drawn", "mask_digest",
     "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "memory_source",
     "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
     "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")

@@ -1,4 +1,4 @@
-"""Small tables of the page: errors against budgets, the timer's control, where and with what it was measured."""
+"""Small tables of the page: errors against budgets, controls, where and with what it was measured."""
 
 from __future__ import annotations
 
@@ -58,9 +58,15 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
     return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
 
 
-def controls(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The cells of known length: what was measured, how far it is off."""
-    return table[table.is_control.astype(bool)].to_dict("records")
+def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The calls of known length: what was measured, how far it is off."""
+    return table[table.nominal_ms.notna()].sort_values(["device", "nominal_ms"], kind="stable").to_dict("records")
+
+
+def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The calls of known work: what the device did at best."""
+    found = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
+    return found.sort_values(["method", "device", "seqlen"], ascending=[False, True, True], kind="stable").to_dict("records")
 
 
 def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, Gpu | None]]:

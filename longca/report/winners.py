@@ -9,7 +9,7 @@ from longca.core.units import format_length
 from longca.report.claims import fastest
 from longca.report.rates import rate_points
 from longca.report.series import DIRECTIONS, FAMILIES, Unit, labelled, rate_unit
-from longca.store.text import number
+from longca.store.text import number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,37 +60,40 @@ def rankings(table: pd.DataFrame) -> list[Ranking]:
     unit = rate_unit(data.value.max())
     found = []
     for setting, points in data.groupby("setting", sort=True):
+        ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
         longest = points[points.value.notna()].groupby(["mask_label", "direction"]).seqlen.max()
         length = format_length(int(longest.iloc[0])) if longest.nunique() == 1 else ""
         of_points = points.mask_label.map(families)
-        rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length)]
+        rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length, ceilings)]
         found.append(Ranking(str(setting), length, rows))
     return found
 
 
-def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool) -> list[Row]:
+def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> list[Row]:
     if not len(members):
         return []
     winners = fastest(members, ["mask_label", "direction"])
-    best: dict[str, Winner | str] = {direction: _of_family(members, winners, direction, unit) for direction in DIRECTIONS}
+    best: dict[str, Winner | str] = {direction: _of_family(members, winners, direction, unit, ceilings) for direction in DIRECTIONS}
     rows = [Row(FAMILY_TITLES[family], True, best)]
     for label in dict.fromkeys(members.mask_label):
         found: dict[str, Winner | str] = {}
         for direction in DIRECTIONS:
             row = winners[(winners.mask_label == label) & (winners.direction == direction)]
-            found[direction] = _of_mask(row.iloc[0], unit, tell_length) if len(row) else "not timed"
+            found[direction] = _of_mask(row.iloc[0], unit, tell_length, ceilings) if len(row) else "not timed"
         rows.append(Row(label, False, found))
     return rows
 
 
-def _of_mask(row: pd.Series, unit: Unit, tell_length: bool) -> Winner:
+def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> Winner:
     lead = f"{number(row.lead)}× {row.second}{'' if row.clear else ' (within the noise)'}" if row.second else "no other ran"
     length = f", {format_length(int(row.seqlen))}" if tell_length else ""
-    return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high), f"{lead}{length}, n = {row.num_samples}",
-                  row.cell_ids.split(" ")[0])
+    cell_id = row.cell_ids.split(" ")[0]
+    share = _share(row.value, ceilings[cell_id])
+    return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high), f"{lead}{share}{length}, n = {row.num_samples}", cell_id)
 
 
-def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit) -> Winner | str:
+def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit,
+               ceilings: dict[str, float]) -> Winner | str:
     """The method with the highest geometric mean among those that ran every mask of the family at its longest length."""
     import numpy as np
 
@@ -108,5 +111,11 @@ def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, uni
     missing = sorted(set(timed.method) - set(complete))
     without = f"; not ranked: {', '.join(missing)}" if missing else ""
     rows = complete[first]
+    share = _share(means[first], ceilings[rows.cell_ids.iloc[0].split(" ")[0]])
     return Winner(first, unit.text(means[first]), unit.span(rows.value.min(), rows.value.max()),
-                  f"{lead}, n = {int(rows.num_samples.sum())}{without}")
+                  f"{lead}{share}, n = {int(rows.num_samples.sum())}{without}")
+
+
+def _share(rate: float, ceiling: float) -> str:
+    """Of what a matrix product reached; "" where none was measured."""
+    return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""

@@ -14,7 +14,7 @@ def test_list_shows_all_kinds_and_is_json(longca):
     found = json.loads(longca("list", "--json").stdout)
     assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures"}
     assert len(found["masks"]) == 14
-    assert {"naive", "sdpa", "flex", "control"} <= {kernel["name"] for kernel in found["kernels"]}
+    assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {kernel["name"] for kernel in found["kernels"]}
 
 
 def test_plan_counts_cells_and_reasons(longca):
@@ -63,6 +63,11 @@ def test_explain_names_reason_and_result(longca, tiny):
     flex = longca("explain", "quick", "-k", "flex", "-m", "causal", "-d", "bwd", "-s", "1K", "-c", "")
     assert flex.returncode == 0, flex.stderr
     assert "CPU" in flex.stdout and "not measured yet" in flex.stdout
+
+
+def test_explain_tells_a_control_from_attention(longca):
+    facts = json.loads(longca("explain", "quick", "-k", "matmul", "--json").stdout)
+    assert facts["one call's flops"] == f"{2 * 2048**3:,}" and "visible pairs" not in facts and facts["supported"] == "yes"
 
 
 def test_doctor_says_what_is_there(longca):

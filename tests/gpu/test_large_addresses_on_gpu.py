@@ -42,7 +42,8 @@ def test_blocks(kernel: str, seqlen: int, monkeypatch: pytest.MonkeyPatch) -> No
     _fate(kernel, "block_sparse_uniform", seqlen, monkeypatch)
 
 
-@pytest.mark.parametrize(("kernel", "mask"), [("flashmask", "causal_sliding_window"), ("fa2_sparse", "block_sparse_uniform")])
+@pytest.mark.parametrize(("kernel", "mask"), [("flashmask", "causal_sliding_window"), ("fa2_sparse", "block_sparse_uniform"),
+                                              ("band", "causal_sliding_window"), ("band", "block_sparse_uniform")])
 def test_backward_of_the_project_s_own_operators(kernel: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _fate(kernel, mask, LENGTHS[-1], monkeypatch, direction="bwd").status in ("ok", "unavailable")
 

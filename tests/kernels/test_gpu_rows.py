@@ -12,7 +12,7 @@ from longca.lowering.flex import block_mask
 from longca.masks import build_mask
 from tests.kernels.cases import Case, pattern_mask
 
-ROWS = ["cudnn_flex", "flashmask", "flex_flash"]
+ROWS = ["band", "cudnn_flex", "flashmask", "flex_flash"]
 
 
 @pytest.mark.parametrize("name", ROWS)

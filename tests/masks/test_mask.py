@@ -154,6 +154,14 @@ def test_masks_can_be_sent_to_another_process():
     assert copy.params["documents"].tolist() == [3, 5]
 
 
+def test_what_others_keep_with_a_mask_stays_out_of_pickles():
+    mask = build_mask("causal", seqlen=8)
+    mask.kept["plan"] = lambda: None  # cannot be pickled
+    assert mask.kept.keys() == {"plan"}
+    copy = pickle.loads(pickle.dumps(mask))
+    assert copy.kept == {} and copy.digest == mask.digest
+
+
 def test_digest_follows_the_bands():
     one, other = build_mask("causal", seqlen=64), build_mask("causal_sliding_window", seqlen=64, window=64)
     assert one.digest == other.digest

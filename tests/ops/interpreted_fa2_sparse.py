@@ -1,6 +1,7 @@
 """The operator under Triton's interpreter, on a CPU. Run in a process of its own: Triton reads the switch at import."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from longca.masks import build_mask
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
 from longca.ops.fa2_sparse import sparse_backward, sparse_forward
+from longca.ops.tuning import Tuning, sparse_tuning
 from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention
 
@@ -28,12 +30,15 @@ def check(mask: Mask, num_q_heads: int, num_kv_heads: int) -> None:
     tables = block_tables(mask, torch.device("cpu"))
     of_queries, of_keys = (tables.q_to_k, tables.q_to_k_counts), (tables.k_to_q, tables.k_to_q_counts)
     blocks, scale = (tables.block_q, tables.block_k), 16 ** -0.5
-    out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale)
-    near(out, right.out)
-    near(lse.T, right.lse)
-    grads = sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale)
-    for found, wanted in zip(grads, right.grads, strict=True):
-        near(found, wanted)
+    tuning = sparse_tuning(16, blocks)
+    for by_tma in (True, False):
+        tuning = Tuning(*(replace(tiling, by_tma=by_tma) for tiling in (tuning.forward, tuning.keys, tuning.queries)))
+        out, lse = sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward)
+        near(out, right.out)
+        near(lse.T, right.lse)
+        grads = sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale, tuning)
+        for found, wanted in zip(grads, right.grads, strict=True):
+            near(found, wanted)
 
 
 def near(found: torch.Tensor, wanted: torch.Tensor) -> None:

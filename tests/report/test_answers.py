@@ -1,5 +1,7 @@
 """What the page says follows from the numbers."""
 
+import re
+
 import pytest
 
 from longca.core.cell import Cell
@@ -69,6 +71,17 @@ def test_a_family_is_won_by_a_kernel_that_ran_all_of_it():
     assert family.winners["bwd"] == "not timed" and isinstance(masks[0].winners["fwd"], Winner)
 
 
+def test_winners_are_held_against_the_ceiling_of_their_own_device():
+    found = []
+    for gpu, tflops in (("NVIDIA H200", 370.0), ("NVIDIA A100-SXM4-80GB", 185.0)):
+        found += [record(cell(), tflops=tflops, gpu=gpu), record(cell("matmul", "full", 8192), gpu=gpu)]
+    shares = {ranking.setting: ranking.rows[1].winners["fwd"].rest for ranking in rankings(derived(found))}
+    assert {setting: re.search(r"(\d+) % of ceiling", rest)[1] for setting, rest in shares.items()} == {
+        "NVIDIA A100-SXM4-80GB": "25", "NVIDIA H200": "50"}
+    alone, = rankings(derived(found[:1]))
+    assert "ceiling" not in alone.rows[1].winners["fwd"].rest
+
+
 def test_settings_are_told_apart():
     records = [record(cell(num_kv_heads=heads), tflops=speed) for heads, speed in ((2, 1.0), (8, 2.0))]
     assert [ranking.setting for ranking in rankings(derived(records))] == ["8:2 heads", "8:8 heads"]
@@ -113,7 +126,7 @@ def test_reasons_are_grouped_gravest_first():
 
 def test_tiles_count_what_is_there():
     found = {tile.label: tile for tile in tiles(derived(quick_study()))}
-    assert found["Cells measured"].value == "231 of 279" and "42 unsupported" in found["Cells measured"].detail
+    assert found["Cells measured"].value == "233 of 281" and "42 unsupported" in found["Cells measured"].detail
     assert "1 cell beyond it" in found["Nearest to its error budget"].detail
 
 

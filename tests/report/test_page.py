@@ -108,6 +108,31 @@ def test_its_data_hold_every_record(text):
     assert data["tflops_per_device"]["values"][row] is None and data["time_ms_median"]["values"][row] is None
 
 
+def test_it_says_whether_the_timer_can_be_trusted_and_what_the_device_can_do(text):
+    timer, ceilings = re.search(r'id="timer">(.*?)id="ceilings">(.*?)</section>', text, re.DOTALL).groups()
+    assert re.findall(r">([\d.]+ ms)</a>", timer) == ["0.5 ms", "1 ms", "2 ms"] and "matmul" not in timer
+    assert re.findall(r">(\w+)</a>", ceilings) == ["matmul", "device_copy"]
+    assert re.search(r"2K × 2K, bf16</td>.*?1\d\d\.\d GFLOP/s", ceilings, re.DOTALL)
+    assert re.search(r"512 MiB read and written</td>.*?1[12]\.\d+ GB/s", ceilings, re.DOTALL)
+    assert "Of the maker" not in ceilings, "no source says what this CPU can do"
+
+
+def test_a_gpus_ceilings_are_held_against_its_maker(tmp_path):
+    text = build(gpu_study()[-30:], [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
+    ceilings = re.search(r'id="ceilings">(.*?)</section>', text, re.DOTALL)[1]
+    assert "Of the maker" in ceilings and len(re.findall(r">\d\d %</td>", ceilings)) == 3
+    assert "% of ceiling" in text
+    Outline(text)
+
+
+def test_without_controls_the_page_says_so(tmp_path):
+    chosen = [entry for entry in gpu_study()[-30:] if entry.work is None]
+    text = build(chosen, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
+    assert "nothing on this page proves the timer" in text and "shares of a ceiling are left out" in text
+    assert "of ceiling" not in text.split("<script", 2)[1] and 'href="#ceilings"' not in text
+    Outline(text)
+
+
 def test_same_records_same_bytes(page, tmp_path):
     again = build(quick_study()[::-1], [DAMAGED], tmp_path / "report.html", study_title="Quick & <plain>")
     assert again.read_bytes() == page.read_bytes()

@@ -46,6 +46,8 @@ class Cudnn(Kernel):
             return "torch's operator for cuDNN has no window argument"
         if traits.num_segments > 1 and traits.seqlen_q * cell.num_q_heads * cell.head_dim > MAX_OFFSET:
             return "torch's operator for cuDNN counts elements of packed documents in 32 bits, and these are more"
+        if cell.direction == "bwd" and traits.seqlen_q == 1:
+            return "cuDNN's backward takes no sequence of one token alone"
         if cell.direction == "bwd" and traits.num_segments > 1:
             # https://github.com/pytorch/pytorch/pull/186142: it takes the head dim for the longest segment
             return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"

@@ -1,9 +1,7 @@
 """The first FlashAttention: flash-attn 1.0.9, the last release before FlashAttention-2.
 
-PyPI has its sources alone, and they know sm_90: nvcc 13.0 compiles the forward and the backward of head dim 128 for it
-without a change, and its bindings pass a compiler beside torch 2.13. Whoever wants the row builds them with the machine's own
-nvcc, `pip install --no-build-isolation --no-deps --target FOLDER flash-attn==1.0.9`, and puts its extension, `flash_attn_cuda`,
-alone on the path: the Python package beside it has FlashAttention-2's name.
+PyPI has its sources alone. `tools/build_fa1.py` compiles them for sm_90 with the machine's own nvcc into its extension,
+`flash_attn_cuda`, which is put on the path without the Python package beside it: that has FlashAttention-2's name.
 """
 
 from __future__ import annotations

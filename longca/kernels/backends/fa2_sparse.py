@@ -53,9 +53,12 @@ class Fa2SparsePrepared(Prepared):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         from longca.kernels.block_tables import block_tables
+        from longca.ops.tuning import sparse_tuning
 
         start = time.perf_counter()
         self._tables = block_tables(problem.mask, problem.device)
+        self._blocks = self._tables.block_q, self._tables.block_k
+        self._tuning = sparse_tuning(problem.head_dim, self._blocks)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._tables.num_bytes
         self.notes.append("the project's own re-implementation in Triton: not the speed of the study's FA2-Sparse")
@@ -88,8 +91,7 @@ class Fa2SparsePrepared(Prepared):
         from longca.ops.fa2_sparse import sparse_forward
 
         tables = self._tables
-        out, lse = sparse_forward(q, k, v, tables.q_to_k, tables.q_to_k_counts, (tables.block_q, tables.block_k),
-                                  self.problem.scale)
+        out, lse = sparse_forward(q, k, v, tables.q_to_k, tables.q_to_k_counts, self._blocks, self.problem.scale, self._tuning.forward)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
@@ -103,4 +105,4 @@ class Fa2SparsePrepared(Prepared):
 
         tables = self._tables
         return sparse_backward(q, k, v, out, lse, dout, (tables.q_to_k, tables.q_to_k_counts),
-                               (tables.k_to_q, tables.k_to_q_counts), (tables.block_q, tables.block_k), self.problem.scale)
+                               (tables.k_to_q, tables.k_to_q_counts), self._blocks, self.problem.scale, self._tuning)

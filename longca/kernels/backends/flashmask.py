@@ -52,11 +52,13 @@ class FlashMaskPrepared(Prepared):
 
         from longca.lowering.flashmask import flashmask_columns
         from longca.ops.flashmask import make_mask
+        from longca.ops.tuning import flashmask_tuning
 
         start = time.perf_counter()
         form = flashmask_columns(problem.mask)
         columns = torch.from_numpy(form.columns).to(problem.device)
-        self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, problem.needs_backward)
+        self._mask = make_mask(columns, form.causal, problem.mask.seqlen_q, flashmask_tuning(problem.head_dim),
+                               problem.needs_backward)
         self._wait()
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._mask.num_bytes

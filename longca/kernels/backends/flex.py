@@ -39,7 +39,7 @@ class Flex(Kernel):
 class FlexPrepared(Prepared):
     """Layout (1, heads, T, D). Compiled for this problem's shapes alone, on inputs of zeros."""
 
-    kernel_options: ClassVar[dict[str, Any] | None] = None  # torch's own choice of backend
+    bool_tables: ClassVar[bool] = True  # see `longca.lowering.mask_mod`
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -51,7 +51,7 @@ class FlexPrepared(Prepared):
         start = time.perf_counter()
         self._options: dict[str, Any] = {
             "block_mask": self._block_mask(), "scale": problem.scale,
-            "enable_gqa": problem.num_kv_heads < problem.num_q_heads, "kernel_options": self.kernel_options}
+            "enable_gqa": problem.num_kv_heads < problem.num_q_heads, "kernel_options": self._kernel_options()}
         if no_lse is None:
             from torch.nn.attention.flex_attention import AuxRequest
 
@@ -66,11 +66,22 @@ class FlexPrepared(Prepared):
         self._compile()
         self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3
 
+    def _kernel_options(self) -> dict[str, Any] | None:
+        """Loads by TMA where that is quicker and torch does not choose it: on an H200 forward by 6 %, while backward loses 5 %."""
+        import torch
+
+        device = self.problem.device
+        if device.type != "cuda" or self.problem.needs_backward:
+            return None
+        return {"USE_TMA": True} if torch.cuda.get_device_capability(device) >= (9, 0) else None
+
     def _block_mask(self) -> BlockMask | None:
-        """None for no mask at all."""
         from longca.lowering.flex import block_mask
 
-        return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads)
+        if self.problem.mask.traits.full:
+            self.notes.append("no block mask for the full mask: the kernel's dense path")
+            return None
+        return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, bool_tables=self.bool_tables)
 
     def _why_no_lse(self) -> str | None:
         return None if self.problem.device.type == "cuda" else "compiled FlexAttention does not return it on CPU"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
 from longca.kernels.backends.flex import FlexPrepared
 from longca.kernels.contract import Kernel, Problem, missing_compiler, missing_modules
 
 if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
-
     from longca.masks.traits import Traits
 
 
@@ -38,16 +36,11 @@ class FlexFlash(Kernel):
 
 
 class FlexFlashPrepared(FlexPrepared):
-    kernel_options = {"BACKEND": "FLASH"}
+    # the element test is never trivial, under which torch 2.11 would drop the blocks and attend to everything
+    bool_tables = False  # its kernels cannot load single bytes as bool
 
-    def _block_mask(self) -> BlockMask | None:
-        from longca.lowering.flex import block_mask
-
-        if self.problem.mask.traits.full:
-            self.notes.append("no block mask for the full mask: the kernel's dense path")
-            return None
-        # the element test is never trivial, under which torch 2.11 would drop the blocks and attend to everything
-        return block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, bool_tables=False)
+    def _kernel_options(self) -> dict[str, Any] | None:
+        return {"BACKEND": "FLASH"}
 
     def _why_no_lse(self) -> str:
         return "torch 2.11 scales this backend's LSE as if it were one of base 2, and has no backward beside it"

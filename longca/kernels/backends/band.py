@@ -1,0 +1,106 @@
+"""Band attention: this project's own operator for any mask, dense or of blocks, forward and backward."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.masks.traits import Traits
+
+HEAD_DIMS = (64, 128)
+
+
+class Band(Kernel):
+    label = "band (own)"
+    family = "both"
+    summary = "This project's own operator: any bands and any blocks, GQA, forward and backward, plans of O(bands + tiles)"
+    url = "https://arxiv.org/abs/2307.08691"
+    needs = ("torch", "triton")
+    returns_lse = True
+
+    def available(self, device_type: str) -> str | None:
+        if device_type != "cuda":
+            return "runs on NVIDIA GPUs only"
+        return missing_modules(self.needs) or missing_compiler(device_type)
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.dtype not in ("bf16", "fp16"):
+            return "takes bf16 and fp16 only"
+        if cell.head_dim not in HEAD_DIMS:
+            return f"takes head dims {' and '.join(map(str, HEAD_DIMS))} only"
+        if cell.num_kv_heads % traits.num_groups:
+            return f"{cell.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
+        return None
+
+    def prepare(self, problem: Problem) -> BandPrepared:
+        return BandPrepared(problem)
+
+
+class BandPrepared(Prepared):
+    """Layout T × heads × D; LSE (T, H)."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        first_ms = self._plan()  # loads torch's kernels, if this process has not yet
+        plan_ms = self._plan()
+        start = time.perf_counter()
+        self._compile()
+        self.costs["plan_ms"] = plan_ms
+        self.costs["compile_ms"] = (time.perf_counter() - start) * 1e3 + max(first_ms - plan_ms, 0.0)
+        self.costs["metadata_bytes"] = self.plan.num_bytes
+
+    def _plan(self) -> float:
+        """Makes the plan; returns how long it took."""
+        from longca.ops.band_attention import plan_band_attention
+
+        problem = self.problem
+        self._wait()
+        start = time.perf_counter()
+        self.plan = plan_band_attention(problem.mask, num_q_heads=problem.num_q_heads, num_kv_heads=problem.num_kv_heads,
+                                        head_dim=problem.head_dim, device=problem.device, needs_backward=problem.needs_backward)
+        self._wait()
+        return (time.perf_counter() - start) * 1e3
+
+    def _compile(self) -> None:
+        import torch
+
+        problem = self.problem
+        q, k = (torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
+                for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
+                                              (problem.mask.seqlen_k, problem.num_kv_heads)))
+        forward = self.forward(q, k, k)
+        if problem.needs_backward:
+            self.backward(forward, q)
+        self._wait()
+
+    def _wait(self) -> None:
+        import torch
+
+        if self.problem.device.type == "cuda":
+            torch.cuda.synchronize(self.problem.device)
+
+    def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
+        return x_THD.contiguous()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        from longca.ops.band_attention import band_forward
+
+        out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+                     dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv) from an output and LSE that may cover more keys than these.
+
+        Args:
+            lse: (T, H) float32, natural log.
+        """
+        from longca.ops.band_attention import band_backward
+
+        return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)

@@ -1,0 +1,96 @@
+"""What band attention cannot take, said before a kernel is given it. Kernels load by TMA, hence how tensors must lie in memory."""
+
+import torch
+import triton
+from torch import Tensor
+
+from longca.ops.band_config import Use
+from longca.ops.band_plan import BandPlan
+
+ALIGNMENT = 16  # bytes: of addresses and strides
+INTERPRETED = bool(triton.knobs.runtime.interpret)  # on a CPU, for tests
+DTYPES = (torch.bfloat16, torch.float16, *((torch.float32,) if INTERPRETED else ()))
+
+
+def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
+    check_device(q)
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
+        raise ValueError(f"q, k and v must all be bf16 or all fp16; they are {q.dtype}, {k.dtype} and {v.dtype}")
+    if not (q.device == k.device == v.device == plan.device):
+        raise ValueError(f"q, k, v and the plan must be on one device; they are on {q.device}, {k.device}, {v.device} and {plan.device}")
+    if min(q.ndim, k.ndim) < 3 or k.shape != v.shape:
+        raise ValueError(f"q must be (…, tokens, heads, D), k and v alike of one shape; they are {tuple(q.shape)}, {tuple(k.shape)} and "
+                         f"{tuple(v.shape)}")
+    found, planned = ((*q.shape[-2:], *k.shape[-2:]),
+                      (plan.num_q_heads, plan.head_dim, plan.num_kv_heads, plan.head_dim))
+    if found != planned:
+        raise ValueError(f"(query heads, D, KV heads, D) are {found} here and {planned} in the plan: make a plan for these")
+    lengths, masked = (q.shape[:-2].numel(), k.shape[:-2].numel()), (plan.mask.seqlen_q, plan.mask.seqlen_k)
+    if lengths != masked:
+        raise ValueError(f"the mask is over {masked[0]} queries × {masked[1]} keys, and q and k have {lengths[0]} and {lengths[1]} tokens "
+                         "(leading dimensions times tokens): build a mask of these lengths")
+
+
+def check_device(q: Tensor) -> None:
+    if not (q.device.type == "cuda" or INTERPRETED):
+        raise ValueError(f"band attention runs on NVIDIA GPUs, and q is on {q.device}: move q, k and v there with .cuda(), or use "
+                         "the kernel `naive` on a CPU")
+
+
+def flat_carried(q: Tensor, carried: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Flat and contiguous."""
+    out, lse = carried
+    if not (out.dtype == lse.dtype == torch.float32 and out.shape == q.shape and lse.shape == q.shape[:-1] and
+            out.device == lse.device == q.device):
+        raise ValueError(f"carried must be float32 on {q.device}, (out {tuple(q.shape)}, LSE {tuple(q.shape[:-1])}); it is "
+                         f"{out.dtype} {tuple(out.shape)} and {lse.dtype} {tuple(lse.shape)} on {out.device}")
+    if torch.is_grad_enabled() and (out.requires_grad or lse.requires_grad):
+        raise ValueError("carried is a constant to autograd, and it requires gradients: detach it, and use band_backward for its own part")
+    return out.flatten(0, -3).contiguous(), lse.flatten(0, -2).contiguous()
+
+
+def check_into(q: Tensor, out: Tensor, lse: Tensor) -> None:
+    shaped = out.shape == q.shape and lse.shape == q.shape[:2] and lse.dtype == torch.float32
+    if not (shaped and out.is_contiguous() and lse.is_contiguous()):
+        raise ValueError(f"`into` must be contiguous: out of {tuple(q.shape)}, LSE of {tuple(q.shape[:2])} in float32")
+
+
+def check_backward(plan: BandPlan, q: Tensor, out: Tensor, lse: Tensor, dout: Tensor) -> None:
+    if Use.KEYS not in plan.kernels:
+        raise ValueError("the plan is for the forward pass alone: make it with needs_backward=True")
+    if not (dout.dtype == q.dtype and dout.shape == out.shape == q.shape and lse.shape == q.shape[:2] and lse.dtype == torch.float32):
+        raise ValueError(f"dout must be {q.dtype} like q, out and dout of its shape {tuple(q.shape)}, the LSE float32 of "
+                         f"{tuple(q.shape[:2])}; they are {dout.dtype} {tuple(dout.shape)}, {tuple(out.shape)}, "
+                         f"{lse.dtype} {tuple(lse.shape)}")
+
+
+def check_layout(**tensors: Tensor) -> None:
+    """Raises ValueError for a tensor (T, heads, D) that cannot be used as it lies; k and v as keys must have heads side by side."""
+    for name, x in tensors.items():
+        if x.ndim != 3:
+            raise ValueError(f"{name} must be (tokens, heads, D); it is {tuple(x.shape)}")
+        reason = unusable(x, heads_side_by_side=name in ("k", "v"))
+        if reason is not None:
+            raise ValueError(f"{name}, of strides {tuple(x.stride())}, cannot be used: {reason}. Call {name}.contiguous() first")
+
+
+def as_usable(x: Tensor) -> Tensor:
+    """The tensor, or a copy if it cannot be used as it lies."""
+    return x if unusable(x, heads_side_by_side=False) is None else x.contiguous()
+
+
+def unusable(x: Tensor, *, heads_side_by_side: bool) -> str | None:
+    """Why not, or None."""
+    _, num_heads, head_dim = x.shape
+    if x.numel() == 0:
+        return None
+    if x.stride(2) != 1:
+        return "the numbers of a head must lie side by side"
+    if heads_side_by_side and num_heads > 1 and x.stride(1) != head_dim:
+        return "the heads of a token must lie side by side"
+    strides = (x.stride(0), x.stride(1)) if num_heads > 1 else (x.stride(0),)
+    if any(stride <= 0 or stride * x.element_size() % ALIGNMENT for stride in strides):
+        return f"strides must be positive multiples of {ALIGNMENT} bytes"
+    if x.data_ptr() % ALIGNMENT:
+        return f"its address must be a multiple of {ALIGNMENT} bytes"
+    return None

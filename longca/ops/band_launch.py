@@ -1,0 +1,54 @@
+"""What starts the kernels of band attention: the one place that chooses among them. No checks, and nothing that waits for the GPU.
+
+Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from longca.ops.band_backward import keys_gradients, prepare, queries_gradient
+from longca.ops.band_config import Tuned, Use
+from longca.ops.band_forward import forward
+from longca.ops.band_lines import Lines
+
+Kernels = Mapping[Use, tuple[Lines, Tuned]]
+
+
+def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_at_once: int, scale: float, *, out: Tensor, lse: Tensor,
+                   carried: tuple[Tensor, Tensor] | None) -> None:
+    """Writes `out` and `lse`; `carried` may be the same two tensors."""
+    if len(q) == 0:
+        return
+    if len(k) == 0:
+        out.copy_(carried[0]) if carried else out.zero_()
+        lse.copy_(carried[1]) if carried else lse.fill_(float("-inf"))
+        return
+    lines, tuned = kernels[Use.FORWARD]
+    pack = tuned.rows // lines.tile
+    forward(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
+            packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
+
+
+def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
+                    kv_heads_at_once: int, scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+    """Writes `dq`, `dk` and `dv`."""
+    if len(q) == 0 or len(k) == 0:
+        for grad in (dq, dk, dv):
+            grad.zero_()
+        return
+    (key_lines, key_tuned), (query_lines, query_tuned) = kernels[Use.KEYS], kernels[Use.QUERIES]
+    key_pack, query_pack = key_tuned.step // key_lines.step, query_tuned.rows // query_lines.tile
+    stats = prepare(out, dout, lse, dlse, key_pack)
+    keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
+    if query_pack != key_pack:
+        stats = prepare(out, dout, lse, dlse, query_pack)
+    queries_gradient(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,
+                     packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // query_pack)
+
+
+def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for (dq, dk, dv), by default in the inputs' dtype."""
+    dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) for x in (q, k, v))
+    return dq, dk, dv

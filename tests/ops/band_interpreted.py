@@ -1,0 +1,155 @@
+"""Band attention in Triton's interpreter, on a CPU, against the definition: a process of its own, as the switch is global.
+
+    TRITON_INTERPRET=1 python -m tests.ops.band_interpreted PART
+"""
+
+import sys
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from longca.kernels.backends.band import BandPrepared
+from longca.masks import Mask
+from longca.masks.band import INF, as_bands
+from longca.ops.band_attention import BandPlan, band_backward, band_forward, plan_band_attention
+from longca.ops.band_config import Tuned, Use
+from tests.kernels.cases import Case, empty_row_cases, hand_made_cases, pattern_cases, pattern_mask
+from tests.kernels.flashmask_interpreted import let_loops_run
+from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_masks
+from tests.kernels.plain_attention import Plain, plain_attention
+
+SMALL = {Use.FORWARD: Tuned(32, 16, 4, 2), Use.KEYS: Tuned(16, 32, 4, 2), Use.QUERIES: Tuned(32, 16, 4, 2)}
+TOLERANCE = 2e-5  # all in float32
+
+
+def plan_of(case: Case, tuned: dict[Use, Tuned] = SMALL) -> BandPlan:
+    return plan_band_attention(case.mask, num_q_heads=case.num_q_heads, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim,
+                               device="cpu", tuned=tuned)
+
+
+def near(name: str, result: torch.Tensor, right: torch.Tensor, tolerance: float = TOLERANCE) -> None:
+    error = torch.linalg.vector_norm(result.double() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
+    assert error <= tolerance, f"{name} is off by {error:.1e}"
+
+
+def compare(case: Case, plain: Plain, out: torch.Tensor, lse: torch.Tensor, grads: tuple[torch.Tensor, ...] = (),
+            tolerance: float = TOLERANCE) -> None:
+    empty = plain.lse == -torch.inf
+    assert torch.equal(lse == -torch.inf, empty) and (out[empty] == 0).all(), f"{case}: rows without keys"
+    near(f"{case}: LSE", lse[~empty], plain.lse[~empty], tolerance)
+    for name, result, right in zip(("out", "dq", "dk", "dv"), (out, *grads), (plain.out, *plain.grads), strict=False):
+        near(f"{case}: {name}", result, right, tolerance)
+    assert not grads or (grads[0][empty] == 0).all()
+
+
+def check(case: Case, tuned: dict[Use, Tuned] = SMALL, dtype: torch.dtype = torch.float32, tolerance: float = TOLERANCE) -> BandPlan:
+    """By the raw functions, twice backward."""
+    print(case, flush=True)
+    q, k, v, dout = case.inputs(dtype)
+    plan = plan_of(case, tuned)
+    out, lse = band_forward(q, k, v, plan)
+    grads = band_backward(q, k, v, out, lse, dout, plan)
+    compare(case, plain_attention(q, k, v, dout, case.mask.dense()), out, lse, grads, tolerance)
+    again = band_backward(q, k, v, out, lse, dout, plan)
+    assert all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+    return plan
+
+
+def patterns() -> None:
+    """Every pattern with 4 query heads for a KV head, some with one; three forms of the loop; float16."""
+    cases = pattern_cases()
+    for case in cases[1::2] + cases[::8]:
+        check(case)
+    for loop in (0, 2):
+        check(pattern_cases()[0], {**SMALL, Use.FORWARD: Tuned(32, 16, 4, 2, loop=loop)})
+    check(pattern_cases()[1], dtype=torch.float16, tolerance=2e-3)
+
+
+def hand_made() -> None:
+    """Rows without keys, fewer keys than queries, one token, blocks that do not divide, no keys or queries at all."""
+    for case in {str(case): case for case in hand_made_cases() + empty_row_cases()}.values():
+        check(case)
+    for mask in NOTHING_VISIBLE:
+        check(Case(mask, 2, 1))
+
+
+def heads() -> None:
+    """8 and 16 query heads for a KV head, MQA, heads that share no tile, three heads for one."""
+    for num_q_heads, num_kv_heads in ((16, 2), (32, 2), (16, 1), (6, 2)):
+        check(Case(pattern_mask("causal_document", num_kv_heads), num_q_heads, num_kv_heads))
+    check(Case(pattern_mask("block_sparse_uniform", 2), 16, 2))
+    check(Case(pattern_mask("causal", 2), 8, 2), {use: Tuned(*size, 4, 2, pack=1) for use, size in
+                                                  ((Use.FORWARD, (16, 16)), (Use.KEYS, (16, 16)), (Use.QUERIES, (16, 16)))})
+
+
+def random_bands() -> None:
+    """Any disjoint bands, any blocks."""
+    @seed(5)
+    @settings(max_examples=12, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(band_masks(max_groups=2) | grid_masks())
+    def run(mask: Mask) -> None:
+        check(Case(mask, 2 * mask.num_groups, mask.num_groups))
+
+    run()
+
+
+def split_lines() -> None:
+    """Lines far longer than others, whose parts are added up: of queries and of keys."""
+    long = as_bands([(0, 4, 0, 700, -INF, INF), (4, 700, 0, 4, -INF, INF), (4, 700, 4, 700, -5, 5)])
+    case = Case(Mask(700, 700, (long,), name="global"), 2, 1)
+    plan = check(case)
+    assert all(lines.num_slots > 0 for lines, _ in plan.kernels.values())
+    carry(case)
+
+
+def carried() -> None:
+    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see nothing in a part."""
+    for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):
+        carry(case)
+
+
+def carry(case: Case) -> None:
+    """The two halves of the keys one after the other, and their gradients by the LSE of all."""
+    print("carried", case, flush=True)
+    q, k, v, dout = case.inputs()
+    plain = plain_attention(q, k, v, dout, case.mask.dense())
+    middle = case.mask.seqlen_k // 2 - 3
+    halves = [(slice(*cols), plan_of(Case(case.mask.crop((0, case.mask.seqlen_q), cols), case.num_q_heads, case.num_kv_heads)))
+              for cols in ((0, middle), (middle, case.mask.seqlen_k))]
+    (first, first_plan), (second, second_plan) = halves
+    known = band_forward(q, k[first], v[first], first_plan, out_dtype=torch.float32)
+    out, lse = band_forward(q, k[second], v[second], second_plan, carried=known)
+    parts = [band_backward(q, k[cols], v[cols], out, lse, dout, plan, grad_dtype=torch.float32) for cols, plan in halves]
+    (dq, *first_grads), (more_dq, *second_grads) = parts
+    grads = [torch.cat(pair) for pair in zip(first_grads, second_grads, strict=True)]
+    compare(case, plain, out, lse, (dq + more_dq, *grads))
+    in_place = band_forward(q, k[second], v[second], second_plan, carried=known, into=known)
+    assert in_place[0] is known[0] and torch.equal(known[0], out) and torch.equal(known[1], lse)
+
+
+def public() -> None:
+    """Autograd by out and LSE, batches, torch.compile, layouts, and what is refused."""
+    from tests.ops import band_public
+
+    band_public.main()
+
+
+def adapter() -> None:
+    """The kernel row, with the tile sizes that GPUs get."""
+    for head_dim in (64, 128):
+        case = Case(pattern_mask("causal_document", 1), 4, 1, head_dim=head_dim)
+        inputs, prepared = case.inputs(), BandPrepared(case.problem("bwd"))
+        q, k, v, dout = (prepared.to_layout(x) for x in inputs)
+        forward = prepared.forward(q, k, v)
+        assert forward.lse is not None
+        compare(case, plain_attention(*inputs, case.mask.dense()), forward.out, forward.lse, prepared.backward(forward, dout))
+        assert all(prepared.costs[name] > 0 for name in ("plan_ms", "compile_ms", "metadata_bytes"))
+
+
+PARTS = {part.__name__: part for part in (patterns, hand_made, heads, random_bands, split_lines, carried, public, adapter)}
+
+if __name__ == "__main__":
+    let_loops_run()
+    np.seterr(all="ignore")  # the interpreter computes −inf − −inf where a kernel then selects
+    PARTS[sys.argv[1]]()

@@ -1,0 +1,187 @@
+"""The public call of band attention: autograd, batches, torch.compile, memory layouts, refusals. In Triton's interpreter or on a GPU."""
+
+from collections.abc import Callable
+
+import torch
+
+from longca.masks import build_mask
+from longca.masks.band import INF, as_bands
+from longca.masks.mask import Mask
+from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_forward, plan_band_attention
+from longca.ops.band_library import band_backward_op, band_forward_op, flatten
+
+MASK = Mask(70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),))  # the last rows see nothing
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
+
+
+class Setting:
+    """Inputs on one device, and how near results have to be."""
+
+    def __init__(self, device: str, dtype: torch.dtype, compiler: str) -> None:
+        self.device, self.dtype, self.compiler = device, dtype, compiler
+        self.tolerance = {torch.float32: 2e-5, torch.bfloat16: 1.5e-2}[dtype]
+        generator = torch.Generator().manual_seed(3)
+        shapes = [(70, HEADS), (90, KV_HEADS), (90, KV_HEADS), (70, HEADS)]
+        self.inputs = [torch.randn(*shape, HEAD_DIM, generator=generator).to(device, dtype) for shape in shapes]
+
+    def plan(self, mask: Mask = MASK, needs_backward: bool = True) -> BandPlan:
+        return plan_band_attention(mask, num_q_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, device=self.device,
+                                   needs_backward=needs_backward)
+
+    def leaves(self) -> list[torch.Tensor]:
+        return [x.clone().requires_grad_() for x in self.inputs[:3]]
+
+    def near(self, result: torch.Tensor, right: torch.Tensor) -> None:
+        error = torch.linalg.vector_norm(result.double() - right.double()) / torch.linalg.vector_norm(right.double()).clamp(min=1)
+        assert error <= self.tolerance, float(error)
+
+
+def main(device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str = "aot_eager") -> None:
+    setting = Setting(device, dtype, compiler)
+    for test in (gradients, carries, batches, compiles, registers, layouts, refuses):
+        print(test.__name__, flush=True)
+        test(setting)
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask = MASK) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, LSE) in float64, differentiable. Rows without keys have LSE 0 here, so that a loss can use it."""
+    visible = torch.from_numpy(mask.dense()).to(q.device)
+    k, v = (x.double().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q.double(), k) * q.shape[-1] ** -0.5
+    weights = scores.exp() * visible
+    total = weights.sum(-1)
+    total = torch.where(total > 0, total, 1.0)
+    return torch.einsum("hqk,khd->qhd", weights / total[..., None], v), total.log().T
+
+
+def loss_of(out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor) -> torch.Tensor:
+    return (out.double() * dout.double()).sum() + torch.where(lse == float("-inf"), 0.0, lse).double().square().sum()
+
+
+def gradients(setting: Setting) -> None:
+    """By out and LSE together, by each alone, and by a sum, whose gradient has strides 0; from a mask and from its plan."""
+    plan, dout = setting.plan(), setting.inputs[3]
+    for mask in (MASK, plan):
+        ours, rights = setting.leaves(), setting.leaves()
+        out, lse = band_attention(*ours, mask, return_lse=True)
+        right_out, right_lse = reference(*rights)
+        setting.near(out, right_out)
+        wanted = torch.autograd.grad(loss_of(right_out, right_lse, dout), rights)
+        for grad, right in zip(torch.autograd.grad(loss_of(out, lse, dout), ours), wanted, strict=True):
+            setting.near(grad, right)
+    assert len(MASK.kept) == 1, "the plan of a mask is made once"
+    ours, rights = setting.leaves(), setting.leaves()
+    out, lse = band_attention(*ours, plan, scale=0.2, return_lse=True)
+    right_out, right_lse = reference(rights[0] * 0.2 * 8, *rights[1:])
+    for result, right in ((out.sum(), right_out.sum()), (lse[:50].sum(), right_lse[:50].sum())):
+        found = torch.autograd.grad(result, ours, retain_graph=True, allow_unused=True)
+        for grad, right_grad in zip(found, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True):
+            setting.near(grad, torch.zeros_like(grad) if right_grad is None else right_grad)
+    assert isinstance(band_attention(*setting.inputs[:3], plan), torch.Tensor)
+
+
+def carries(setting: Setting) -> None:
+    """The gradients of these keys, where others are carried in."""
+    q, k, v, dout = setting.inputs
+    halves = [(slice(*cols), setting.plan(MASK.crop((0, 70), cols))) for cols in ((0, 41), (41, 90))]
+    (first, first_plan), (second, second_plan) = halves
+    known = band_attention(q, k[first], v[first], first_plan, return_lse=True, out_dtype=torch.float32)
+    ours, rights = [x.clone().requires_grad_() for x in (q, k[second], v[second])], setting.leaves()
+    out, lse = band_attention(*ours, second_plan, carried=known, return_lse=True)
+    right, right_lse = reference(*rights)
+    setting.near(out, right)
+    setting.near(lse[:60], right_lse[:60])
+    found, wanted = torch.autograd.grad(out, ours[1:], dout), torch.autograd.grad(right, rights[1:], dout.double())
+    for grad, whole in zip(found, wanted, strict=True):
+        setting.near(grad, whole[second])
+
+
+def batches(setting: Setting) -> None:
+    """Leading dimensions are flattened: two sequences of 35 and 45 tokens are 70 and 90."""
+    q, k, v, dout = setting.inputs
+    plan = setting.plan()
+    flat, lse = band_attention(q, k, v, plan, return_lse=True)
+    leaves = [x.view(2, -1, *x.shape[1:]).clone().requires_grad_() for x in (q, k, v)]
+    out, more_lse = band_attention(*leaves, plan, return_lse=True)
+    assert out.shape == (2, 35, HEADS, HEAD_DIM) and more_lse.shape == (2, 35, HEADS)
+    assert torch.equal(out.flatten(0, 1), flat) and torch.equal(more_lse.flatten(0, 1), lse)
+    assert all(grad.shape == x.shape for grad, x in zip(torch.autograd.grad(out, leaves, dout.view(out.shape)), leaves, strict=True))
+
+
+def compiles(setting: Setting) -> None:
+    """In one graph, forward and backward, with other work around it; the same numbers as without."""
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: BandPlan) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = band_attention(q * 2, k, v, plan, return_lse=True)
+        return out * 3, lse + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend=setting.compiler)
+    dout = setting.inputs[3]
+    for plan in (setting.plan(), setting.plan(build_mask("full", seqlen=90).crop((0, 70), (0, 90)))):
+        found, wanted = [], []
+        for call, results in ((compiled, found), (step, wanted)):
+            leaves = setting.leaves()
+            out, lse = call(*leaves, plan)
+            results += [out, lse, *torch.autograd.grad(loss_of(out, lse, dout), leaves)]
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one == float("-inf"), other == float("-inf"))
+            setting.near(one.clamp(min=-1e9), other.clamp(min=-1e9))
+
+
+def registers(setting: Setting) -> None:
+    """What torch asks of an operator: schema, fake tensors, autograd, tracing."""
+    tables, numbers = flatten(setting.plan())
+    q, k, v, dout = setting.inputs
+    forward = (q, k, v, tables, numbers, 0.125, None, None, q.dtype)
+    out, lse = band_forward_op(*forward)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    torch.library.opcheck(band_forward_op, (*setting.leaves(), *forward[3:]), test_utils=tests[:3])
+    torch.library.opcheck(band_backward_op, (q, k, v, out, lse, dout, None, tables, numbers, 0.125), test_utils=tests)
+
+
+def layouts(setting: Setting) -> None:
+    """Parts of one packed projection are used as they lie."""
+    q, k, v, _ = setting.inputs
+    plan = setting.plan(MASK.crop((0, 70), (0, 70)))
+    packed = torch.cat([q, k[:70], v[:70]], 1)
+    parts = packed.split([HEADS, KV_HEADS, KV_HEADS], 1)
+    assert not any(part.is_contiguous() for part in parts)
+    assert torch.equal(band_attention(*parts, plan), band_attention(q, k[:70], v[:70], plan))
+
+
+def refuses(setting: Setting) -> None:
+    q, k, v, dout = setting.inputs
+    plan = setting.plan()
+    out, lse = band_forward(q, k, v, plan)
+    known = out.float(), lse
+    says: list[tuple[str, Callable[[], object]]] = [
+        ("bf16 or all fp16", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
+        ("bf16 or all fp16", lambda: band_attention(q, k, v.to(torch.float16), plan)),
+        ("alike of one shape", lambda: band_attention(q, k, v[:-1], plan)),
+        ("alike of one shape", lambda: band_forward(q[0], k, v, plan)),
+        ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, plan)),
+        ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, MASK)),
+        ("make a plan for these", lambda: band_attention(q[:, :2], k, v, plan)),
+        ("head dims 64 and 128", lambda: band_attention(q[..., :32], k[..., :32], v[..., :32], MASK)),
+        ("multiple of the next", lambda: band_attention(q[:, :3], k, v, MASK)),
+        ("a longca Mask or a plan", lambda: band_attention(q, k, v, MASK.dense())),  # type: ignore[arg-type]
+        ("k.contiguous()", lambda: band_attention(q, k.transpose(0, 1).contiguous().transpose(0, 1), v, plan)),
+        ("v.contiguous()", lambda: band_forward(q, k, v.repeat(1, 1, 2)[..., ::2], plan)),
+        ("multiples of 16 bytes", lambda: band_forward(q.new_empty(70, HEADS, HEAD_DIM + 1)[..., 1:], k, v, plan)),
+        ("its address", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
+        ("must be (tokens, heads, D)", lambda: band_forward(q[None], k, v, plan)),
+        ("carried must be float32", lambda: band_attention(q, k, v, plan, carried=(known[0][:-1], lse))),
+        ("carried is a constant", lambda: band_attention(q, k, v, plan, carried=(known[0].clone().requires_grad_(), lse))),
+        ("`into` must be contiguous", lambda: band_forward(q, k, v, plan, into=(known[0][:-1], lse))),
+        ("needs_backward=True", lambda: band_attention(q.clone().requires_grad_(), k, v, setting.plan(needs_backward=False))),
+        ("needs_backward=True", lambda: band_backward(q, k, v, out, lse, dout, setting.plan(needs_backward=False))),
+        ("dout must be", lambda: band_backward(q, k, v, out, lse, dout.double(), plan)),
+        ("dout must be", lambda: band_backward(q, k, v, out, lse.T, dout, plan)),
+    ]
+    for what, call in says:
+        try:
+            call()
+        except ValueError as error:
+            assert what in str(error), f"{what!r} is not in {error}"
+        else:
+            raise AssertionError(f"nothing was said: {what}")
