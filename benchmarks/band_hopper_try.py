@@ -58,19 +58,19 @@ def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mas
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     """A call that computes (dq, dk, dv)."""
-    from longca.ops import band, band_hopper
+    from longca.ops import band_attention, band_hopper
     from longca.ops.band_config import TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
     tuned = None if variant == "bwd portable" else {**TUNED[128], Use.KEYS: band_hopper.tuned()[Use.KEYS]}
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
     if tuned is None:
-        return lambda: band.band_backward(q, k, v, out, lse, dout, plan)
+        return lambda: band_attention.band_backward(q, k, v, out, lse, dout, plan)
     gradients = [torch.empty_like(x) for x in (q, k, v)]
 
     def call():
         dq, dk, dv = gradients
-        band_hopper.backward(q, k, v, out, lse, dout, plan.kernels[Use.KEYS][0], 128**-0.5, dq=dq, dk=dk, dv=dv)
+        band_hopper.backward(q, k, v, out, lse, dout, None, plan.kernels[Use.KEYS][0], 128**-0.5, dq=dq, dk=dk, dv=dv)
         return gradients
 
     return call

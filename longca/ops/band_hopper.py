@@ -75,8 +75,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: 
             *strides, carried is not None, head_dim, pack, lines.tile, tuned.rows // 4)
 
 
-def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, lines: Lines, scale: float, *, dq: Tensor,
-             dk: Tensor, dv: Tensor) -> None:
+def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, lines: Lines, scale: float, *,
+             dq: Tensor, dk: Tensor, dv: Tensor) -> None:
     """Writes `dq`, `dk` and `dv`. The order in which shares of dQ are added is left to chance: two runs differ in the last bits.
 
     Args:
@@ -84,7 +84,7 @@ def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Te
     """
     seqlen_q, num_heads, head_dim = q.shape
     num_kv_heads, pack, groups, num_pieces = k.shape[1], 64 // lines.step, len(lines.pieces), lines.pieces.shape[1]
-    base, delta = prepare(out, dout, lse, pack)
+    base, delta = prepare(out, dout, lse, dlse, pack)
     num_tokens = base.shape[1]
     sums = torch.zeros(seqlen_q + 64, num_heads, head_dim, dtype=torch.float32, device=q.device)  # the last step may stick out
     shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=q.device)
@@ -117,7 +117,9 @@ def _processors(x: Tensor) -> int:
 
 def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
     box = [tokens, heads, dims]
-    return TensorDescriptor.from_tensor(x, box, gl.NVMMASharedLayout.get_default_for(box, ELEMENTS[x.dtype]))
+    head_stride = x.stride(1) if x.shape[1] > 1 else x.shape[2]  # that of a single head may be anything
+    layout = gl.NVMMASharedLayout.get_default_for(box, ELEMENTS[x.dtype])
+    return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], box, layout)
 
 
 def _stats(x: Tensor) -> TensorDescriptor:
