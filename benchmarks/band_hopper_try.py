@@ -33,16 +33,16 @@ def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
     return build_mask(name, seqlen=seqlen, corpus="prolong64k", num_kv_heads=kv_heads, **params)
 
 
-def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask, block: int | None = None):
+def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
     """A call that computes (out, LSE)."""
     from longca.ops import band_forward, band_hopper
-    from longca.ops.band_config import Use
+    from longca.ops.band_config import TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
     heads, kv_heads, head_dim = q.shape[1], k.shape[1], q.shape[2]
     portable = variant.endswith("portable")
     plan = plan_band_attention(mask, num_q_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, device=q.device, needs_backward=False,
-                               tuned=None if portable else band_hopper.tuned(block))
+                               tuned=TUNED[head_dim] if portable else None)
     lines, tuned = plan.kernels[Use.FORWARD]
     out, lse = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     options = {} if portable else {"overlap": variant == "fwd overlap"}
@@ -58,22 +58,13 @@ def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mas
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     """A call that computes (dq, dk, dv)."""
-    from longca.ops import band_attention, band_hopper
-    from longca.ops.band_config import TUNED, Use
+    from longca.ops.band_attention import band_backward
+    from longca.ops.band_config import HOPPER_BACKWARD, TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
-    tuned = None if variant == "bwd portable" else {**TUNED[128], Use.KEYS: band_hopper.tuned()[Use.KEYS]}
+    tuned = TUNED[128] if variant == "bwd portable" else {Use.FORWARD: TUNED[128][Use.FORWARD], Use.KEYS: HOPPER_BACKWARD}
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
-    if tuned is None:
-        return lambda: band_attention.band_backward(q, k, v, out, lse, dout, plan)
-    gradients = [torch.empty_like(x) for x in (q, k, v)]
-
-    def call():
-        dq, dk, dv = gradients
-        band_hopper.backward(q, k, v, out, lse, dout, None, plan.kernels[Use.KEYS][0], 128**-0.5, dq=dq, dk=dk, dv=dv)
-        return gradients
-
-    return call
+    return lambda: band_backward(q, k, v, out, lse, dout, plan)
 
 
 def inputs(num_q: int, num_k: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[torch.Tensor]:
@@ -82,17 +73,17 @@ def inputs(num_q: int, num_k: int, heads: int, kv_heads: int, head_dim: int = 12
     return [torch.randn(*shape, head_dim, device="cuda", dtype=torch.bfloat16) for shape in shapes]
 
 
-def checks() -> list[tuple[Mask, int, int, int, int | None]]:
-    """(mask, query heads, KV heads, head dim, block)."""
+def checks() -> list[tuple[Mask, int, int, int]]:
+    """(mask, query heads, KV heads, head dim)."""
     ragged = Mask(300, 777, (make([0, 100], [90, 300], [0, 5], [700, 777], [-20, -(1 << 40)], [300, 400]),), name="ragged with empty rows")
     names = "full", "causal", "causal_document", "prefix_lm_document", "shared_question", "causal_blockwise"
     small = [ragged, *(build_mask(name, seqlen=1500) for name in names), build_mask("sliding_window", seqlen=1000, window=70),
              build_mask("global_sliding_window", seqlen=3000, num_global=100, window=200), build_mask("causal", seqlen=1)]
-    blocks = [(build_mask("block_sparse_uniform", seqlen=2048, num_kv_heads=g, block=b), h, g, 128, b)
+    blocks = [(build_mask("block_sparse_uniform", seqlen=2048, num_kv_heads=g, block=b), h, g, 128)
               for b, h, g in ((64, 16, 2), (128, 16, 2), (64, 4, 4))]
     variable = build_mask("block_sparse_variable", seqlen=2000, num_kv_heads=2)
-    return [*((mask, 8, 1, 128, None) for mask in small), *blocks, (variable, 8, 2, 128, 64), (small[2], 16, 1, 128, None),
-            (small[2], 3, 3, 128, None), (small[3], 6, 3, 128, None), (small[2], 8, 2, 64, None)]
+    return [*((mask, 8, 1, 128) for mask in small), *blocks, (variable, 8, 2, 128), (small[2], 16, 1, 128),
+            (small[2], 3, 3, 128), (small[3], 6, 3, 128), (small[2], 8, 2, 64)]
 
 
 def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
@@ -120,12 +111,12 @@ def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
     return results
 
 
-def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int, block: int | None) -> dict:
+def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) -> dict:
     q, k, v, dout = inputs(mask.seqlen_q, mask.seqlen_k, heads, kv_heads, head_dim)
     want = reference(q, k, v, dout, mask)
     worst_lse = 0.0
     if variant in FORWARD:
-        out, lse = forward(variant, q, k, v, mask, block)()
+        out, lse = forward(variant, q, k, v, mask)()
         got, want = [out], [want[0], want[1]]
         empty = want[1].isinf()
         worst_lse = float(torch.where(empty, torch.where(lse.isinf(), 0.0, 1.0), (lse.double() - want[1]).abs()).max())
@@ -155,9 +146,8 @@ def time_ms(call) -> float:
 def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> dict:
     mask = mask_of(name, seqlen, kv_heads)
     q, k, v, dout = inputs(seqlen, seqlen, heads, kv_heads)
-    block = int(name.split()[1]) if " " in name else None
     if variant in FORWARD:
-        call, products = forward(variant, q, k, v, mask, block), 4
+        call, products = forward(variant, q, k, v, mask), 4
     else:
         out, lse = forward("fwd portable", q, k, v, mask)()
         call, products = backward(variant, q, k, v, out, lse, dout, mask), 10

@@ -11,7 +11,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca.ops.band_backward import _add as add_shares
 from longca.ops.band_backward import prepare
-from longca.ops.band_config import Tuned, Use
+from longca.ops.band_config import Tuned
 from longca.ops.band_forward import _combine as combine
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_forward import forward_kernel
@@ -19,29 +19,6 @@ from longca.ops.band_lines import Lines
 
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 LOG2_E = math.log2(math.e)
-
-
-def usable(use: Use, *tensors: Tensor) -> bool:
-    """Whether these kernels can work on such tensors (tokens, heads, head dim): forward, or keys for the whole backward pass."""
-    x = tensors[0]
-    right = torch.cuda.is_available() and x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
-    return right and x.shape[2] in ((64, 128) if use is Use.FORWARD else (128,)) and all(_loadable(x) for x in tensors)
-
-
-def _loadable(x: Tensor) -> bool:
-    """Whether the tensor memory accelerator reads it."""
-    aligned = x.data_ptr() % 16 == 0 and not any(stride * x.element_size() % 16 for stride in x.stride()[:2])
-    return x.dtype in ELEMENTS and x.numel() > 0 and x.stride(2) == 1 and aligned
-
-
-def tuned(block: int | None = None) -> dict[Use, Tuned]:
-    """Tile sizes for plans. Where keys come in short blocks, a tile is any two of them.
-
-    Args:
-        block: keys of a block, if the mask is made of blocks.
-    """
-    step = 64 if block is not None and block % 128 else 128
-    return {Use.FORWARD: Tuned(rows=128, step=step, warps=4, stages=2), Use.KEYS: Tuned(rows=128, step=64, warps=4, stages=2)}
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, out: Tensor,

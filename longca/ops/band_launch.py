@@ -26,9 +26,11 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_a
         lse.copy_(carried[1]) if carried else lse.fill_(float("-inf"))
         return
     lines, tuned = kernels[Use.FORWARD]
-    pack = tuned.rows // lines.tile
-    forward(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
-            packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
+    pack, run = tuned.rows // lines.tile, forward
+    if tuned.hopper:
+        from longca.ops.band_hopper import forward as run  # a language of its own, which other GPUs need not have
+    run(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
+        packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
 
 
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
@@ -37,6 +39,11 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     if len(q) == 0 or len(k) == 0:
         for grad in (dq, dk, dv):
             grad.zero_()
+        return
+    if Use.QUERIES not in kernels:
+        from longca.ops.band_hopper import backward
+
+        backward(q, k, v, out, lse, dout, dlse, kernels[Use.KEYS][0], scale, dq=dq, dk=dk, dv=dv)
         return
     (key_lines, key_tuned), (query_lines, query_tuned) = kernels[Use.KEYS], kernels[Use.QUERIES]
     key_pack, query_pack = key_tuned.step // key_lines.step, query_tuned.rows // query_lines.tile
