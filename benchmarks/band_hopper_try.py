@@ -9,12 +9,14 @@ TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backw
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from longca.kernels.lowering.dense import dense_mask
 from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask
@@ -89,18 +91,13 @@ def checks() -> list[tuple[Mask, int, int, int]]:
 def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
     """(out, LSE, dq, dk, dv) in float64, head by head."""
     results = [torch.zeros(x.shape, dtype=torch.float64, device="cuda") for x in (q, q[..., 0], q, k, v)]
-    offset = np.arange(mask.seqlen_k)[None] - np.arange(mask.seqlen_q)[:, None]
-    groups = []
-    for bands in mask.groups:
-        seen = np.zeros(offset.shape, bool)
-        for q0, q1, k0, k1, lo, hi in bands.tolist():
-            seen[q0:q1, k0:k1] |= (offset[q0:q1, k0:k1] >= lo) & (offset[q0:q1, k0:k1] <= hi)
-        groups.append(torch.from_numpy(seen).cuda())
+    seen = dense_mask(mask, q.device)
+    seen = seen[None] if seen.ndim == 2 else seen
     scale = q.shape[2] ** -0.5
     for head in range(q.shape[1]):
         kv = head // (q.shape[1] // k.shape[1])
         q64, k64, v64, dout64 = q[:, head].double(), k[:, kv].double(), v[:, kv].double(), dout[:, head].double()
-        scores = (q64 @ k64.T * scale).masked_fill(~groups[kv * mask.num_groups // k.shape[1]], -torch.inf)
+        scores = (q64 @ k64.T * scale).masked_fill(~seen[kv * mask.num_groups // k.shape[1]], -torch.inf)
         lse = torch.logsumexp(scores, 1)
         weights = torch.exp(scores - torch.where(lse.isinf(), 0.0, lse)[:, None])
         out = weights @ v64
@@ -172,29 +169,24 @@ def start(action: str, variant: str) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, __file__, action, variant], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen, what: str, timeout_s: float) -> tuple[list[dict], bool]:
-    """What it printed, and whether it ended by itself."""
-    try:
-        text, log = process.communicate(timeout=max(timeout_s, 1))
-        end = f"exit {process.returncode}"
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text, log = process.communicate()
-        end = "timeout"
+def finish(process: subprocess.Popen, what: str, timeout_s: float) -> list[dict]:
+    """What it printed until it ended or was stopped."""
+    stop = threading.Timer(max(timeout_s, 1), process.kill)
+    stop.start()
+    text, log = process.communicate()
+    stop.cancel()
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    print(f"== {what}: {end}, {len(rows)} results\n{log[-1500:] if end != 'exit 0' else ''}", flush=True)
-    return rows, end != "timeout"
+    print(f"== {what}: exit {process.returncode}, {len(rows)} results\n{log[-1500:] if process.returncode else ''}", flush=True)
+    return rows
 
 
 def main(out: Path) -> None:
     begin = time.monotonic()
     checking = {name: start("--check", name) for name in (*FORWARD, *BACKWARD)}
-    checked = {name: finish(process, f"checks of {name}", begin + CHECKS_TIMEOUT_S - time.monotonic())
-               for name, process in checking.items()}
-    results = {name: rows for name, (rows, _) in checked.items()}
-    for name, (_, ended) in checked.items():
-        if ended:
-            results[name] += finish(start("--time", name), f"times of {name}", TIMES_TIMEOUT_S)[0]
+    results = {name: finish(process, f"checks of {name}", begin + CHECKS_TIMEOUT_S - time.monotonic()) for name, process in checking.items()}
+    for name, rows in results.items():
+        if checking[name].returncode >= 0:  # it ended by itself
+            rows += finish(start("--time", name), f"times of {name}", TIMES_TIMEOUT_S)
         out.write_text(json.dumps(results, indent=1))
     for name, rows in results.items():
         bad = [row for row in rows if row["kind"] == "check" and not (max(row["errors"]) < 6e-3 and row["lse"] < 1e-3)]
