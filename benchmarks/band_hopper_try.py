@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from longca.kernels.lowering.dense import dense_mask
+from longca.lowering.dense import dense_mask
 from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask
@@ -183,7 +183,8 @@ def finish(process: subprocess.Popen, what: str, timeout_s: float) -> list[dict]
 def main(out: Path) -> None:
     begin = time.monotonic()
     checking = {name: start("--check", name) for name in (*FORWARD, *BACKWARD)}
-    results = {name: finish(process, f"checks of {name}", begin + CHECKS_TIMEOUT_S - time.monotonic()) for name, process in checking.items()}
+    results = {name: finish(process, f"checks of {name}", begin + CHECKS_TIMEOUT_S - time.monotonic())
+               for name, process in checking.items()}
     for name, rows in results.items():
         if checking[name].returncode >= 0:  # it ended by itself
             rows += finish(start("--time", name), f"times of {name}", TIMES_TIMEOUT_S)
