@@ -2,7 +2,8 @@
 
 Each variant has its processes: all check side by side, then each is timed alone.
 
-Forward: with and without the two tricks of `OVERLAP`, and the portable kernel. Backward: the fused kernel, and the portable two.
+Forward: with and without the two tricks of `OVERLAP`, and the portable kernel. Backward: all gradients in one pass; dK and dV in
+that kernel without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -21,7 +22,7 @@ from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask
 
-FORWARD, BACKWARD = ("fwd", "fwd overlap", "fwd portable"), ("bwd", "bwd portable")
+FORWARD, BACKWARD = ("fwd", "fwd overlap", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
 TIMES = [*((name, 8192, 64, 8) for name in DENSE[:3]), *((name, 32768, 64, 8) for name in DENSE),
@@ -61,10 +62,14 @@ def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mas
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     """A call that computes (dq, dk, dv)."""
     from longca.ops.band_attention import band_backward
-    from longca.ops.band_config import HOPPER_BACKWARD, TUNED, Use
+    from longca.ops.band_config import HOPPER_KEYS, TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
-    tuned = TUNED[128] if variant == "bwd portable" else {Use.FORWARD: TUNED[128][Use.FORWARD], Use.KEYS: HOPPER_BACKWARD}
+    tuned = dict(TUNED[128])
+    if variant != "bwd portable":
+        tuned[Use.KEYS] = HOPPER_KEYS
+    if variant == "bwd fused":
+        del tuned[Use.QUERIES]
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
 
@@ -161,7 +166,7 @@ def run_checks(variant: str) -> None:
 
 def run_times(variant: str) -> None:
     for case in TIMES:
-        if variant != "bwd" or not case[0].endswith(" 64"):
+        if variant not in ("bwd", "bwd fused") or not case[0].endswith(" 64"):
             print(json.dumps(measure(variant, *case)), flush=True)
 
 

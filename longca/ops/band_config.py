@@ -38,9 +38,9 @@ TUNED = {
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
 
-# Where keys come in short blocks, a tile of the Hopper kernel is any two of them. Its backward kernel does all three gradients at once.
+# Where keys come in short blocks, a tile of the Hopper kernel is any two of them. That for dK and dV makes dQ too, if no other does.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=1), Tuned(128, 64, 4, 2, hopper=1)
-HOPPER_BACKWARD = Tuned(128, 64, 4, 3, hopper=1)
+HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
 
 
 def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
@@ -61,6 +61,8 @@ def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, 
     short = block is not None and block % 128 != 0
     if capability == (9, 0):
         tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
-        if not deterministic and head_dim == 128 and not short:
-            tiles = {Use.FORWARD: tiles[Use.FORWARD], Use.KEYS: HOPPER_BACKWARD}
+        if head_dim == 128 and not short:
+            tiles[Use.KEYS] = HOPPER_KEYS
+            if not deterministic:
+                del tiles[Use.QUERIES]
     return tiles

@@ -10,7 +10,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca.ops.band_backward import _add as add_shares
-from longca.ops.band_backward import prepare
 from longca.ops.band_config import Tuned
 from longca.ops.band_forward import _combine as combine
 from longca.ops.band_hopper_backward import backward_kernel
@@ -52,30 +51,31 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: 
             *strides, carried is not None, head_dim, pack, lines.tile, tuned.rows // 4)
 
 
-def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, lines: Lines, scale: float, *,
-             dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-    """Writes `dq`, `dk` and `dv`. The order in which shares of dQ are added is left to chance: two runs differ in the last bits.
+def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, *, dk: Tensor,
+                   dv: Tensor, dq: Tensor | None = None) -> None:
+    """Writes `dk` and `dv`, and `dq` if it is given: then the order in which its shares are added is left to chance.
 
     Args:
-        lines: of 128 keys, in steps of 64 rows over the query heads of a KV head that share a step.
+        base, delta: of `band_backward.prepare`, with as many heads in a pack as share a step.
+        lines: of 128 keys, in steps of 64 rows over these heads.
     """
     seqlen_q, num_heads, head_dim = q.shape
     num_kv_heads, pack, groups, num_pieces = k.shape[1], 64 // lines.step, len(lines.pieces), lines.pieces.shape[1]
-    base, delta = prepare(out, dout, lse, dlse, pack)
-    num_tokens = base.shape[1]
-    sums = torch.zeros(seqlen_q + 64, num_heads, head_dim, dtype=torch.float32, device=q.device)  # the last step may stick out
+    num_sums = 0 if dq is None else seqlen_q + 64  # the last step may stick out
+    sums = torch.zeros(num_sums, num_heads, head_dim, dtype=torch.float32, device=q.device)
     shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=q.device)
     num_items = num_kv_heads * num_pieces
     backward_kernel[(min(num_items, _processors(q)),)](
         _boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
         _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces,
         lines.runs, lines.shapes, sums, dk, dv, *shares, dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1), lines.num_slots,
-        num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack, num_heads, num_tokens * pack,
-        scale, scale * LOG2_E, pack, 3, num_warps=4, maxnreg=168)
+        num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack, num_heads, base.shape[1] * pack,
+        scale, scale * LOG2_E, pack, dq is not None, 3, num_warps=4, maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
-    num_rows = seqlen_q * num_heads
-    _finish[(triton.cdiv(num_rows, 64),)](dq, sums, num_rows, num_heads, dq.stride(0), dq.stride(1), scale, head_dim, 64)
+    if dq is not None:
+        num_rows = seqlen_q * num_heads
+        _finish[(triton.cdiv(num_rows, 64),)](dq, sums, num_rows, num_heads, dq.stride(0), dq.stride(1), scale, head_dim, 64)
 
 
 @triton.jit

@@ -59,7 +59,7 @@ def _store(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head
 
 @gluon.jit
 def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, num_heads, packs_per_kv_head,
-               scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr):
+               scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr, DQ: gl.constexpr):
     """A team's keys of every piece."""
     q_smem, dout_smem, base_smem, delta_smem, notes = smem
     q_full, dout_full, empty, ds_full = bars
@@ -104,19 +104,24 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
             dweights = warpgroup_mma_wait(1, deps=[dweights])
             dscores = weights * (dweights - delta_smem.index(place).load(across)[None, :])
             dscores = dscores.to(q.dtype)
-            turns = count % 2 * TEAMS  # the other team has read what was here two steps ago: it has since told of one more
-            ds_smem.index(turns + team).store(dscores)
-            fence_async_shared()
-            mbarrier.arrive(ds_full, count=1)
+            if DQ:
+                turns = count % 2 * TEAMS  # the other team has read what was here two steps ago: it has since told of one more
+                ds_smem.index(turns + team).store(dscores)
+                fence_async_shared()
+                mbarrier.arrive(ds_full, count=1)
             dscores_left = gl.convert_layout(dscores, left)
             dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
-            mbarrier.wait(ds_full, count & 1)
-            dq = warpgroup_mma(ds_smem.index(turns).permute((1, 0)), halves.index(team),
-                               gl.zeros([ROWS, D // 2], gl.float32, half_layout), use_acc=False, is_async=True)
-            dq = warpgroup_mma(ds_smem.index(turns + 1).permute((1, 0)), halves.index(2 + team), dq, is_async=True)
-            dq, dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dq, dk, dv, weights_left, dscores_left])
-            mbarrier.arrive(empty.index(place), count=1)
-            _add_to_dq(dq, dq_ptr, query, pack, num_heads, team, PACK, D)
+            if DQ:
+                mbarrier.wait(ds_full, count & 1)
+                dq = warpgroup_mma(ds_smem.index(turns).permute((1, 0)), halves.index(team),
+                                   gl.zeros([ROWS, D // 2], gl.float32, half_layout), use_acc=False, is_async=True)
+                dq = warpgroup_mma(ds_smem.index(turns + 1).permute((1, 0)), halves.index(2 + team), dq, is_async=True)
+                dq, dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dq, dk, dv, weights_left, dscores_left])
+                mbarrier.arrive(empty.index(place), count=1)
+                _add_to_dq(dq, dq_ptr, query, pack, num_heads, team, PACK, D)
+            else:
+                dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
+                mbarrier.arrive(empty.index(place), count=1)
             count += 1
         _store(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
         _store(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
@@ -139,7 +144,7 @@ def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dq_ptr, dk_ptr,
                     dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
                     kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, num_heads, stats_of_pack, scale, scale_log2,
-                    PACK: gl.constexpr, STAGES: gl.constexpr):
+                    PACK: gl.constexpr, DQ: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
@@ -148,6 +153,7 @@ def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, ne
         next_ptr: int32 (1,), zero.
         pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 keys in steps of 64 / PACK queries.
         dq_ptr: float32 (T + 64, H, D), to which is added, without the scale and with columns in the order of `_add_to_dq`.
+        DQ: else dQ is left to another kernel.
         share_dk_ptr, share_dv_ptr: float32 (G, num_slots, 128, D), for split lines.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
@@ -170,9 +176,9 @@ def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, ne
     sizes = num_pieces, num_items, kv_heads_at_once, 1, kv_heads_per_group
     gl.warp_specialize([
         (_gradients, (k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, num_heads,
-                      packs_per_kv_head, scale, scale_log2, 0, PACK)),
+                      packs_per_kv_head, scale, scale_log2, 0, PACK, DQ)),
         (_gradients, (k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, num_heads,
-                      packs_per_kv_head, scale, scale_log2, 1, PACK)),
+                      packs_per_kv_head, scale, scale_log2, 1, PACK, DQ)),
         (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
                       packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
     ], [4, 1], [240, 24])

@@ -40,15 +40,19 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
         for grad in (dq, dk, dv):
             grad.zero_()
         return
-    if Use.QUERIES not in kernels:
-        from longca.ops.band_hopper import backward
-
-        backward(q, k, v, out, lse, dout, dlse, kernels[Use.KEYS][0], scale, dq=dq, dk=dk, dv=dv)
-        return
-    (key_lines, key_tuned), (query_lines, query_tuned) = kernels[Use.KEYS], kernels[Use.QUERIES]
-    key_pack, query_pack = key_tuned.step // key_lines.step, query_tuned.rows // query_lines.tile
+    key_lines, key_tuned = kernels[Use.KEYS]
+    key_pack = key_tuned.step // key_lines.step
     stats = prepare(out, dout, lse, dlse, key_pack)
-    keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
+    if key_tuned.hopper:
+        from longca.ops.band_hopper import keys_gradients as run
+
+        run(q, k, v, dout, *stats, key_lines, scale, dk=dk, dv=dv, dq=dq if Use.QUERIES not in kernels else None)
+    else:
+        keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
+    if Use.QUERIES not in kernels:
+        return
+    query_lines, query_tuned = kernels[Use.QUERIES]
+    query_pack = query_tuned.rows // query_lines.tile
     if query_pack != key_pack:
         stats = prepare(out, dout, lse, dlse, query_pack)
     queries_gradient(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,
