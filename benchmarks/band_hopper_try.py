@@ -1,4 +1,4 @@
-"""Checks and times the Hopper kernels of band attention: python benchmarks/band_hopper_try.py [OUT.json].
+"""Checks and times the Hopper kernels of band attention: python -m benchmarks.band_hopper_try [OUT.json].
 
 Each variant has its processes: all check side by side, then each is timed alone.
 
@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from longca.lowering.dense import dense_mask
+from benchmarks.band_hopper_checks import checks, inputs, reference
 from longca.masks import build_mask
-from longca.masks.band import make
 from longca.masks.mask import Mask
 
 FORWARD, BACKWARD = ("fwd", "fwd overlap", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
@@ -74,45 +73,6 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
 
 
-def inputs(num_q: int, num_k: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    shapes = (num_q, heads), (num_k, kv_heads), (num_k, kv_heads), (num_q, heads)
-    return [torch.randn(*shape, head_dim, device="cuda", dtype=torch.bfloat16) for shape in shapes]
-
-
-def checks() -> list[tuple[Mask, int, int, int]]:
-    """(mask, query heads, KV heads, head dim)."""
-    ragged = Mask(300, 777, (make([0, 100], [90, 300], [0, 5], [700, 777], [-20, -(1 << 40)], [300, 400]),), name="ragged with empty rows")
-    names = "full", "causal", "causal_document", "prefix_lm_document", "shared_question", "causal_blockwise"
-    small = [ragged, *(build_mask(name, seqlen=1500) for name in names), build_mask("sliding_window", seqlen=1000, window=70),
-             build_mask("global_sliding_window", seqlen=3000, num_global=100, window=200), build_mask("causal", seqlen=1)]
-    blocks = [(build_mask("block_sparse_uniform", seqlen=2048, num_kv_heads=g, block=b), h, g, 128)
-              for b, h, g in ((64, 16, 2), (128, 16, 2), (64, 4, 4))]
-    variable = build_mask("block_sparse_variable", seqlen=2000, num_kv_heads=2)
-    return [*((mask, 8, 1, 128) for mask in small), *blocks, (variable, 8, 2, 128), (small[2], 16, 1, 128),
-            (small[2], 3, 3, 128), (small[3], 6, 3, 128), (small[2], 8, 2, 64)]
-
-
-def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
-    """(out, LSE, dq, dk, dv) in float64, head by head."""
-    results = [torch.zeros(x.shape, dtype=torch.float64, device="cuda") for x in (q, q[..., 0], q, k, v)]
-    seen = dense_mask(mask, q.device)
-    seen = seen[None] if seen.ndim == 2 else seen
-    scale = q.shape[2] ** -0.5
-    for head in range(q.shape[1]):
-        kv = head // (q.shape[1] // k.shape[1])
-        q64, k64, v64, dout64 = q[:, head].double(), k[:, kv].double(), v[:, kv].double(), dout[:, head].double()
-        scores = (q64 @ k64.T * scale).masked_fill(~seen[kv * mask.num_groups // k.shape[1]], -torch.inf)
-        lse = torch.logsumexp(scores, 1)
-        weights = torch.exp(scores - torch.where(lse.isinf(), 0.0, lse)[:, None])
-        out = weights @ v64
-        dscores = weights * (dout64 @ v64.T - (out * dout64).sum(1)[:, None]) * scale
-        results[0][:, head], results[1][:, head], results[2][:, head] = out, lse, dscores @ k64
-        results[3][:, kv] += dscores.T @ q64
-        results[4][:, kv] += weights.T @ dout64
-    return results
-
-
 def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) -> dict:
     q, k, v, dout = inputs(mask.seqlen_q, mask.seqlen_k, heads, kv_heads, head_dim)
     want = reference(q, k, v, dout, mask)
@@ -132,10 +92,10 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
 
 
 def time_ms(call) -> float:
-    for _ in range(3):
+    for _ in range(2):
         call()
     times = []
-    for _ in range(8):
+    for _ in range(7):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         call()
@@ -158,20 +118,19 @@ def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> 
     return {"kind": "time", "what": f"{name} {seqlen} {heads}:{kv_heads}", "tflops": flops / ms / 1e9, "ms": ms}
 
 
-def run_checks(variant: str) -> None:
-    for case in checks():
+def run(action: str, variant: str) -> None:
+    """Prints a line a result."""
+    for case in checks() if action == "--check" else ():
         if variant in FORWARD or (case[3] == 128 and case[0].seqlen_q > 1):  # of one query the gradients are rounding errors
             print(json.dumps(check(variant, *case)), flush=True)
-
-
-def run_times(variant: str) -> None:
-    for case in TIMES:
+    for case in TIMES if action == "--time" else ():
         if variant not in ("bwd", "bwd fused") or not case[0].endswith(" 64"):
             print(json.dumps(measure(variant, *case)), flush=True)
 
 
 def start(action: str, variant: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, __file__, action, variant], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "benchmarks.band_hopper_try", action, variant]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen, what: str, timeout_s: float) -> list[dict]:
@@ -203,14 +162,12 @@ def main(out: Path) -> None:
     print(f"\n{'TFLOP/s':40}" + "".join(f"{name:>14}" for name in results))
     for name, seqlen, heads, kv_heads in TIMES:
         what = f"{name} {seqlen} {heads}:{kv_heads}"
-        cells = [next((row["tflops"] for row in rows if row["kind"] == "time" and row["what"] == what), None) for rows in results.values()]
+        cells = [sum(row["tflops"] for row in rows if row["kind"] == "time" and row["what"] == what) for rows in results.values()]
         print(f"{what:40}" + "".join(f"{cell:14.0f}" if cell else f"{'-':>14}" for cell in cells))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--check"]:
-        run_checks(sys.argv[2])
-    elif sys.argv[1:2] == ["--time"]:
-        run_times(sys.argv[2])
+    if sys.argv[1:2] in (["--check"], ["--time"]):
+        run(*sys.argv[1:3])
     else:
         main(Path(sys.argv[1] if len(sys.argv) > 1 else "band_hopper_try.json"))

@@ -43,14 +43,19 @@ def _add_to_dq(dq, dq_ptr, query, pack, num_heads, half: gl.constexpr, PACK: gl.
 
 @gluon.jit
 def _store(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head, num_slots, team: gl.constexpr):
-    """A team's rows of dK or dV: to the result by way of its tile of V, or those of a split line as float32 to its slot."""
+    """A team's rows of dK or dV: to the result, by way of its tile of V if types are the same; of a split line as float32 to a slot."""
     D: gl.constexpr = x.shape[1]
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
+    SAME: gl.constexpr = x_ptr.dtype.element_ty == tile.dtype
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0]) if SAME else x.type.layout
     if (slot < 0) | (row0 == row1):  # a piece of no rows has nothing to store
-        tile.store(x.to(tile.dtype))
+        if SAME:
+            tile.store(x.to(tile.dtype))
+            values = tile.load(layout)
+        else:
+            values = x.to(x_ptr.dtype.element_ty)
         token = row0 + team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
         place = (token.to(gl.int64) * x_token + kv_head * x_head)[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
-        gl.store(x_ptr + place, tile.load(layout).to(x_ptr.dtype.element_ty), mask=(token < row1)[:, None])
+        gl.store(x_ptr + place, values, mask=(token < row1)[:, None])
     else:
         row = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, x.type.layout))
         share = ((kv_head.to(gl.int64) * num_slots + slot) * (TEAMS * ROWS) + row) * D
