@@ -24,6 +24,7 @@ class Tuned:
     stages: int  # loads under way at once
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
+    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, of keys and queries at 16K (554 and 583 TFLOP/s over masks of all
@@ -37,9 +38,31 @@ TUNED = {
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
 
-def tiles_for(head_dim: int, device: torch.device) -> dict[Use, Tuned]:
-    """Raises ValueError for a head dim that has none."""
+# Where keys come in short blocks, a tile of the Hopper kernel is any two of them. That for dK and dV makes dQ too, if no other does.
+HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=1), Tuned(128, 64, 4, 2, hopper=1)
+HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
+
+
+def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
+    """
+    Args:
+        block: keys of a block, if the mask is made of blocks.
+        deterministic: else kernels may add in any order. Without tiles for dQ, dK's kernel makes it too.
+
+    Raises:
+        ValueError: a head dim that has none.
+    """
     if head_dim not in TUNED:
         raise ValueError(f"band attention has head dims {' and '.join(map(str, TUNED))}; this one is {head_dim}")
-    old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0)
-    return BEFORE_HOPPER if old else TUNED[head_dim]
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if capability is not None and capability < (9, 0):
+        return BEFORE_HOPPER
+    tiles = dict(TUNED[head_dim])
+    short = block is not None and block % 128 != 0
+    if capability == (9, 0):
+        tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
+        if head_dim == 128 and not short:
+            tiles[Use.KEYS] = HOPPER_KEYS
+            if not deterministic:
+                del tiles[Use.QUERIES]
+    return tiles

@@ -26,9 +26,11 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_a
         lse.copy_(carried[1]) if carried else lse.fill_(float("-inf"))
         return
     lines, tuned = kernels[Use.FORWARD]
-    pack = tuned.rows // lines.tile
-    forward(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
-            packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
+    pack, run = tuned.rows // lines.tile, forward
+    if tuned.hopper:
+        from longca.ops.band_hopper import forward as run  # a language of its own, which other GPUs need not have
+    run(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
+        packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
 
 
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
@@ -38,10 +40,19 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
         for grad in (dq, dk, dv):
             grad.zero_()
         return
-    (key_lines, key_tuned), (query_lines, query_tuned) = kernels[Use.KEYS], kernels[Use.QUERIES]
-    key_pack, query_pack = key_tuned.step // key_lines.step, query_tuned.rows // query_lines.tile
+    key_lines, key_tuned = kernels[Use.KEYS]
+    key_pack = key_tuned.step // key_lines.step
     stats = prepare(out, dout, lse, dlse, key_pack)
-    keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
+    if key_tuned.hopper:
+        from longca.ops.band_hopper import keys_gradients as run
+
+        run(q, k, v, dout, *stats, key_lines, scale, dk=dk, dv=dv, dq=dq if Use.QUERIES not in kernels else None)
+    else:
+        keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
+    if Use.QUERIES not in kernels:
+        return
+    query_lines, query_tuned = kernels[Use.QUERIES]
+    query_pack = query_tuned.rows // query_lines.tile
     if query_pack != key_pack:
         stats = prepare(out, dout, lse, dlse, query_pack)
     queries_gradient(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,

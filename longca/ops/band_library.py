@@ -4,7 +4,7 @@ An operator takes tensors and numbers only, so a plan goes in as its tables and 
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from longca.ops.band_launch import Kernels, backward_memory, launch_backward, la
 from longca.ops.band_lines import Lines
 from longca.ops.band_plan import BandPlan
 
-NUM_TABLES, NUM_NUMBERS = 4, 9  # of one kernel
+NUM_TABLES, NUM_NUMBERS = 4, 3 + len(fields(Tuned))  # of one kernel
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:

@@ -35,10 +35,11 @@ class BandPlan:
 
 
 def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str,
-                        needs_backward: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
+                        needs_backward: bool = True, deterministic: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
     """
     Args:
         needs_backward: without it the plan is for the forward pass alone, and takes a third of the time.
+        deterministic: gradients are the same, bit by bit, in every run. Without it dQ is summed up in any order where that is faster.
         tuned: instead of the kernels' own tile sizes.
 
     Raises:
@@ -48,17 +49,18 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
                          "must be a multiple of the next")
     device = torch.device(device)
-    tuned = tuned or tiles_for(head_dim, device)
+    tuned = tuned or tiles_for(head_dim, device, block=mean_block(mask, keys=True), deterministic=deterministic)
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
     visible, kernels = visible_blocks(mask, device), {}
-    for use in Use if needs_backward else (Use.FORWARD,):
+    for use in [use for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)]:
         chosen = tuned[use]
         ratio = num_q_heads // num_kv_heads
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
+            parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=num_kv_heads / (4 * AT_ONCE), visible=visible)
+                               longest=num_kv_heads / (parts * AT_ONCE), visible=visible)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
@@ -82,11 +84,12 @@ def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> in
     return max(min(most, size // (block or 8)), 1)
 
 
-def mean_block(mask: Mask) -> int | None:
-    """Queries of a block, rounded up to a power of two; None for a mask that is not made of blocks."""
+def mean_block(mask: Mask, *, keys: bool = False) -> int | None:
+    """Queries (or keys) of a block, rounded up to a power of two; None for a mask that is not made of blocks."""
     if mask.grid is None:
         return None
-    return 1 << (-(-mask.seqlen_q // max(mask.grid.visible.shape[1], 1)) - 1).bit_length()
+    num_tokens, num_blocks = (mask.seqlen_k if keys else mask.seqlen_q), max(mask.grid.visible.shape[2 if keys else 1], 1)
+    return 1 << (-(-num_tokens // num_blocks) - 1).bit_length()
 
 
 def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,

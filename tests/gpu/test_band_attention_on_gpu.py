@@ -70,6 +70,21 @@ def test_as_exact_as_flash_attention(name: str) -> None:
         assert ours[result] <= 1.1 * theirs[result], (result, ours, theirs)
 
 
+@pytest.mark.parametrize("heads", [(16, 2), (4, 4), (16, 1), (6, 2)], ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
+    """Gradients of a plan that need not repeat."""
+    from longca.ops.band_attention import band_backward, band_forward, plan_band_attention
+
+    problem = problem_of(mask_of(name, heads[1]), heads)
+    inputs = inputs_of(problem)
+    oracle = Oracle(problem, inputs, scope=affordable(problem, 0))
+    plan = plan_band_attention(problem.mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=GPU, deterministic=False)
+    q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
+    out, lse = band_forward(q, k, v, plan)
+    assert (reason := wrong(oracle.judge(out, lse, band_backward(q, k, v, out, lse, oracle.dout_THD, plan)))) is None, reason
+
+
 def test_carried_on() -> None:
     """Two parts of the keys, one after the other, with their gradients added up in float32: as right as the whole."""
     from longca.ops.band_attention import band_backward, band_forward, plan_band_attention

@@ -1,0 +1,104 @@
+"""Band attention on Hopper: what starts its kernels. Shapes as in `band_forward`, tables as in `band_lines`."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from longca.ops.band_backward import _add as add_shares
+from longca.ops.band_config import Tuned
+from longca.ops.band_forward import _combine as combine
+from longca.ops.band_hopper_backward import backward_kernel
+from longca.ops.band_hopper_forward import forward_kernel
+from longca.ops.band_lines import Lines
+
+ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+LOG2_E = math.log2(math.e)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, out: Tensor,
+            lse: Tensor, carried: tuple[Tensor, Tensor] | None = None, overlap: bool = False) -> None:
+    """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
+
+    Args:
+        lines: rows of queries: `tuned.rows`, 64 or 128, over the heads that share a tile. Steps of 64 keys, or for 128 rows also of 128.
+        carried: (out float32, LSE) of other keys, to be merged with; may be `out` and `lse` themselves.
+    """
+    num_heads, head_dim, num_kv_heads = q.shape[1], q.shape[2], k.shape[1]
+    teams, pack = tuned.rows // 64, tuned.rows // lines.tile
+    packs, num_pieces = num_heads // pack, lines.pieces.shape[1]
+    share_out = torch.empty(packs, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
+    share_lse = torch.empty(packs, lines.num_slots, tuned.rows, dtype=torch.float32, device=q.device)
+    in_out, in_lse = carried if carried is not None else (out, lse)
+    strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
+    packs_per_group = packs // len(lines.pieces)
+    num_programs = min(packs * num_pieces, 2 // teams * _processors(q))  # one team takes half a multiprocessor
+    if num_programs == 0:
+        return
+    forward_kernel[(num_programs,)](
+        _boxes(q, 64 // pack, pack, head_dim), _boxes(k, lines.step, 1, 64), _boxes(v, lines.step, 1, 64),
+        torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, out, lse, in_out, in_lse, share_out,
+        share_lse, *strides, lines.num_slots, num_pieces, packs * num_pieces, packs_at_once, packs // num_kv_heads, packs_per_group,
+        scale * LOG2_E, head_dim, pack, teams, 128 // lines.step if teams == 2 else 1, carried is not None, overlap,
+        2 if teams == 2 else 3, num_warps=4, maxnreg=168 if teams == 2 else 128)
+    if lines.num_slots:
+        combine[(lines.splits.shape[1], packs, 4)](
+            out, lse, in_out, in_lse, share_out, share_lse, lines.splits, lines.splits.shape[1], packs_per_group, lines.num_slots,
+            *strides, carried is not None, head_dim, pack, lines.tile, tuned.rows // 4)
+
+
+def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, *, dk: Tensor,
+                   dv: Tensor, dq: Tensor | None = None) -> None:
+    """Writes `dk` and `dv`, and `dq` if it is given: then the order in which its shares are added is left to chance.
+
+    Args:
+        base, delta: of `band_backward.prepare`, with as many heads in a pack as share a step.
+        lines: of 128 keys, in steps of 64 rows over these heads.
+    """
+    seqlen_q, num_heads, head_dim = q.shape
+    num_kv_heads, pack, groups, num_pieces = k.shape[1], 64 // lines.step, len(lines.pieces), lines.pieces.shape[1]
+    num_sums = 0 if dq is None else seqlen_q + 64  # the last step may stick out
+    sums = torch.zeros(num_sums, num_heads, head_dim, dtype=torch.float32, device=q.device)
+    shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=q.device)
+    num_items = num_kv_heads * num_pieces
+    backward_kernel[(min(num_items, _processors(q)),)](
+        _boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
+        _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces,
+        lines.runs, lines.shapes, sums, dk, dv, *shares, dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1), lines.num_slots,
+        num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack, num_heads, base.shape[1] * pack,
+        scale, scale * LOG2_E, pack, dq is not None, 3, num_warps=4, maxnreg=168)
+    for x, share in zip((dk, dv), shares, strict=True):
+        add_shares(x, share, lines, 1)
+    if dq is not None:
+        num_rows = seqlen_q * num_heads
+        _finish[(triton.cdiv(num_rows, 64),)](dq, sums, num_rows, num_heads, dq.stride(0), dq.stride(1), scale, head_dim, 64)
+
+
+@triton.jit
+def _finish(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
+    """Sums, whose columns are in the backward kernel's order, to dQ."""
+    row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
+    place = column // 16 * 16 + column % 8 // 2 * 4 + column // 8 % 2 * 2 + column % 2
+    sums = tl.load(sums_ptr + row[:, None] * D + place[None, :], mask=(row < num_rows)[:, None], other=0.0)
+    to = (row // num_heads * dq_token + row % num_heads * dq_head)[:, None] + column[None, :]
+    tl.store(dq_ptr + to, (sums * scale).to(dq_ptr.dtype.element_ty), mask=(row < num_rows)[:, None])
+
+
+def _processors(x: Tensor) -> int:
+    return torch.cuda.get_device_properties(x.device).multi_processor_count
+
+
+def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
+    box = [tokens, heads, dims]
+    head_stride = x.stride(1) if x.shape[1] > 1 else x.shape[2]  # that of a single head may be anything
+    layout = gl.NVMMASharedLayout.get_default_for(box, ELEMENTS[x.dtype])
+    return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], box, layout)
+
+
+def _stats(x: Tensor) -> TensorDescriptor:
+    x = x.flatten() if x.data_ptr() % 16 == 0 else x.flatten().clone()
+    return TensorDescriptor.from_tensor(x, [64], gl.NVMMASharedLayout(0, 32, 1))

@@ -1,0 +1,64 @@
+"""Band attention on Hopper: the warp that loads for the backward kernel.
+
+Like `band_hopper_load`, with keys and queries in each other's place: K and V of a line lie still, and steps of Q and dO, with their
+statistics and a note of what each step is, go through rings of shared memory.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from longca.ops.band_hopper_load import ROWS, piece_of, run_of, tell
+
+FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shape
+
+
+@gluon.jit
+def _feed(column, shape, pack, stats, count, descs, smem, bars, PACK: gl.constexpr, STAGES: gl.constexpr):
+    q_desc, dout_desc, base_desc, delta_desc = descs
+    q_smem, dout_smem, base_smem, delta_smem, notes = smem
+    q_full, dout_full, empty = bars[0], bars[1], bars[2]
+    slot, phase = count % STAGES, (count // STAGES) & 1
+    place = gl.arange(0, 4, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    mbarrier.wait(empty.index(slot), phase ^ 1)
+    notes.index(slot).store(gl.where(place == 0, column, gl.where(place == 1, shape, pack)))
+    mbarrier.arrive(q_full.index(slot), count=1)
+    mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + base_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(q_desc, [column, pack * PACK, 0], q_full.index(slot), q_smem.index(slot))
+    tma.async_copy_global_to_shared(base_desc, [stats + column * PACK], q_full.index(slot), base_smem.index(slot))
+    mbarrier.expect(dout_full.index(slot), dout_desc.block_type.nbytes + delta_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(dout_desc, [column, pack * PACK, 0], dout_full.index(slot), dout_smem.index(slot))
+    tma.async_copy_global_to_shared(delta_desc, [stats + column * PACK], dout_full.index(slot), delta_smem.index(slot))
+
+
+@gluon.jit
+def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr, packs_per_kv_head,
+               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr):
+    """The loading warp. A line without steps gets an empty one."""
+    kv_full, kv_empty = kv_bars
+    pieces_ptr, runs_ptr = tables[0], tables[1]
+    STEP: gl.constexpr = ROWS // PACK
+    lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    count, turn = 0, 0
+    item = gl.program_id(0)
+    while item < sizes[1]:
+        entry, kv_head = piece_of(item, pieces_ptr, sizes)
+        ticket = gl.atomic_add(next_ptr + lane * 0, lane * 0 + 1, mask=lane == 0, sem="relaxed")
+        tell(entry, kv_head, turn, told, told_bars[0], told_bars[1])
+        row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
+        mbarrier.wait(kv_empty, (turn & 1) ^ 1)
+        mbarrier.expect(kv_full, 2 * TEAMS * k_desc.block_type.nbytes)
+        for team in gl.static_range(TEAMS):
+            tma.async_copy_global_to_shared(k_desc, [row + team * ROWS, kv_head, 0], kv_full, k_smem.index(team))
+            tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
+        for pack in range(kv_head * packs_per_kv_head, (kv_head + 1) * packs_per_kv_head):
+            stats = pack * stats_of_pack
+            for number in range(gl.maximum(last - first, 1)):
+                column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
+                for _ in range(gl.where(first == last, 1, num_steps)):
+                    _feed(column, gl.where(first == last, EMPTY, shape), pack, stats, count, descs, smem, bars, PACK, STAGES)
+                    column += STEP
+                    count += 1
+        turn += 1
+        item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
+    tell(pieces_ptr, -1, turn, told, told_bars[0], told_bars[1])
