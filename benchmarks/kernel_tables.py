@@ -24,15 +24,18 @@ def dense(records: pd.DataFrame) -> Table:
     """TFLOP/s forward / backward at 32K tokens, and the geometric mean over the static masks where a kernel has them all."""
     static = records[records.mask_family != "block-sparse"]
     masks = sorted(set(static["mask"]))
-    columns: dict[str, Pick] = {f"full, {format_length(SHORT)}": _where("full", SHORT)}
+    short = f"full, {format_length(SHORT)}"
+    columns: dict[str, Pick] = {short: _where("full", SHORT)}
     columns |= {mask: _where(mask, SEQLEN) for mask in ("full", "causal", "sliding_window", "causal_document", "shared_question")}
     rows = []
     for kernel, own in static.groupby("kernel"):
         means = "" if set(own[(own.seqlen == SEQLEN) & (own.status == "ok")]["mask"]) != set(masks) else _both(
             own, lambda chosen: chosen[chosen.seqlen == SEQLEN], _geometric_mean)
-        rows.append({"kernel": kernel, **{name: _both(own, pick) for name, pick in columns.items()}, f"all {len(masks)} masks": means})
-    caption = (f"TFLOP/s forward / backward, {HEADS[0]}:{HEADS[1]} heads, head dim 128, bf16, {format_length(SEQLEN)} tokens where no "
-               "length stands, seed 0; last the geometric mean. Empty: not that mask, or not measured.")
+        equal = _both(own, columns[short], heads=(HEADS[0], HEADS[0]))
+        rows.append({"kernel": kernel, f"{short}, {HEADS[0]}:{HEADS[0]}": equal,
+                     **{name: _both(own, pick) for name, pick in columns.items()}, f"all {len(masks)} masks": means})
+    caption = (f"TFLOP/s forward / backward, head dim 128, bf16; {HEADS[0]}:{HEADS[1]} heads and {format_length(SEQLEN)} tokens where "
+               "nothing else stands, seed 0; last the geometric mean. Empty: not that mask, or not measured.")
     return _table("dense", caption, rows)
 
 
@@ -58,8 +61,8 @@ def beforehand(records: pd.DataFrame) -> Table:
         row = {"kernel": kernel, "cells": str(len(own))}
         for column, unit, scale in (("plan_ms", "ms", 1), ("compile_ms", "ms", 1), ("metadata_bytes", "MB", 1e6)):
             values = (own[column] / scale).dropna()
-            row[f"{column.split('_')[0]}, {unit}: median"] = "" if values.empty else f"{values.median():.3g}"
-            row[f"{column.split('_')[0]}, {unit}: most"] = "" if values.empty else f"{values.max():.3g}"
+            row[f"{column.split('_')[0]}, {unit}: median"] = "" if values.empty else _short(values.median())
+            row[f"{column.split('_')[0]}, {unit}: most"] = "" if values.empty else _short(values.max())
         rows.append(row)
     caption = "Outside the timed call. Compilers keep what they made on disk, so that a median is one of warm caches."
     return _table("beforehand", caption, rows)
@@ -79,6 +82,11 @@ def _both(own: pd.DataFrame, pick: Pick, combine: Callable[[Iterable[float]], fl
     if all(values.empty for values in found):
         return ""
     return " / ".join("–" if values.empty else f"{combine(values):.0f}" for values in found)
+
+
+def _short(value: float) -> str:
+    """Two digits; nothing is said of what is below a hundredth."""
+    return "< 0.01" if value < 0.01 else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _geometric_mean(values: Iterable[float]) -> float:
