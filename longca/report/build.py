@@ -52,6 +52,8 @@ class Drawn:
     caption: str
     wide: str = ""
     narrow: str = ""
+    failure: str = ""
+    """why it could not be drawn"""
 
 
 def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str) -> Path:
@@ -107,6 +109,16 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> Drawn:
+    """The figure; in place of one that raises, why: one bad plug-in must not cost the page."""
+    try:
+        return _draw(figure, table, methods, folder)
+    except UserError:
+        raise
+    except Exception as error:  # a plug-in may raise anything
+        return Drawn(figure.name, figure.label, figure.label, "", figure.caption, failure=f"{type(error).__name__}: {error}")
+
+
+def _draw(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> Drawn:
     data = figure.data(table)
     if not len(data):
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)

@@ -195,3 +195,20 @@ def test_data_cannot_end_their_script():
     entry = record(quick_study()[0].cell, notes=("</script><script>alert(1)</script>",))
     text = rows_json(in_order([entry]), labelled(derived([entry])))
     assert "<" not in text and json.loads(text)["notes"] == {"every": "</script><script>alert(1)</script>"}
+
+
+def test_a_figure_that_raises_costs_only_itself(tmp_path, monkeypatch):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "broken.py").write_text("""
+from longca.report.contract import Figure
+
+class Broken(Figure):
+    label, section = "Broken", "noise"
+
+    def data(self, table):
+        raise KeyError("<no such column>")
+""")
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+    text = build(quick_study(), [], tmp_path / "out" / "report.html", study_title="").read_text()
+    Outline(text)
+    assert "could not be drawn: KeyError" in text and "&lt;no such column&gt;" in text and 'id="fig-noise"' in text
