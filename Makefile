@@ -1,4 +1,4 @@
-# make report   measure config/studies/$(STUDY).yaml on this machine and build its page
+# make report   measure config/studies/$(STUDY).yaml, or the file STUDY=….yaml, on this machine and build its page
 # make test     all tests
 PYTHON ?= python3
 STUDY ?= quick
@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 report: setup
 	@snakemake --profile workflow/profiles/local --config study=$(STUDY) $(ARGS)
-	@echo $(CURDIR)/results/$(STUDY)/report.html
+	@echo $(CURDIR)/results/$(basename $(notdir $(STUDY)))/report.html
 
 test: setup
 	@python -m pytest $(ARGS)
