@@ -9,7 +9,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
 
-OVERHEAD_SECONDS = 4.0  # building, compiling and checking a cell, and its share of starting a worker
+OVERHEAD_SECONDS = 2.0  # of a cell but its timing: 0.4 s in the mean on an H200, and some seconds where a compiler has nothing kept
 FORWARD_AND_BACKWARD = 1.4  # a timed backward call (2.5 forwards) needs one forward before it
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # a second, to and from one device's memory
