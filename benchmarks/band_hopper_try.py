@@ -2,7 +2,7 @@
 
 Each variant has its processes: all check side by side, then each is timed alone.
 
-Forward: with and without the two tricks of `OVERLAP`, and the portable kernel. Backward: all gradients in one pass; dK and dV in
+Forward: the Hopper kernel, which nothing else chooses, and the portable one. Backward: all gradients in one pass; dK and dV in
 that kernel without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
@@ -21,7 +21,7 @@ from benchmarks.band_hopper_checks import checks, inputs, reference
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 
-FORWARD, BACKWARD = ("fwd", "fwd overlap", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
+FORWARD, BACKWARD = ("fwd", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
 TIMES = [*((name, 8192, 64, 8) for name in DENSE[:3]), *((name, 32768, 64, 8) for name in DENSE),
@@ -37,25 +37,16 @@ def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
 
 def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
     """A call that computes (out, LSE)."""
-    from longca.ops import band_forward, band_hopper
-    from longca.ops.band_config import TUNED, Use
+    from longca.ops.band_attention import band_forward
+    from longca.ops.band_config import HOPPER_FORWARD, TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
-    heads, kv_heads, head_dim = q.shape[1], k.shape[1], q.shape[2]
-    portable = variant.endswith("portable")
-    plan = plan_band_attention(mask, num_q_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, device=q.device, needs_backward=False,
-                               tuned=TUNED[head_dim] if portable else None)
-    lines, tuned = plan.kernels[Use.FORWARD]
-    out, lse = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-    options = {} if portable else {"overlap": variant == "fwd overlap"}
-    run = band_forward.forward if portable else band_hopper.forward
-    at_once = plan.kv_heads_at_once * (heads // kv_heads) // (tuned.rows // lines.tile)
-
-    def call():
-        run(q, k, v, lines, head_dim**-0.5, tuned, packs_at_once=at_once, out=out, lse=lse, **options)
-        return out, lse
-
-    return call
+    tuned = dict(TUNED[q.shape[2]])
+    if variant == "fwd":
+        tuned[Use.FORWARD] = HOPPER_FORWARD
+    plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=q.shape[2], device=q.device,
+                               needs_backward=False, tuned=tuned)
+    return lambda: band_forward(q, k, v, plan)
 
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):

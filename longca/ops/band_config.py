@@ -27,20 +27,21 @@ class Tuned:
     hopper: int = 0  # 1: one of `band_hopper`, which knows the rest
 
 
-# Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, of keys and queries at 16K (554 and 583 TFLOP/s over masks of all
-# kinds); the forward pass as it was best by hand at 32K. Head dim 64 was not swept: the same tiles, whose accumulators are half as large.
+# Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
+# keys 554, queries 583 TFLOP/s). Head dim 64 was not swept: the same tiles, whose accumulators are half as large.
 # Without heads to share a tile (MHA), the same tiles hold tokens of one head.
 TUNED = {
     64: {Use.FORWARD: Tuned(128, 64, 4, 3), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
-    128: {Use.FORWARD: Tuned(128, 64, 4, 2), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
+    128: {Use.FORWARD: Tuned(128, 64, 4, 2, loop=2), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
 }
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
-
-# Where keys come in short blocks, a tile of the Hopper kernel is any two of them. That for dK and dV makes dQ too, if no other does.
-HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=1), Tuned(128, 64, 4, 2, hopper=1)
+# Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
+# such a tile idle. It makes dQ too where no other kernel does.
 HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
+# Nothing chooses this one: its kernel was right and fast on its own, and has not run behind this project's calls yet.
+HOPPER_FORWARD = Tuned(128, 128, 4, 2, hopper=1)
 
 
 def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
@@ -58,11 +59,8 @@ def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, 
     if capability is not None and capability < (9, 0):
         return BEFORE_HOPPER
     tiles = dict(TUNED[head_dim])
-    short = block is not None and block % 128 != 0
-    if capability == (9, 0):
-        tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
-        if head_dim == 128 and not short:
-            tiles[Use.KEYS] = HOPPER_KEYS
-            if not deterministic:
-                del tiles[Use.QUERIES]
+    if capability == (9, 0) and head_dim == 128 and (block is None or block % 128 == 0):
+        tiles[Use.KEYS] = HOPPER_KEYS
+        if not deterministic:
+            del tiles[Use.QUERIES]
     return tiles

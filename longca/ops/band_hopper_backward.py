@@ -14,9 +14,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from longca.ops.band_hopper_feed import FULL, feed_tiles
-from longca.ops.band_hopper_load import COLUMNS, ROWS, hear
+from longca.ops.band_hopper_pieces import COLUMNS, ROWS, TEAMS, hear
 
-TEAMS = gl.constexpr(2)
 ADD_FOUR = gl.constexpr("""red.relaxed.gpu.global.add.v4.f32 [$4], {$8, $9, $10, $11};
     mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;""")
 

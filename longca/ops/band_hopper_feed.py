@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from longca.ops.band_hopper_load import ROWS, piece_of, run_of, tell
+from longca.ops.band_hopper_pieces import ROWS, piece_of, run_of, tell
 
 FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shape
 

@@ -1,0 +1,64 @@
+"""Band attention on Hopper: pieces of `Lines`, and how a program's warps learn which is next."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+ROWS = gl.constexpr(64)  # of a warp group: the height of one wgmma
+TEAMS = gl.constexpr(2)  # warp groups that compute
+COLUMNS = gl.constexpr(8)  # of `Lines.pieces`
+
+
+@gluon.jit
+def piece_of(item, pieces_ptr, sizes):
+    """(entry of `pieces`, pack). Packs go in sections whose keys fit into L2; in a section the longest pieces come first."""
+    num_pieces, _, packs_at_once, _, packs_per_group = sizes
+    within = item % (num_pieces * packs_at_once)
+    pack = item // (num_pieces * packs_at_once) * packs_at_once + within % packs_at_once
+    return pieces_ptr + (pack // packs_per_group * num_pieces + within // packs_at_once) * COLUMNS, pack
+
+
+@gluon.jit
+def next_item(turn, num_items):
+    """This program's n-th item: forth and back over the programs, so that longest-first lists spread evenly."""
+    program, num_programs = gl.program_id(0), gl.num_programs(0)
+    return turn * num_programs + gl.where(turn % 2 == 0, program, num_programs - 1 - program)
+
+
+@gluon.jit
+def tell(entry, pack, turn, told, told_full, told_empty):
+    """Writes a piece's columns, the last one replaced by the pack, to where all roles read them; a pack of −1 ends the work."""
+    slot, phase = turn % 2, (turn // 2) & 1
+    column = gl.arange(0, COLUMNS, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    values = gl.load(entry + column, mask=column < COLUMNS - 1, other=0)
+    mbarrier.wait(told_empty.index(slot), phase ^ 1)
+    told.index(slot).store(gl.where(column == COLUMNS - 1, pack, values))
+    mbarrier.arrive(told_full.index(slot), count=1)
+
+
+@gluon.jit
+def hear(turn, told, told_full, told_empty):
+    """(first row, row behind, first partial step, behind it, full steps, slot, pack) of the piece whose turn it is, or a pack of −1."""
+    slot = turn % 2
+    mbarrier.wait(told_full.index(slot), (turn // 2) & 1)
+    row0, row1 = _heard(told, slot, 0), _heard(told, slot, 1)
+    middle, last, num_full = _heard(told, slot, 3), _heard(told, slot, 4), _heard(told, slot, 5)
+    share, pack = _heard(told, slot, 6), _heard(told, slot, 7)
+    mbarrier.arrive(told_empty.index(slot), count=1)
+    return row0, row1, middle, last, num_full, share, pack
+
+
+@gluon.jit
+def _heard(told, slot, column: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    return gl.max(told.index(slot).slice(column, 1).load(layout), 0)
+
+
+@gluon.jit
+def run_of(number, first, middle, last, runs_ptr):
+    """(column, steps, shape) of a piece's n-th run, partial steps first; a full one's shape is −1."""
+    num_partial = last - middle
+    is_partial, some = number < num_partial, number < last - first
+    place = runs_ptr + gl.where(is_partial, middle + number, first + number - num_partial) * 2
+    value = gl.load(place + 1, mask=some, other=0)
+    return gl.load(place, mask=some, other=0), gl.where(is_partial, 1, value), gl.where(is_partial, value, -1)
