@@ -154,7 +154,7 @@ def follow(action: str, variant: str, first: int, timeout_s: float) -> tuple[lis
 
 
 def check_all(variant: str, results: list[dict]) -> None:
-    """All cases, up to some failures; one in which the process ended is told with infinite errors, and the next process begins behind it."""
+    """All cases, up to some failures; one in which the process ended counts as infinitely wrong, and the next process begins behind it."""
     first, number = 0, len(cases(variant))
     for _ in range(MOST_FAILURES):
         if first == number:

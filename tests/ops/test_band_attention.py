@@ -34,3 +34,9 @@ def test_in_the_interpreter(part: str) -> None:
 def test_refuses_a_cpu() -> None:
     done = run("-c", ON_A_CPU, interpret=False)
     assert "ValueError: band attention runs on NVIDIA GPUs, and q is on cpu" in done.stderr
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_hopper_kernels_compile(direction: str) -> None:
+    done = run("-m", "tests.ops.band_hopper_compiled", direction, interpret=False)
+    assert done.returncode == 0, done.stdout + done.stderr
