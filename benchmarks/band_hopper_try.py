@@ -1,9 +1,10 @@
 """Checks and times the Hopper kernels of band attention: python -m benchmarks.band_hopper_try [OUT.json].
 
-Each variant has its processes: all check side by side, then each is timed alone.
+Each variant has its processes: all check side by side, smallest case first, then each is timed alone. A case says when it starts; one that
+takes too long is stopped and named, and the checks go on behind it.
 
-Forward: the Hopper kernel, which nothing else chooses, and the portable one. Backward: all gradients in one pass; dK and dV in
-that kernel without dQ; both portable kernels.
+Forward: the Hopper kernel, which nothing else chooses, without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all
+gradients in one pass; dK and dV in that kernel without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -11,7 +12,7 @@ import json
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,12 @@ from benchmarks.band_hopper_checks import checks, inputs, reference
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 
-FORWARD, BACKWARD = ("fwd", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
+FORWARD, BACKWARD = ("fwd", "fwd overlap", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
 TIMES = [*((name, 8192, 64, 8) for name in DENSE[:3]), *((name, 32768, 64, 8) for name in DENSE),
          *((f"block_sparse_uniform {block}", 32768, 64, 8) for block in (64, 128)), ("block_sparse_uniform 64", 32768, 64, 64)]
-CHECKS_TIMEOUT_S, TIMES_TIMEOUT_S = 75, 40
+CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
 
 
 def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
@@ -38,12 +39,13 @@ def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
 def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
     """A call that computes (out, LSE)."""
     from longca.ops.band_attention import band_forward
-    from longca.ops.band_config import HOPPER_FORWARD, TUNED, Use
-    from longca.ops.band_plan import plan_band_attention
+    from longca.ops.band_config import HOPPER_FORWARD, HOPPER_SHORT_BLOCKS, TUNED, Use
+    from longca.ops.band_plan import mean_block, plan_band_attention
 
     tuned = dict(TUNED[q.shape[2]])
-    if variant == "fwd":
-        tuned[Use.FORWARD] = HOPPER_FORWARD
+    if variant != "fwd portable":
+        short = (mean_block(mask, keys=True) or 128) % 128 != 0
+        tuned[Use.FORWARD] = replace(HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD, hopper=2 if variant == "fwd overlap" else 1)
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=q.shape[2], device=q.device,
                                needs_backward=False, tuned=tuned)
     return lambda: band_forward(q, k, v, plan)
@@ -79,7 +81,7 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
     torch.cuda.synchronize()
     errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-9)) if bool(a.isfinite().all()) else float("inf")
               for a, b in zip(got, want, strict=False)]
-    return {"kind": "check", "what": f"{mask.name} {mask.seqlen_q} {heads}:{kv_heads} D{head_dim}", "errors": errors, "lse": worst_lse}
+    return {"kind": "check", "what": describe(mask, heads, kv_heads, head_dim), "errors": errors, "lse": worst_lse}
 
 
 def time_ms(call) -> float:
@@ -109,40 +111,81 @@ def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> 
     return {"kind": "time", "what": f"{name} {seqlen} {heads}:{kv_heads}", "tflops": flops / ms / 1e9, "ms": ms}
 
 
-def run(action: str, variant: str) -> None:
-    """Prints a line a result."""
-    for case in checks() if action == "--check" else ():
-        if variant in FORWARD or (case[3] == 128 and case[0].seqlen_q > 1):  # of one query the gradients are rounding errors
-            print(json.dumps(check(variant, *case)), flush=True)
+def describe(mask: Mask, heads: int, kv_heads: int, head_dim: int) -> str:
+    return f"{mask.name} {mask.seqlen_q} {heads}:{kv_heads} D{head_dim}"
+
+
+def cases(variant: str) -> list[tuple[Mask, int, int, int]]:
+    """The smallest first; of one query the gradients are rounding errors."""
+    chosen = [case for case in checks() if variant in FORWARD or (case[3] == 128 and case[0].seqlen_q > 1)]
+    return sorted(chosen, key=lambda case: (case[0].seqlen_q, case[1]))
+
+
+def run(action: str, variant: str, first: int) -> None:
+    """Prints a line when a case starts and one with its result."""
+    for place, case in enumerate(cases(variant)[first:] if action == "--check" else (), first):
+        print(json.dumps({"kind": "start", "place": place, "what": describe(*case)}), flush=True)
+        print(json.dumps(check(variant, *case)), flush=True)
     for case in TIMES if action == "--time" else ():
         if variant not in ("bwd", "bwd fused") or not case[0].endswith(" 64"):
             print(json.dumps(measure(variant, *case)), flush=True)
 
 
-def start(action: str, variant: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "benchmarks.band_hopper_try", action, variant]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def follow(action: str, variant: str, first: int, timeout_s: float) -> tuple[list[dict], int, str]:
+    """(what it printed, exit status, the end of its log); stopped when nothing new came for `timeout_s`."""
+    command = [sys.executable, "-m", "benchmarks.band_hopper_try", action, variant, str(first)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    log: list[str] = []
+    errors = threading.Thread(target=log.extend, args=(process.stderr,))
+    errors.start()
+    rows: list[dict] = []
+    while True:
+        stop = threading.Timer(timeout_s, process.kill)
+        stop.start()
+        line = process.stdout.readline()
+        stop.cancel()
+        if not line:
+            break
+        rows += [json.loads(line)] if line.startswith("{") else []
+    process.wait()
+    errors.join()
+    return rows, process.returncode, "".join(log)[-1500:]
 
 
-def finish(process: subprocess.Popen, what: str, timeout_s: float) -> list[dict]:
-    """What it printed until it ended or was stopped."""
-    stop = threading.Timer(max(timeout_s, 1), process.kill)
-    stop.start()
-    text, log = process.communicate()
-    stop.cancel()
-    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    print(f"== {what}: exit {process.returncode}, {len(rows)} results\n{log[-1500:] if process.returncode else ''}", flush=True)
-    return rows
+def check_all(variant: str, results: list[dict]) -> None:
+    """All cases, up to some failures; one in which the process ended counts as infinitely wrong, and the next process begins behind it."""
+    first, number = 0, len(cases(variant))
+    for _ in range(MOST_FAILURES):
+        if first == number:
+            return
+        rows, status, log = follow("--check", variant, first, CASE_TIMEOUT_S)
+        results += [row for row in rows if row["kind"] == "check"]
+        if status == 0:
+            return
+        if not rows:
+            print(f"== checks of {variant}: exit {status} before the first case\n{log}", flush=True)
+            return
+        last = next(row for row in reversed(rows) if row["kind"] == "start")
+        how = "HUNG, stopped" if status == -9 else f"exit {status}"
+        print(f"== {variant}: {how} in {last['what']}\n{log}", flush=True)
+        results.append({"kind": "check", "what": f"{last['what']}: {how}", "errors": [float("inf")], "lse": 0.0})
+        first = last["place"] + 1
 
 
 def main(out: Path) -> None:
-    begin = time.monotonic()
-    checking = {name: start("--check", name) for name in (*FORWARD, *BACKWARD)}
-    results = {name: finish(process, f"checks of {name}", begin + CHECKS_TIMEOUT_S - time.monotonic())
-               for name, process in checking.items()}
+    results: dict[str, list[dict]] = {name: [] for name in (*FORWARD, *BACKWARD)}
+    threads = [threading.Thread(target=check_all, args=item) for item in results.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    out.write_text(json.dumps(results, indent=1))
     for name, rows in results.items():
-        if checking[name].returncode >= 0:  # it ended by itself
-            rows += finish(start("--time", name), f"times of {name}", TIMES_TIMEOUT_S)
+        if rows and all(max(row["errors"]) < float("inf") for row in rows):
+            times, status, log = follow("--time", name, 0, CASE_TIMEOUT_S)
+            rows += times
+            print(f"== times of {name}: exit {status}, {len(times)} results\n{log if status else ''}", flush=True)
         out.write_text(json.dumps(results, indent=1))
     for name, rows in results.items():
         bad = [row for row in rows if row["kind"] == "check" and not (max(row["errors"]) < 6e-3 and row["lse"] < 1e-3)]
@@ -159,6 +202,6 @@ def main(out: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["--check"], ["--time"]):
-        run(*sys.argv[1:3])
+        run(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
         main(Path(sys.argv[1] if len(sys.argv) > 1 else "band_hopper_try.json"))

@@ -24,7 +24,7 @@ class Tuned:
     stages: int  # loads under way at once
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
-    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest
+    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: its forward kernel with OVERLAP
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
@@ -40,8 +40,8 @@ BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 3
 # Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
 # such a tile idle. It makes dQ too where no other kernel does.
 HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
-# Nothing chooses this one: its kernel was right and fast on its own, and has not run behind this project's calls yet.
-HOPPER_FORWARD = Tuned(128, 128, 4, 2, hopper=1)
+# Nothing chooses these: not yet seen right on a GPU. Where keys come in short blocks, a tile is any two of them.
+HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=1), Tuned(128, 64, 4, 2, hopper=1)
 
 
 def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:

@@ -25,25 +25,26 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: 
     """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
 
     Args:
-        lines: rows of queries; `lines.tile` times the heads that share a tile is 128.
+        lines: rows of queries: `tuned.rows`, 64 or 128, over the heads that share a tile. Steps of 64 keys, or for 128 rows also of 128.
         carried: (out float32, LSE) of other keys, to be merged with; may be `out` and `lse` themselves.
     """
     num_heads, head_dim, num_kv_heads = q.shape[1], q.shape[2], k.shape[1]
-    pack = tuned.rows // lines.tile
+    teams, pack = tuned.rows // 64, tuned.rows // lines.tile
     packs, num_pieces = num_heads // pack, lines.pieces.shape[1]
     share_out = torch.empty(packs, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
     share_lse = torch.empty(packs, lines.num_slots, tuned.rows, dtype=torch.float32, device=q.device)
     in_out, in_lse = carried if carried is not None else (out, lse)
     strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
     packs_per_group = packs // len(lines.pieces)
-    num_programs = min(packs * num_pieces, _processors(q))
+    num_programs = min(packs * num_pieces, 2 // teams * _processors(q))  # one team takes half a multiprocessor
     if num_programs == 0:
         return
     forward_kernel[(num_programs,)](
-        _boxes(q, 64 // pack, pack, head_dim), _boxes(k, lines.step, 1, head_dim), _boxes(v, lines.step, 1, head_dim), lines.pieces,
-        lines.runs, lines.shapes, out, lse, in_out, in_lse, share_out, share_lse, *strides, lines.num_slots, num_pieces,
-        packs * num_pieces, packs_at_once, packs // num_kv_heads, packs_per_group, scale * LOG2_E, pack, carried is not None,
-        tuned.stages, num_warps=4, maxnreg=168)
+        _boxes(q, 64 // pack, pack, head_dim), _boxes(k, lines.step, 1, 64), _boxes(v, lines.step, 1, 64),
+        torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, out, lse, in_out, in_lse, share_out,
+        share_lse, *strides, lines.num_slots, num_pieces, packs * num_pieces, packs_at_once, packs // num_kv_heads, packs_per_group,
+        scale * LOG2_E, head_dim, pack, teams, 128 // lines.step if teams == 2 else 1, carried is not None, tuned.hopper == 2,
+        2 if teams == 2 else 3, num_warps=4, maxnreg=168 if teams == 2 else 128)
     if lines.num_slots:
         combine[(lines.splits.shape[1], packs, 4)](
             out, lse, in_out, in_lse, share_out, share_lse, lines.splits, lines.splits.shape[1], packs_per_group, lines.num_slots,

@@ -19,13 +19,6 @@ def piece_of(item, pieces_ptr, sizes):
 
 
 @gluon.jit
-def next_item(turn, num_items):
-    """This program's n-th item: forth and back over the programs, so that longest-first lists spread evenly."""
-    program, num_programs = gl.program_id(0), gl.num_programs(0)
-    return turn * num_programs + gl.where(turn % 2 == 0, program, num_programs - 1 - program)
-
-
-@gluon.jit
 def tell(entry, pack, turn, told, told_full, told_empty):
     """Writes a piece's columns, the last one replaced by the pack, to where all roles read them; a pack of −1 ends the work."""
     slot, phase = turn % 2, (turn // 2) & 1

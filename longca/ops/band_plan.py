@@ -64,11 +64,10 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
-            rows = min(chosen.rows, max(64, pack * block)) if block and not chosen.hopper else chosen.rows
-            parts = 2 if chosen.hopper else 4
+            rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             chosen = replace(chosen, rows=rows)
             lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
-                               longest=kv_heads_at_once * ratio / pack / (parts * AT_ONCE), visible=visible)
+                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE), visible=visible)
         if use is Use.QUERIES and mask.grid is not None and torch.equal(lines.runs, kernels[Use.FORWARD][0].runs):
             lines = replace(lines, runs=kernels[Use.FORWARD][0].runs)  # by far the largest table, and what a row of blocks sees is the same
         kernels[use] = lines, chosen
