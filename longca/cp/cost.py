@@ -1,7 +1,7 @@
 """What a plan would cost, roughly: enough to choose between permutations.
 
-Pairs at the rate of a kernel, keys at that of a link, and the ends of rows: tiles are computed whole, so each row of each band costs about one
-more tile of hidden pairs, on every rank that it sees keys of. That is what stripes and small chunks pay for their balance.
+Pairs at the rate of a kernel, keys at that of a link, and the ends of rows: tiles are computed whole, so each row of each band costs
+about one more tile of hidden pairs, for every rank that it sees keys of. That is what stripes and small chunks pay for their balance.
 """
 
 from __future__ import annotations

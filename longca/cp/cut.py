@@ -7,6 +7,7 @@ Shapes: P ranks, G head groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,16 +23,25 @@ if TYPE_CHECKING:
 class Cut:
     """One mask on one placement. Areas and counts are sums over head groups."""
 
-    areas: np.ndarray
-    """visible pairs of the queries of rank r and the keys of rank s, (P, P) int64 by (r, s)"""
-    meetings: np.ndarray
-    """rows of bands, each counted once for every rank that it sees keys of, (P, P) int64: how many ends of rows a kernel has to
-    look at. For stripes an upper bound, evenly over s"""
-    needs: TokenRanges
-    """keys that some query of a rank sees. For stripes with the gaps that its P-th rows leave in windows narrower than P"""
-
     def __init__(self, mask: Mask, placement: Placement) -> None:
         self.mask, self.placement = mask, placement
+
+    @cached_property
+    def areas(self) -> np.ndarray:
+        """Visible pairs of the queries of rank r and the keys of rank s, (P, P) int64 by (r, s)."""
+        raise NotImplementedError
+
+    @cached_property
+    def meetings(self) -> np.ndarray:
+        """Rows of bands, each counted once for every rank that it sees keys of, (P, P) int64 by (r, s): how many ends of rows a
+        kernel has to look at. For stripes an upper bound, evenly over s.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def needs(self) -> TokenRanges:
+        """Keys that some query of a rank sees. For stripes with the gaps that its P-th rows leave in windows narrower than P."""
+        raise NotImplementedError
 
     def local(self, rank: int, keys: Sequence[KeyRange]) -> Mask:
         """What the queries of a rank see of these keys, one range after the other, in local coordinates of both.
