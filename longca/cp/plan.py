@@ -120,9 +120,11 @@ class Ring:
     """Keys go round from rank to rank."""
 
     window: int | None = None
-    """ranks of an inner ring, for the double ring: keys go round in a window, then to the next window; None for a single ring"""
+    """ranks of an inner ring, for the double ring; None for a single ring"""
+    two_way: bool = False
+    """keys go both ways, each half round: windows and documents then see their neighbours on either side after one hop"""
 
     def plan(self, mask: Mask, placement: Placement) -> Plan:
         from longca.cp.plan_ring import RingPlan
 
-        return RingPlan(cut_mask(mask, placement), self.window or placement.world)
+        return RingPlan(cut_mask(mask, placement), self.window, self.two_way)

@@ -11,6 +11,7 @@ from longca.cp.mesh import Mesh
 from longca.cp.permutations import CANDIDATES, place
 from longca.cp.placement import Stripes
 from longca.cp.plan import Gather, Move, Plan, Ring, Step
+from longca.cp.plan_ring import RingPlan
 from longca.cp.planner import Planner
 from longca.masks import Mask, build_mask
 from tests.kernels.masks_for_tests import rasters, uniform_grid
@@ -25,7 +26,8 @@ def plans(draw: st.DrawFn) -> Plan:
     mask = draw(st.one_of(masks(max_seqlen=70), patchworks()))
     world = draw(st.integers(1, 6))
     windows = [size for size in range(1, world + 1) if world % size == 0]
-    schedule = draw(st.one_of(st.builds(Gather, st.integers(1, 3)), st.builds(Ring, st.sampled_from([None, *windows]))))
+    schedule = draw(st.one_of(st.builds(Gather, st.integers(1, 3)), st.builds(Ring, st.sampled_from([None, *windows])),
+                              st.just(Ring(two_way=True))))
     return schedule.plan(mask, place(draw(st.sampled_from(PERMUTATIONS)), mask, world))
 
 
@@ -80,7 +82,7 @@ def test_nothing_moves_that_nobody_needs(plan: Plan):
                 keys = plan.placement.positions(source)
                 waiting = [rank] if not plan.coupled else [
                     later for later in range(plan.world) for step in range(plan.num_steps)
-                    if any(part[0] == source for part in plan.keys(later, step)) and passes(plan, rank, number, later, step)]
+                    if any(part[0] == source for part in plan.keys(later, step)) and passes(plan, number, step)]
                 needed = np.any([seen[other][keys] for other in waiting], axis=0)
                 assert needed.any()
                 if not isinstance(plan.placement, Stripes):
@@ -89,25 +91,23 @@ def test_nothing_moves_that_nobody_needs(plan: Plan):
                 assert plan.coupled or isinstance(plan.placement, Stripes) or plan.step_areas[rank, number] > 0
 
 
-def passes(plan: Plan, rank: int, number: int, later: int, step: int) -> bool:
-    """Are the keys that `rank` has in step `number` of a ring those that `later` computes with in `step`, or on their way there?"""
-    window = plan.window  # type: ignore[attr-defined]
-    if step < number or (number % window and step // window != number // window):
-        return False
-    return (rank, number) == (later, step) or step > number
+def passes(plan: Plan, number: int, step: int) -> bool:
+    """Are a ring's keys of `number` those of `step`, or on their way there?"""
+    assert isinstance(plan, RingPlan)
+    while step > number:
+        step = plan.step_before(step)
+    return step == number
 
 
 @quick
 @given(plans())
 def test_a_ring_passes_on_only_what_is_there(plan: Plan):
-    if not plan.coupled:
+    if not isinstance(plan, RingPlan):
         return
-    window = plan.window  # type: ignore[attr-defined]
     for rank in range(plan.world):
         for number in range(1, plan.num_steps):
             for move in plan.sends(rank, number):
-                before = number - 1 if number % window else number - window
-                (held,) = plan.keys(rank, before)
+                (held,) = plan.keys(rank, plan.step_before(number))
                 assert held[0] == move.source
                 assert held[1] <= move.first < move.behind <= held[2]
 
@@ -144,6 +144,14 @@ def test_windows_move_their_halo():
         plan = schedule.plan(mask, place("contiguous", mask, 8))
         assert plan.step_rows.sum(axis=1).tolist() == [0, *[10] * 7]
         assert [len(plan.steps(rank)) for rank in range(8)] == [1, *[2] * 7]
+
+
+def test_a_ring_both_ways_meets_neighbours_on_either_side_first():
+    mask = build_mask("sliding_window", seqlen=640, window=10)
+    one_way, two_way = (schedule.plan(mask, place("contiguous", mask, 8)) for schedule in (Ring(), Ring(two_way=True)))
+    assert two_way.step_rows.sum(axis=1).tolist() == [10, *[20] * 6, 10]
+    assert one_way.step_rows.sum() > 3 * two_way.step_rows.sum()
+    assert not two_way.step_rows[:, 3:].any()
 
 
 def test_zigzag_causal_has_three_bands_in_a_step_at_most():
@@ -203,6 +211,8 @@ def test_what_does_not_go_together_is_refused():
     mask = build_mask("causal", seqlen=64)
     with pytest.raises(ValueError, match="no whole number of windows of 3"):
         Ring(3).plan(mask, place("zigzag", mask, 4))
+    with pytest.raises(ValueError, match="goes one way"):
+        Ring(2, two_way=True).plan(mask, place("zigzag", mask, 4))
     with pytest.raises(ValueError, match="no placement 'heap-x'"):
         place("heap-x", mask, 4)
     with pytest.raises(ValueError, match="placement of 64 tokens cannot cut"):

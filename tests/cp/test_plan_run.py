@@ -11,7 +11,7 @@ from tests.cp.case import STATIC_MASKS
 from tests.cp.plan_run import PlanRun
 from tests.kernels.plain_attention import plain_attention
 
-SCHEDULES = {"gather": Gather(), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2)}
+SCHEDULES = {"gather": Gather(), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2), "two-way": Ring(two_way=True)}
 NAMES = ("contiguous", "zigzag", "stripes", "heap-8")
 HEADS = ((4, 4), (4, 1))
 
@@ -39,7 +39,8 @@ def test_every_mask(name: str, schedule: str, permutation: str):
 
 @pytest.mark.parametrize(("name", "permutation"), [("causal_document", "contiguous"), ("causal", "zigzag"), ("shared_question", "stripes"),
                                                    ("prefix_lm", "heap-8")])
-@pytest.mark.parametrize(("world", "schedule"), [(3, Gather()), (5, Ring()), (24, Ring(8)), (96, Gather()), (96, Ring())])
+@pytest.mark.parametrize(("world", "schedule"), [(3, Gather()), (5, Ring()), (24, Ring(8)), (24, Ring(two_way=True)), (96, Gather()),
+                                                 (96, Ring())])
 def test_many_ranks(name: str, permutation: str, world: int, schedule: Gather | Ring):
     check(build_mask(name, seqlen=2 * 96 + 1), world, permutation, schedule)
 
