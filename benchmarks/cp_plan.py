@@ -74,9 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     seqlen, found = options.ranks * options.tokens, []
     for name in Registry("mask").names():
         pattern = Registry("mask").load(name)
-        if pattern.family == "dynamic" or name == "block_causal_document":  # whose documents are blocks, as many as fit
+        if pattern.family == "dynamic":
             continue
-        mask = build_mask(name, seqlen=seqlen, documents=documents(options.documents, seqlen) if pattern.uses_documents else None)
+        cut = pattern.uses_documents and name != "block_causal_document"  # whose documents are whole blocks: it has those of a corpus
+        mask = build_mask(name, seqlen=seqlen, documents=documents(options.documents, seqlen) if cut else None)
         found += [measured(mask, options.ranks, schedule) for schedule in SCHEDULES]
         print(name, *(line["permutation"] for line in found[-len(SCHEDULES):]), flush=True)
     rows = [(str(line["mask"]), str(line["bands"]), str(line["schedule"]), str(line["permutation"]),
