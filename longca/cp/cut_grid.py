@@ -65,11 +65,10 @@ class GridCut(Cut):
 
     def _of_runs(self, rank: int, keys: Sequence[KeyRange]) -> BlockGrid:
         tokens = [part for key_range in keys for part in _parts(self.placement.ranges(key_range[0]), *key_range[1:])]
-        bars = []
-        for rows in self.placement.ranges(rank):
-            bar = self._grid.move(-rows.start, 0, len(rows), self.placement.seqlen)
-            bars.append(_beside([bar.move(0, -part.start, len(rows), len(part)) for part in tokens]))
-        return _below(bars)
+        rows = self.placement.ranges(rank)
+        seen = _below([self._grid.move(-part.start, 0, len(part), self.placement.seqlen) for part in rows])
+        num_queries = int(self.placement.num_tokens[rank])
+        return _beside([seen.move(0, -part.start, num_queries, len(part)) for part in tokens])
 
 
 def _parts(ranges: Sequence[range], first: int, behind: int) -> list[range]:
