@@ -26,14 +26,21 @@ def make(q0: object, q1: object, k0: object, k1: object, lo: object = -INF, hi: 
 
 def normal(bands: np.ndarray) -> np.ndarray:
     """The same pairs in normal form: no empty band, rectangles tight, offsets that do not bind ±INF, sorted."""
+    b, _ = tight(bands)
+    return b[np.lexsort(b.T[::-1])]
+
+
+def tight(bands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(bands, kept): normal form in the order given, and which ones of those given are left."""
     b = np.array(bands, dtype=np.int64).reshape(-1, 6)
     # rows that see a key, then columns that a remaining row sees: after one pass of each, both are tight
     b[:, Q0], b[:, Q1] = np.maximum(b[:, Q0], b[:, K0] - b[:, HI]), np.minimum(b[:, Q1], b[:, K1] - b[:, LO])
     b[:, K0], b[:, K1] = np.maximum(b[:, K0], b[:, Q0] + b[:, LO]), np.minimum(b[:, K1], b[:, Q1] + b[:, HI])
-    b = b[(b[:, Q0] < b[:, Q1]) & (b[:, K0] < b[:, K1]) & (b[:, LO] <= b[:, HI])]
+    kept = np.flatnonzero((b[:, Q0] < b[:, Q1]) & (b[:, K0] < b[:, K1]) & (b[:, LO] <= b[:, HI]))
+    b = b[kept]
     b[b[:, LO] <= b[:, K0] - (b[:, Q1] - 1), LO] = -INF
     b[b[:, HI] >= (b[:, K1] - 1) - b[:, Q0], HI] = INF
-    return b[np.lexsort(b.T[::-1])]
+    return b, kept
 
 
 def areas(bands: np.ndarray) -> np.ndarray:

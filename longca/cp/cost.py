@@ -1,0 +1,45 @@
+"""What a plan would cost, roughly: enough to choose between permutations.
+
+Pairs at the rate of a kernel, keys at that of a link, and the ends of rows: tiles are computed whole, so each row of each band costs
+about one more tile of hidden pairs, for every rank that it sees keys of. That is what stripes and small chunks pay for their balance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from longca.cp.plan import Plan
+
+FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of the bandwidth changes choices little
+BYTES_PER_S = 130e9  # one way, NCCL between two GPUs of an H200 host
+
+
+@dataclass(frozen=True)
+class Rates:
+    pair_s: float  # seconds for a visible pair of one head group, all its heads
+    key_s: float  # seconds to move a key with its value, all KV heads
+    end_pairs: int = 128  # hidden pairs that the end of a row costs
+
+    @classmethod
+    def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1, elem_bytes: int = 2,
+           flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = BYTES_PER_S) -> Rates:
+        """Of a forward call; backward is 2.5 times the pairs and about 2 to 3 times the bytes, so it chooses alike."""
+        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Cost:
+    compute_s: float  # of the rank with the most to compute, as if keys were there
+    move_s: float  # of the rank with the most to move, as if nothing hid it
+    total_s: float  # with keys on their way while others are computed with
+
+
+def cost_of(plan: Plan, rates: Rates) -> Cost:
+    """Keys of step n + 1 move during step n. Where ranks keep step, a step is as long as that of the slowest."""
+    compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s
+    move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
+    slots = np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1))))
+    total = slots.max(axis=0).sum() if plan.coupled else slots.sum(axis=1).max()
+    return Cost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))

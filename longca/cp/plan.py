@@ -1,0 +1,130 @@
+"""Who computes what, step by step, and what has to be there for it.
+
+A plan is the same on every rank, and made from the mask alone: no rank asks another. Shapes: P ranks, T steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.cp.cut import Cut, cut_mask
+from longca.masks.mask import Mask
+
+if TYPE_CHECKING:
+    from longca.cp.cut import KeyRange
+    from longca.cp.placement import Placement
+
+
+@dataclass(frozen=True)
+class Move:
+    """Keys (and their values) that go between this rank and a peer; backward, their gradients go the other way."""
+
+    peer: int
+    source: int  # the rank that holds them
+    first: int  # the first and behind the last, as indices into what the source holds
+    behind: int
+
+    def __len__(self) -> int:
+        return self.behind - self.first
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel call: all queries of a rank, and a buffer of keys."""
+
+    cut: Cut
+    rank: int
+    number: int
+    keys: tuple[KeyRange, ...]
+    """what the buffer holds, in this order: (source, first, behind)"""
+    area: int
+    """visible pairs, over all head groups"""
+
+    @cached_property
+    def mask(self) -> Mask:
+        """In local coordinates: queries in the order of the rank, keys in that of the buffer."""
+        return self.cut.local(self.rank, self.keys)
+
+    @property
+    def num_keys(self) -> int:
+        return sum(behind - first for _, first, behind in self.keys)
+
+
+class Plan:
+    """A cut mask on a schedule. Step 0 is a rank's own keys, which are there already: local first.
+
+    Steps without a visible pair are no steps, and keys that nobody waits for do not move.
+    """
+
+    coupled: bool
+    """must ranks keep step with each other?"""
+    num_steps: int
+    """at most, of one rank"""
+    step_areas: np.ndarray
+    """visible pairs, (P, T) int64"""
+    step_meetings: np.ndarray
+    """`Cut.meetings`, (P, T) int64"""
+    step_rows: np.ndarray
+    """keys that a rank receives for each step, (P, T) int64; for step 0 none"""
+    sent_rows: np.ndarray
+    """keys that a rank sends for each step, (P, T) int64"""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self.world = cut.placement.world
+
+    @property
+    def placement(self) -> Placement:
+        return self.cut.placement
+
+    def steps(self, rank: int) -> list[Step]:
+        """The kernel calls of a rank, in order. Masks are made when they are looked at."""
+        return [Step(self.cut, rank, number, self.keys(rank, number), int(area))
+                for number, area in enumerate(self.step_areas[rank]) if area]
+
+    def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+        """What the buffer of a rank holds in a step, whether or not the rank computes with it."""
+        raise NotImplementedError
+
+    def receives(self, rank: int, number: int) -> list[Move]:
+        """What comes in for a step, in the order of the buffer."""
+        raise NotImplementedError
+
+    def sends(self, rank: int, number: int) -> list[Move]:
+        """What goes out for the same step of others, by peer."""
+        raise NotImplementedError
+
+    def _own(self, rank: int) -> tuple[KeyRange, ...]:
+        return ((rank, 0, int(self.placement.num_tokens[rank])),)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Each rank gets the keys that it needs from who holds them."""
+
+    stages: int = 1
+    """steps in which remote keys are computed with: with more, the next arrive meanwhile"""
+
+    def plan(self, mask: Mask, placement: Placement) -> Plan:
+        from longca.cp.plan_gather import GatherPlan
+
+        return GatherPlan(cut_mask(mask, placement), self.stages)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Keys go round from rank to rank."""
+
+    window: int | None = None
+    """ranks of an inner ring, for the double ring; None for a single ring"""
+    two_way: bool = False
+    """keys go both ways, each half round: windows and documents then see their neighbours on either side after one hop"""
+
+    def plan(self, mask: Mask, placement: Placement) -> Plan:
+        from longca.cp.plan_ring import RingPlan
+
+        return RingPlan(cut_mask(mask, placement), self.window, self.two_way)

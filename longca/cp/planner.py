@@ -1,0 +1,54 @@
+"""Plans, made once and kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longca.cp.cost import Cost, Rates, cost_of
+from longca.cp.permutations import CANDIDATES, place
+from longca.cp.plan import Gather, Plan, Ring
+from longca.masks.mask import Mask
+
+BEST = "best"
+
+
+@dataclass(frozen=True)
+class Choice:
+    plan: Plan
+    cost: Cost
+
+
+class Planner:
+    """Makes plans and keeps the last ones by the digest of their mask: equal masks have one plan."""
+
+    def __init__(self, rates: Rates, candidates: Sequence[str] = CANDIDATES, kept: int = 32) -> None:
+        """
+        Args:
+            rates: what choices go by.
+            candidates: permutations to choose among, the first of equals first.
+            kept: plans to keep.
+        """
+        self.rates, self.candidates, self._most = rates, tuple(candidates), kept
+        self._kept: OrderedDict[tuple, Plan] = OrderedDict()
+
+    def plan(self, mask: Mask, world: int, schedule: Gather | Ring, permutation: str = BEST) -> Plan:
+        """
+        Args:
+            world: ranks that divide the sequence; in a hybrid, those of one ring.
+            permutation: a name that `permutations.place` knows, or the one of the candidates that costs least.
+        """
+        key = mask.digest, world, schedule, permutation
+        if key not in self._kept:
+            best = permutation == BEST
+            self._kept[key] = self.choices(mask, world, schedule)[0].plan if best else schedule.plan(mask, place(permutation, mask, world))
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def choices(self, mask: Mask, world: int, schedule: Gather | Ring) -> list[Choice]:
+        """All candidates, the cheapest first."""
+        plans = (schedule.plan(mask, place(name, mask, world)) for name in self.candidates)
+        return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)

@@ -1,0 +1,221 @@
+"""Plans against rasters: random masks, numbers of ranks, permutations and schedules."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca.cp.cost import Rates, cost_of
+from longca.cp.cut import cut_mask
+from longca.cp.mesh import Mesh
+from longca.cp.permutations import CANDIDATES, place
+from longca.cp.placement import Stripes
+from longca.cp.plan import Gather, Move, Plan, Ring, Step
+from longca.cp.plan_ring import RingPlan
+from longca.cp.planner import Planner
+from longca.masks import Mask, build_mask
+from tests.kernels.masks_for_tests import rasters, uniform_grid
+from tests.masks.strategies import masks, patchworks, quick
+
+PERMUTATIONS = ("contiguous", "zigzag", "stripes", "heap-1", "heap-4", "heap-9")
+RATES = Rates.of(64, 8, 128)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    mask = draw(st.one_of(masks(max_seqlen=70), patchworks()))
+    world = draw(st.integers(1, 6))
+    windows = [size for size in range(1, world + 1) if world % size == 0]
+    schedule = draw(st.one_of(st.builds(Gather, st.integers(1, 3)), st.builds(Ring, st.sampled_from([None, *windows])),
+                              st.just(Ring(two_way=True))))
+    return schedule.plan(mask, place(draw(st.sampled_from(PERMUTATIONS)), mask, world))
+
+
+def positions(plan: Plan, step: Step) -> np.ndarray:
+    """Of the keys in a step's buffer."""
+    return np.concatenate([plan.placement.positions(source)[first:behind] for source, first, behind in step.keys])
+
+
+def all_steps(plan: Plan) -> list[Step]:
+    return [step for rank in range(plan.world) for step in plan.steps(rank)]
+
+
+@quick
+@given(plans())
+def test_every_visible_pair_is_computed_once(plan: Plan):
+    mask = plan.cut.mask
+    times = np.zeros((mask.num_groups, mask.seqlen_q, mask.seqlen_k), dtype=int)
+    for step in all_steps(plan):
+        assert (step.mask.seqlen_q, step.mask.seqlen_k) == (plan.placement.num_tokens[step.rank], step.num_keys)
+        assert step.mask.num_groups == mask.num_groups
+        assert step.mask.area == step.area > 0
+        times[:, plan.placement.positions(step.rank)[:, None], positions(plan, step)] += rasters(step.mask)
+    assert np.array_equal(times, rasters(mask))
+    assert plan.step_areas.sum() == mask.area
+
+
+@quick
+@given(plans())
+def test_what_is_received_is_what_was_sent(plan: Plan):
+    for number in range(plan.num_steps):
+        received = {(rank, move) for rank in range(plan.world) for move in plan.receives(rank, number)}
+        sent = {(move.peer, Move(rank, move.source, move.first, move.behind))
+                for rank in range(plan.world) for move in plan.sends(rank, number)}
+        assert received == sent
+        assert all(move.peer != rank and len(move) > 0 for rank, move in received)
+        for rank in range(plan.world):
+            assert sum(map(len, plan.receives(rank, number))) == plan.step_rows[rank, number]
+            assert sum(map(len, plan.sends(rank, number))) == plan.sent_rows[rank, number]
+            if number:
+                assert [(move.source, move.first, move.behind) for move in plan.receives(rank, number)] == list(plan.keys(rank, number))
+
+
+@quick
+@given(plans())
+def test_nothing_moves_that_nobody_needs(plan: Plan):
+    """A gather moves what is seen; a ring, from the first to the last key that some rank further on sees. Stripes may move more."""
+    visible = rasters(plan.cut.mask).any(axis=0)
+    seen = [visible[plan.placement.positions(rank)].any(axis=0) for rank in range(plan.world)]
+    for rank in range(plan.world):
+        for number in range(1, plan.num_steps):
+            for source, first, behind in plan.keys(rank, number):
+                keys = plan.placement.positions(source)
+                waiting = [rank] if not plan.coupled else [
+                    later for later in range(plan.world) for step in range(plan.num_steps)
+                    if any(part[0] == source for part in plan.keys(later, step)) and passes(plan, number, step)]
+                needed = np.any([seen[other][keys] for other in waiting], axis=0)
+                assert needed.any()
+                if not isinstance(plan.placement, Stripes):
+                    inside = needed[first:behind]
+                    assert inside[0] and inside[-1] if plan.coupled else inside.all()
+                assert plan.coupled or isinstance(plan.placement, Stripes) or plan.step_areas[rank, number] > 0
+
+
+def passes(plan: Plan, number: int, step: int) -> bool:
+    """Are a ring's keys of `number` those of `step`, or on their way there?"""
+    assert isinstance(plan, RingPlan)
+    while step > number:
+        step = plan.step_before(step)
+    return step == number
+
+
+@quick
+@given(plans())
+def test_a_ring_passes_on_only_what_is_there(plan: Plan):
+    if not isinstance(plan, RingPlan):
+        return
+    for rank in range(plan.world):
+        for number in range(1, plan.num_steps):
+            for move in plan.sends(rank, number):
+                (held,) = plan.keys(rank, plan.step_before(number))
+                assert held[0] == move.source
+                assert held[1] <= move.first < move.behind <= held[2]
+
+
+@quick
+@given(st.integers(1, 70), st.integers(1, 6), st.sampled_from(PERMUTATIONS))
+def test_permutations(seqlen: int, world: int, name: str):
+    placement = place(name, build_mask("causal", seqlen=seqlen), world)
+    assert np.array_equal(np.sort(placement.order), np.arange(seqlen))
+    assert np.array_equal(placement.order[placement.inverse], np.arange(seqlen))
+    tokens = np.arange(seqlen + 1)
+    before = placement.before(tokens)
+    for rank in range(world):
+        mine = placement.positions(rank)
+        assert (np.diff(mine) > 0).all()
+        assert len(mine) == placement.num_tokens[rank]
+        assert np.array_equal(before[:, rank], np.searchsorted(mine, tokens))
+        assert np.array_equal(placement.before_of(tokens, rank), before[:, rank])
+        assert np.array_equal(mine, [token for part in placement.ranges(rank) for token in part])
+    if seqlen >= 9 * world:
+        assert np.ptp(placement.num_tokens) <= 9
+
+
+@pytest.mark.parametrize("name", ["contiguous", "zigzag", "heap-16", "stripes"])
+def test_block_masks_stay_block_masks(name: str):
+    mask = uniform_grid(128, 16, 16, 2, seed=0)
+    plan = Ring().plan(mask, place(name, mask, 4))
+    assert all(step.mask.grid is not None for step in all_steps(plan))
+
+
+def test_windows_move_their_halo():
+    mask = build_mask("causal_sliding_window", seqlen=640, window=10)
+    for schedule in (Gather(), Ring()):
+        plan = schedule.plan(mask, place("contiguous", mask, 8))
+        assert plan.step_rows.sum(axis=1).tolist() == [0, *[10] * 7]
+        assert [len(plan.steps(rank)) for rank in range(8)] == [1, *[2] * 7]
+
+
+def test_a_ring_both_ways_meets_neighbours_on_either_side_first():
+    mask = build_mask("sliding_window", seqlen=640, window=10)
+    one_way, two_way = (schedule.plan(mask, place("contiguous", mask, 8)) for schedule in (Ring(), Ring(two_way=True)))
+    assert two_way.step_rows.sum(axis=1).tolist() == [10, *[20] * 6, 10]
+    assert one_way.step_rows.sum() > 3 * two_way.step_rows.sum()
+    assert not two_way.step_rows[:, 3:].any()
+
+
+def test_zigzag_causal_has_three_bands_in_a_step_at_most():
+    mask = build_mask("causal", seqlen=960)
+    steps = all_steps(Ring().plan(mask, place("zigzag", mask, 8)))
+    assert max(len(step.mask.bands) for step in steps) == 3
+    assert np.ptp([step.area for step in steps if step.number]) == 0
+
+
+def test_heap_balances_documents():
+    mask = build_mask("causal_document", seqlen=8192, documents=np.array([5000, 100, 92, 3000]))
+    areas = {name: cut_mask(mask, place(name, mask, 4)).areas.sum(axis=1) for name in ("contiguous", "heap-64")}
+    assert areas["heap-64"].max() < 1.02 * areas["heap-64"].mean()
+    assert areas["contiguous"].max() > 1.4 * areas["contiguous"].mean()
+
+
+@pytest.mark.parametrize(("mask", "params", "expected"), [("full", {}, "contiguous"), ("causal", {}, "zigzag"),
+                                                          ("causal_sliding_window", {"window": 1024}, "contiguous")])
+def test_choices(mask: str, params: dict, expected: str):
+    planner = Planner(RATES)
+    whole = build_mask(mask, seqlen=8 * 8192, **params)
+    for schedule in (Gather(), Ring()):
+        assert planner.plan(whole, 8, schedule).placement.name == expected
+
+
+def test_costs_hold_compute_and_moves():
+    mask = build_mask("causal_document", seqlen=32768)
+    for choice in Planner(RATES).choices(mask, 4, Gather()) + Planner(RATES).choices(mask, 4, Ring()):
+        cost = choice.cost
+        assert max(cost.compute_s, cost.move_s) <= cost.total_s * (1 + 1e-12)
+        if not choice.plan.coupled:
+            assert cost.total_s <= cost.compute_s + cost.move_s
+    alone = cost_of(Gather().plan(mask, place("contiguous", mask, 1)), RATES)
+    assert alone.move_s == 0
+    assert alone.total_s == alone.compute_s > mask.area * RATES.pair_s
+
+
+def test_planners_keep_plans_of_equal_masks():
+    planner = Planner(RATES, kept=2)
+    plan = planner.plan(build_mask("causal", seqlen=640), 4, Ring())
+    assert planner.plan(build_mask("causal", seqlen=640), 4, Ring()) is plan
+    assert planner.plan(build_mask("causal", seqlen=640), 4, Ring(2)) is not plan
+    planner.plan(build_mask("full", seqlen=640), 4, Ring())
+    assert planner.plan(build_mask("causal", seqlen=640), 4, Ring()) is not plan
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_mesh_divides_the_tokens_of_a_plan(name: str):
+    mesh = Mesh(ring=3, heads=2)
+    placement = place(name, build_mask("causal", seqlen=61), mesh.ring)
+    held = [mesh.positions(placement, rank) for rank in range(mesh.world)]
+    assert np.array_equal(np.concatenate(held), placement.order)
+    assert [list(mesh.group(3)), list(mesh.ring_of(3))] == [[2, 3], [1, 3, 5]]
+
+
+def test_what_does_not_go_together_is_refused():
+    mask = build_mask("causal", seqlen=64)
+    with pytest.raises(ValueError, match="no whole number of windows of 3"):
+        Ring(3).plan(mask, place("zigzag", mask, 4))
+    with pytest.raises(ValueError, match="goes one way"):
+        Ring(2, two_way=True).plan(mask, place("zigzag", mask, 4))
+    with pytest.raises(ValueError, match="no placement 'heap-x'"):
+        place("heap-x", mask, 4)
+    with pytest.raises(ValueError, match="placement of 64 tokens cannot cut"):
+        cut_mask(Mask(64, 32, mask.groups), place("zigzag", mask, 4))
+    with pytest.raises(ValueError, match="1 step or more"):
+        Gather(0).plan(mask, place("zigzag", mask, 4))
