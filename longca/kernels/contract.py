@@ -144,3 +144,10 @@ def missing_compiler(device_type: str) -> str | None:
     candidates = [os.environ[chosen]] if chosen in os.environ else usual
     found = any(shutil.which(candidate) for candidate in candidates)
     return None if found else f"no compiler: neither {' nor '.join(candidates)} is on the PATH"
+
+
+def missing_for_triton(modules: tuple[str, ...], device_type: str) -> str | None:
+    """Why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of that type; None if it can."""
+    if device_type != "cuda":
+        return "runs on NVIDIA GPUs only"
+    return missing_modules(modules) or missing_compiler(device_type)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ class FlashMask(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        if device_type != "cuda":
-            return "runs on NVIDIA GPUs only"
-        return missing_modules(self.needs) or missing_compiler(device_type)
+        return missing_for_triton(self.needs, device_type)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):

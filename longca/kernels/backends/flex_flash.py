@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
 from longca.kernels.backends.flex import FlexPrepared
-from longca.kernels.contract import Kernel, Problem, missing_compiler, missing_modules
+from longca.kernels.contract import Kernel, Problem, missing_for_triton
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits
@@ -20,9 +20,7 @@ class FlexFlash(Kernel):
     needs = ("torch", "triton", "flash_attn.cute", "cutlass")
 
     def available(self, device_type: str) -> str | None:
-        if device_type != "cuda":
-            return "runs on NVIDIA GPUs only"
-        return missing_modules(self.needs) or missing_compiler(device_type)
+        return missing_for_triton(self.needs, device_type)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):
