@@ -40,8 +40,8 @@ BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 3
 # Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
 # such a tile idle. It makes dQ too where no other kernel does.
 HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
-# Nothing chooses these: not yet seen right on a GPU. Where keys come in short blocks, a tile is any two of them.
-HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=1), Tuned(128, 64, 4, 2, hopper=1)
+# Where keys come in short blocks, a tile is any two of them.
+HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)
 
 
 def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
@@ -59,8 +59,11 @@ def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, 
     if capability is not None and capability < (9, 0):
         return BEFORE_HOPPER
     tiles = dict(TUNED[head_dim])
-    if capability == (9, 0) and head_dim == 128 and (block is None or block % 128 == 0):
-        tiles[Use.KEYS] = HOPPER_KEYS
-        if not deterministic:
-            del tiles[Use.QUERIES]
+    if capability == (9, 0) and head_dim == 128:
+        short = block is not None and block % 128 != 0
+        tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
+        if not short:
+            tiles[Use.KEYS] = HOPPER_KEYS
+            if not deterministic:
+                del tiles[Use.QUERIES]
     return tiles
