@@ -11,13 +11,14 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_forward import forward_kernel
+from longca.ops.band_hopper_fused import fused_kernel
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
 
 
-def boxes(*box: int) -> str:
-    return f"tensordesc<bf16{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), gl.bfloat16)!r}>"
+def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
+    return f"tensordesc<{dtype}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
 
 
 def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict[str, int], int]]:
@@ -31,9 +32,13 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        types = ["*i32"] * 4 + ["*fp32", "*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 12 + ["fp32"] * 2
+        types = ["*i32"] * 4 + ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
         for dq in (0, 1):
-            yield backward_kernel, tiles + types, {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
+            yield backward_kernel, [*tiles, "*fp32", "i32", *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
+        for pack, order in ((8, 0), (8, 1), (8, 2), (1, 2)):
+            tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
+            sums = boxes(64 // pack, pack, 64, dtype=gl.float32)
+            yield fused_kernel, [*tiles, sums, *types], {"PACK": pack, "ORDER": order, "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:
