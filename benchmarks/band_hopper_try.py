@@ -4,8 +4,8 @@ Each variant has its processes: all check side by side, smallest case first, the
 takes too long is stopped and named, and the checks go on behind it.
 
 Forward: the Hopper kernel, which nothing else chooses, without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all
-gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages), or from registers; dK and dV without
-dQ; both portable kernels.
+gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages; one also without a warp that adds), or
+from registers ("red"); dK and dV without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -24,7 +24,8 @@ from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd now": (2, 3), "bwd later": (3, 3), "bwd beside": (4, 3), "bwd beside 2": (4, 2), "bwd fused": (1, 3)}  # (hopper, stages)
+FUSED = {"bwd now": (2, 3), "bwd later": (3, 3), "bwd beside": (4, 3), "bwd beside 2": (4, 2), "bwd team": (5, 3),
+         "bwd red": (1, 3)}  # (hopper, stages) of `Tuned`
 BACKWARD = *FUSED, "bwd", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")

@@ -78,7 +78,7 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
                               num_warps=4, maxnreg=168)
     else:
         fused_kernel[grid](*tiles, _boxes(sums, lines.step, pack, head_dim // 2), *tables, dk, dv, *shares, *strides, *sizes,
-                           tuned.hopper - 2, tuned.stages, num_warps=4, maxnreg=168)
+                           (tuned.hopper - 2) % 3, tuned.hopper < 5, tuned.stages, num_warps=4, maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
     if dq is not None:
@@ -98,7 +98,7 @@ def _finish(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: 
 
 @triton.jit
 def _in_order(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
-    """The same for the columns' order of `add_to_dq`."""
+    """The same for the columns' order of `band_hopper_add.put`."""
     row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)

@@ -1,13 +1,19 @@
 """Band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over lines of keys.
 
-As `band_hopper_backward`, with dQ's parts added to float32 sums by the tensor memory accelerator.
+As `band_hopper_backward`, with dQ's parts added to float32 sums by the tensor memory accelerator (`band_hopper_add`).
+
+How a step's gradients of scores, dS, reach the other team: each writes its keys' dS of step n to room n % 2, and arrives once a step at one
+barrier. No team arrives for step n + 1 before it has seen both arrive for n, so that the parity of n tells steps apart. Before a team
+arrives for step n, its dQ of step n − 2 (NOW: of n − 1) is done, which was the last to read room n % 2: so a team that has seen step n − 1
+complete may write to that room. LATER and BESIDE make dQ of step n − 1 in step n: LATER arrives for n behind it, BESIDE begins with it.
+Their first dQ of a piece is of no use and is not added; the last one comes after the loop.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from longca.ops.band_hopper_add import add_to_dq
+from longca.ops.band_hopper_add import add_tiles, async_add, put
 from longca.ops.band_hopper_backward import barriers, note, store_keys
 from longca.ops.band_hopper_feed import FULL, feed_tiles
 from longca.ops.band_hopper_pieces import COLUMNS, ROWS, TEAMS, hear
@@ -47,9 +53,24 @@ def _weights(scores, base, seen, shape, num_rows, rows, scale_log2, PACK: gl.con
 
 
 @gluon.jit
-def _gradients(k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, dq_desc, outputs, strides,
-               packs_per_kv_head, scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constexpr):
+def _add(dq, tile, dq_desc, query, head, count, dq_bars, team: gl.constexpr, APART: gl.constexpr):
+    """Step `count`'s dQ is put into the team's tile, and added from there by the adding warp or by this team."""
+    if APART:
+        mbarrier.wait(dq_bars[1].index(team), (count & 1) ^ 1)
+        put(dq, tile)
+        mbarrier.arrive(dq_bars[0].index(team), count=1)
+    else:
+        tma.store_wait(0)
+        put(dq, tile)
+        async_add(dq_desc, [query, head, team * dq.shape[1]], tile)
+
+
+@gluon.jit
+def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constexpr, APART: gl.constexpr):
     """A team's keys of every piece."""
+    k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, dq_desc, outputs, strides, numbers = common
+    kv_bars, bars, dq_bars, told_bars = all_bars
+    packs_per_kv_head, scale, scale_log2 = numbers
     q_smem, dout_smem, base_smem, delta_smem, notes = smem
     q_full, dout_full, empty, ds_full = bars
     dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr = outputs
@@ -86,7 +107,7 @@ def _gradients(k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told
                 weights_left = gl.convert_layout(weights.to(q.dtype), left)
                 dq = warpgroup_mma_wait(0, deps=[dq])
                 if number > 0:
-                    add_to_dq(dq, dq_tile, dq_desc, query_before, pack_before * PACK, team * (D // 2))
+                    _add(dq, dq_tile, dq_desc, query_before, pack_before * PACK, count - 1, dq_bars, team, APART)
                 mbarrier.wait(dout_full.index(place), phase)
                 dweights = _start_product(v_tile, dout)
             else:
@@ -114,11 +135,11 @@ def _gradients(k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told
                 dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
                 dq, dv, weights_left = warpgroup_mma_wait(1, deps=[dq, dv, weights_left])
                 if ORDER == NOW:
-                    add_to_dq(dq, dq_tile, dq_desc, query, pack * PACK, team * (D // 2))
+                    _add(dq, dq_tile, dq_desc, query, pack * PACK, count, dq_bars, team, APART)
                 else:
                     mbarrier.arrive(ds_full, count=1)
                     if number > 0:
-                        add_to_dq(dq, dq_tile, dq_desc, query_before, pack_before * PACK, team * (D // 2))
+                        _add(dq, dq_tile, dq_desc, query_before, pack_before * PACK, count - 1, dq_bars, team, APART)
             dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
             mbarrier.arrive(empty.index(place), count=1)
             query_before, pack_before = query, pack
@@ -126,7 +147,7 @@ def _gradients(k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told
         if ORDER != NOW:
             mbarrier.wait(ds_full, (count - 1) & 1)
             dq = warpgroup_mma_wait(0, deps=[_start_dq(ds_smem, halves, count - 1, team)])
-            add_to_dq(dq, dq_tile, dq_desc, query_before, pack_before * PACK, team * (D // 2))
+            _add(dq, dq_tile, dq_desc, query_before, pack_before * PACK, count - 1, dq_bars, team, APART)
         store_keys(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
         store_keys(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
         fence_async_shared()
@@ -141,12 +162,13 @@ def _gradients(k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told
 def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dk_ptr,
                  dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
                  kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr,
-                 ORDER: gl.constexpr, STAGES: gl.constexpr):
+                 ORDER: gl.constexpr, APART: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         dq_desc: float32 (T, H, D), zero, in boxes of (64 / PACK, PACK, D / 2): to which is added, without the scale and with columns in the
-            order of `add_to_dq`.
+            order of `put`.
         ORDER: when a step's dQ is made: NOW, at its end; LATER, at the next one's end; BESIDE the next one's exponentials.
+        APART: a warp of its own adds, so that the teams wait for nothing of it.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
@@ -161,17 +183,26 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
     told = gl.allocate_shared_memory(gl.int32, [2, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
     bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
-    told_bars = barriers(2, 1), barriers(2, TEAMS)
+    told_bars, dq_bars = (barriers(2, 1), barriers(2, TEAMS + APART)), (barriers(TEAMS, 1), barriers(TEAMS, 1))
     fence_async_shared()
     smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
     tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr)
     strides = dk_token, dk_head, dv_token, dv_head, num_slots
     sizes = num_pieces, num_items, kv_heads_at_once, 1, kv_heads_per_group
-    gl.warp_specialize([
-        (_gradients, (k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, dq_desc, outputs, strides,
-                      packs_per_kv_head, scale, scale_log2, 0, PACK, ORDER)),
-        (_gradients, (k_smem, v_smem, ds_smem, dq_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, dq_desc, outputs, strides,
-                      packs_per_kv_head, scale, scale_log2, 1, PACK, ORDER)),
-        (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
-    ], [4, 1], [240, 24])
+    all_bars, numbers = (kv_bars, bars, dq_bars, told_bars), (packs_per_kv_head, scale, scale_log2)
+    common = k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, dq_desc, outputs, strides, numbers
+    if APART:
+        gl.warp_specialize([
+            (_gradients, (common, 0, PACK, ORDER, APART)),
+            (_gradients, (common, 1, PACK, ORDER, APART)),
+            (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
+                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
+            (add_tiles, (dq_desc, dq_smem, dq_bars, told, told_bars, runs_ptr, packs_per_kv_head, PACK, TEAMS)),
+        ], [4, 1, 1], [240, 24, 24])
+    else:
+        gl.warp_specialize([
+            (_gradients, (common, 0, PACK, ORDER, APART)),
+            (_gradients, (common, 1, PACK, ORDER, APART)),
+            (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
+                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
+        ], [4, 1], [240, 24])

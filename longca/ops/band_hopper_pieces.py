@@ -42,8 +42,18 @@ def hear(turn, told, told_full, told_empty):
 
 
 @gluon.jit
-def _heard(told, slot, column: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+def hear_runs(turn, told, told_full, told_empty):
+    """(first run, first partial step, behind it, pack) of the piece whose turn it is, to a single warp."""
+    slot = turn % 2
+    mbarrier.wait(told_full.index(slot), (turn // 2) & 1)
+    first, middle, last, pack = _heard(told, slot, 2, 1), _heard(told, slot, 3, 1), _heard(told, slot, 4, 1), _heard(told, slot, 7, 1)
+    mbarrier.arrive(told_empty.index(slot), count=1)
+    return first, middle, last, pack
+
+
+@gluon.jit
+def _heard(told, slot, column: gl.constexpr, WARPS: gl.constexpr = 4):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     return gl.max(told.index(slot).slice(column, 1).load(layout), 0)
 
 

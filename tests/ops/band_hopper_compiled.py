@@ -35,10 +35,10 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         types = ["*i32"] * 4 + ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
         for dq in (0, 1):
             yield backward_kernel, [*tiles, "*fp32", "i32", *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
-        for pack, order in ((8, 0), (8, 1), (8, 2), (1, 2)):
+        for pack, order, apart in ((8, 0, 0), (8, 0, 1), (8, 1, 1), (8, 2, 1), (1, 2, 1)):
             tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
             sums = boxes(64 // pack, pack, 64, dtype=gl.float32)
-            yield fused_kernel, [*tiles, sums, *types], {"PACK": pack, "ORDER": order, "STAGES": 3}, 168
+            yield fused_kernel, [*tiles, sums, *types], {"PACK": pack, "ORDER": order, "APART": apart, "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:
