@@ -4,8 +4,8 @@ Each variant has its processes: all check side by side, smallest case first, the
 takes too long is stopped and named, and the checks go on behind it.
 
 Forward: the Hopper kernel, which nothing else chooses, without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all
-gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages; one also without a warp that adds), or
-from registers ("red"); dK and dV without dQ; both portable kernels.
+gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages, one without a warp that adds; with "=",
+sums are the same in every run), or from registers ("red"); dK and dV without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -24,8 +24,9 @@ from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd now": (2, 3), "bwd later": (3, 3), "bwd beside": (4, 3), "bwd beside 2": (4, 2), "bwd team": (5, 3),
-         "bwd red": (1, 3)}  # (hopper, stages) of `Tuned`
+FUSED = {"bwd now": (2, 3, False), "bwd later": (3, 3, False), "bwd beside": (4, 3, False), "bwd beside 2": (4, 2, False),
+         "bwd team": (5, 3, False), "bwd red": (1, 3, False), "bwd now =": (2, 3, True), "bwd later =": (3, 3, True),
+         "bwd beside =": (4, 3, True)}  # (hopper, stages, in_order) of `Tuned`
 BACKWARD = *FUSED, "bwd", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
@@ -65,7 +66,8 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     if variant != "bwd portable":
         tuned[Use.KEYS] = HOPPER_KEYS
     if variant in FUSED:
-        tuned[Use.KEYS] = replace(HOPPER_KEYS, hopper=FUSED[variant][0], stages=FUSED[variant][1])
+        hopper, stages, in_order = FUSED[variant]
+        tuned[Use.KEYS] = replace(HOPPER_KEYS, hopper=hopper, stages=stages, in_order=in_order)
         del tuned[Use.QUERIES]
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
@@ -81,8 +83,11 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
         empty = want[1].isinf()
         worst_lse = float(torch.where(empty, torch.where(lse.isinf(), 0.0, 1.0), (lse.double() - want[1]).abs()).max())
     else:
-        got = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)()
-        want = want[2:]
+        call = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)
+        got, want = call(), want[2:]
+        if variant not in FUSED or FUSED[variant][2]:
+            for _ in range(3):
+                assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
     torch.cuda.synchronize()
     errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-9)) if bool(a.isfinite().all()) else float("inf")
               for a, b in zip(got, want, strict=False)]

@@ -77,8 +77,11 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
         backward_kernel[grid](*tiles, sums, num_heads, *tables, dk, dv, *shares, *strides, *sizes, dq is not None, tuned.stages,
                               num_warps=4, maxnreg=168)
     else:
-        fused_kernel[grid](*tiles, _boxes(sums, lines.step, pack, head_dim // 2), *tables, dk, dv, *shares, *strides, *sizes,
-                           (tuned.hopper - 2) % 3, tuned.hopper < 5, tuned.stages, num_warps=4, maxnreg=168)
+        packs_per_kv_head = num_heads // num_kv_heads // pack
+        progress = torch.full((num_items * packs_per_kv_head,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
+        fused_kernel[grid](*tiles, _boxes(sums, lines.step, pack, head_dim // 2), *tables, lines.waits, lines.waits_of, progress, dk, dv,
+                           *shares, *strides, *sizes, (tuned.hopper - 2) % 3, tuned.hopper < 5, tuned.in_order, tuned.stages,
+                           num_warps=4, maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
     if dq is not None:

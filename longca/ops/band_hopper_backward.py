@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from longca.ops.band_hopper_feed import FULL, feed_tiles
-from longca.ops.band_hopper_pieces import COLUMNS, ROWS, TEAMS, hear
+from longca.ops.band_hopper_pieces import ROWS, TEAMS, TOLD, hear
 
 ADD_FOUR = gl.constexpr("""red.relaxed.gpu.global.add.v4.f32 [$4], {$8, $9, $10, $11};
     mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;""")
@@ -169,7 +169,7 @@ def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int32, [2, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
     bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
     told_bars = barriers(2, 1), barriers(2, TEAMS)

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from longca.ops.band_hopper_add import add_tiles, async_add, put
 from longca.ops.band_hopper_backward import barriers, note, store_keys
 from longca.ops.band_hopper_feed import FULL, feed_tiles
-from longca.ops.band_hopper_pieces import COLUMNS, ROWS, TEAMS, hear
+from longca.ops.band_hopper_pieces import ROWS, TEAMS, TOLD, hear
 
 NOW, LATER, BESIDE = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 
@@ -159,16 +159,18 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constex
 
 @gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head",
                               "stats_of_pack"])
-def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dk_ptr,
-                 dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
-                 kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr,
-                 ORDER: gl.constexpr, APART: gl.constexpr, STAGES: gl.constexpr):
+def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, waits_ptr,
+                 waits_of_ptr, progress_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots,
+                 num_pieces, num_items, kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2,
+                 PACK: gl.constexpr, ORDER: gl.constexpr, APART: gl.constexpr, IN_ORDER: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         dq_desc: float32 (T, H, D), zero, in boxes of (64 / PACK, PACK, D / 2): to which is added, without the scale and with columns in the
             order of `put`.
         ORDER: when a step's dQ is made: NOW, at its end; LATER, at the next one's end; BESIDE the next one's exponentials.
         APART: a warp of its own adds, so that the teams wait for nothing of it.
+        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (G, pieces, H / G / PACK), more
+            than any row.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
@@ -180,7 +182,7 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int32, [2, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
     bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
     told_bars, dq_bars = (barriers(2, 1), barriers(2, TEAMS + APART)), (barriers(TEAMS, 1), barriers(TEAMS, 1))
@@ -196,13 +198,14 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
             (_gradients, (common, 0, PACK, ORDER, APART)),
             (_gradients, (common, 1, PACK, ORDER, APART)),
             (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
-            (add_tiles, (dq_desc, dq_smem, dq_bars, told, told_bars, runs_ptr, packs_per_kv_head, PACK, TEAMS)),
+                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
+            (add_tiles, (dq_desc, dq_smem, dq_bars, told, told_bars, (runs_ptr, waits_ptr, waits_of_ptr, progress_ptr), sizes,
+                         packs_per_kv_head, PACK, TEAMS, IN_ORDER)),
         ], [4, 1, 1], [240, 24, 24])
     else:
         gl.warp_specialize([
             (_gradients, (common, 0, PACK, ORDER, APART)),
             (_gradients, (common, 1, PACK, ORDER, APART)),
             (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
+                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
         ], [4, 1], [240, 24])

@@ -10,6 +10,7 @@ from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_lines import Lines
 from longca.ops.band_spans import Spans, mask_spans, spread, visible_blocks
 from longca.ops.band_steps import Steps, cut_spans
+from longca.ops.band_turns import turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
 L2_BYTES = 24 << 20  # of keys and values that programs share at a time
@@ -61,6 +62,9 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
                                longest=num_kv_heads / (parts * AT_ONCE), visible=visible)
+            if chosen.in_order:
+                waits, waits_of = turns(lines)
+                lines = replace(lines, waits=waits, waits_of=waits_of)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
@@ -127,7 +131,8 @@ def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int,
     group, length = spans.group[owner], _sums(cost, piece, num_parts)[part]
     order = torch.argsort(group * (int(length.max()) + 1) - length, stable=True) if len(owner) else owner
     pieces = _by_group(table[order], group[order], num_groups)
-    return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots)
+    nobody = pieces.new_zeros(0, 2), pieces.new_zeros(num_groups, 0, 2)
+    return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots, *nobody)
 
 
 def _in_order(steps: Steps, num_lines: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

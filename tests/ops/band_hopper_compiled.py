@@ -32,13 +32,14 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        types = ["*i32"] * 4 + ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
+        tables, types = ["*i32"] * 4, ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
         for dq in (0, 1):
-            yield backward_kernel, [*tiles, "*fp32", "i32", *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
-        for pack, order, apart in ((8, 0, 0), (8, 0, 1), (8, 1, 1), (8, 2, 1), (1, 2, 1)):
+            yield backward_kernel, [*tiles, "*fp32", "i32", *tables, *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
+        for pack, order, apart, in_order in ((8, 0, 0, 0), (8, 0, 1, 1), (8, 1, 1, 0), (8, 2, 1, 0), (1, 2, 1, 1)):
             tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
             sums = boxes(64 // pack, pack, 64, dtype=gl.float32)
-            yield fused_kernel, [*tiles, sums, *types], {"PACK": pack, "ORDER": order, "APART": apart, "STAGES": 3}, 168
+            constants = {"PACK": pack, "ORDER": order, "APART": apart, "IN_ORDER": in_order, "STAGES": 3}
+            yield fused_kernel, [*tiles, sums, *tables, *tables[1:], *types], constants, 168
 
 
 def carried_bounds(source: str) -> list[str]:
