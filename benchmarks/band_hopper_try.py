@@ -4,7 +4,7 @@ Each variant has its processes: all check side by side, smallest case first, the
 takes too long is stopped and named, and the checks go on behind it.
 
 Forward: the Hopper kernel, which nothing else chooses, without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all
-gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages, one without a warp that adds; with "=",
+gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages, one without a warp that adds; "=":
 sums are the same in every run), or from registers ("red"); dK and dV without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """

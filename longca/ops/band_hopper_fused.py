@@ -169,8 +169,8 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
             order of `put`.
         ORDER: when a step's dQ is made: NOW, at its end; LATER, at the next one's end; BESIDE the next one's exponentials.
         APART: a warp of its own adds, so that the teams wait for nothing of it.
-        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (G, pieces, H / G / PACK), more
-            than any row.
+        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32
+            (G, pieces, H / G / PACK), more than any row.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
