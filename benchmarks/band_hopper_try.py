@@ -24,9 +24,9 @@ from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd now": (2, 3, False), "bwd later": (3, 3, False), "bwd beside": (4, 3, False), "bwd beside 2": (4, 2, False),
-         "bwd team": (5, 3, False), "bwd red": (1, 3, False), "bwd now =": (2, 3, True), "bwd later =": (3, 3, True),
-         "bwd beside =": (4, 3, True)}  # (hopper, stages, in_order) of `Tuned`
+FUSED = {"bwd now": (2, 3, 0), "bwd later": (3, 3, 0), "bwd beside": (4, 3, 0), "bwd beside 2": (4, 2, 0),
+         "bwd team": (5, 3, 0), "bwd red": (1, 3, 0), "bwd now =": (2, 3, 1), "bwd later =": (3, 3, 1),
+         "bwd beside =": (4, 3, 1)}  # (hopper, stages, in_order) of `Tuned`
 BACKWARD = *FUSED, "bwd", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")

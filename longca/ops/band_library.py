@@ -25,7 +25,7 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     numbers = [plan.kv_heads_at_once]
     for lines, tuned in plan.kernels.values():
         tables += lines.tables
-        numbers += [lines.tile, lines.step, lines.num_slots, *map(int, astuple(tuned))]
+        numbers += [lines.tile, lines.step, lines.num_slots, *astuple(tuned)]
     return tables, numbers
 
 

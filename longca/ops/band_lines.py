@@ -38,7 +38,8 @@ class Lines:
     (tile rows for each head that works on this group), and LINE is the line's place in `splits`: (ROW0, ROW1, first slot, slots).
     Slots of a line are successive and are combined in that order, so that results repeat bit for bit.
 
-    Pieces of a group are sorted longest first and padded to W with pieces of no rows (ROW0 = ROW1).
+    Pieces of a group are sorted longest first (or nearly, where they wait for each other) and padded to W with pieces of no rows
+    (ROW0 = ROW1).
     With several query heads for a KV head, P of them can share a tile: `tile` (or `step`, for keys' lines) is then in tokens, the
     matrix has P rows for each, row r of the matrix being token r // P and head r % P of the pack.
 

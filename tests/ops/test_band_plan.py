@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from longca.masks import Mask
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines
 from longca.ops.band_plan import make_lines
-from longca.ops.band_turns import turns
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
 
@@ -46,12 +45,13 @@ def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if transposed else (mask.seqlen_q, mask.seqlen_k)
         np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if transposed else right)
         check_order(lines, num_rows, most)
-        check_turns(lines, num_cols + step)
+        in_order = make_lines(mask, tile, step, transposed=transposed, device=CPU, in_order=True, **limits)
+        check_turns(in_order, num_cols + step)
 
 
 def check_turns(lines: Lines, num_cols: int) -> None:
     """At each of its columns, a piece waits for the one that was there last."""
-    waits, waits_of = (table.numpy() for table in turns(lines))
+    waits, waits_of = (table.numpy() for table in (lines.waits, lines.waits_of))
     runs = lines.runs.numpy()
     for group, pieces in enumerate(lines.pieces.numpy()):
         latest = np.full(num_cols, -1)
