@@ -1,7 +1,10 @@
 """Compiles the Hopper kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_hopper_compiled forward|backward."""
 
+import os
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import triton
@@ -55,6 +58,15 @@ def carried_bounds(source: str) -> list[str]:
     return bad
 
 
+def assembled(ptx: str) -> str:
+    """What the assembler says of a kernel. Of matmuls that it cannot keep under way beside others: that they are serialized."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [triton.knobs.nvidia.ptxas.path, "-arch=sm_90a", "-v", file.name, "-o", os.devnull]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
 def main(direction: str) -> None:
     for kernel, types, constants, maxnreg in builds(direction):
         names = kernel.arg_names
@@ -62,6 +74,7 @@ def main(direction: str) -> None:
         source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
         done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": maxnreg})
         assert not (bad := carried_bounds(str(done.asm["source"]))), bad
+        assert "serialized" not in (log := assembled(done.asm["ptx"])), log
         assert done.metadata.shared * (3 - constants.get("TEAMS", 2)) <= SHARED_BYTES, done.metadata.shared
 
 
