@@ -1,10 +1,11 @@
-"""Checks and times the Hopper kernels of band attention: python -m benchmarks.band_hopper_try [OUT.json].
+"""Checks and times the Hopper kernels of band attention: python -m benchmarks.band_hopper_try [OUT.json [VARIANT …]].
 
 Each variant has its processes: all check side by side, smallest case first, then each is timed alone. A case says when it starts; one that
 takes too long is stopped and named, and the checks go on behind it.
 
 Forward: the Hopper kernel, which nothing else chooses, without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all
-gradients in one pass; dK and dV in that kernel without dQ; both portable kernels.
+gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages, one without a warp that adds; "=":
+sums are the same in every run), or from registers ("red"); dK and dV without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -22,7 +23,11 @@ from benchmarks.band_hopper_checks import checks, inputs, reference
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 
-FORWARD, BACKWARD = ("fwd", "fwd overlap", "fwd portable"), ("bwd fused", "bwd", "bwd portable")
+FORWARD = "fwd", "fwd overlap", "fwd portable"
+FUSED = {"bwd now": (2, 3, 0), "bwd later": (3, 3, 0), "bwd beside": (4, 3, 0), "bwd beside 2": (4, 2, 0),
+         "bwd team": (5, 3, 0), "bwd red": (1, 3, 0), "bwd now =": (2, 3, 1), "bwd later =": (3, 3, 1),
+         "bwd beside =": (4, 3, 1)}  # (hopper, stages, in_order) of `Tuned`
+BACKWARD = *FUSED, "bwd", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
 TIMES = [*((name, 8192, 64, 8) for name in DENSE[:3]), *((name, 32768, 64, 8) for name in DENSE),
@@ -60,7 +65,9 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     tuned = dict(TUNED[128])
     if variant != "bwd portable":
         tuned[Use.KEYS] = HOPPER_KEYS
-    if variant == "bwd fused":
+    if variant in FUSED:
+        hopper, stages, in_order = FUSED[variant]
+        tuned[Use.KEYS] = replace(HOPPER_KEYS, hopper=hopper, stages=stages, in_order=in_order)
         del tuned[Use.QUERIES]
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
@@ -76,8 +83,11 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
         empty = want[1].isinf()
         worst_lse = float(torch.where(empty, torch.where(lse.isinf(), 0.0, 1.0), (lse.double() - want[1]).abs()).max())
     else:
-        got = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)()
-        want = want[2:]
+        call = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)
+        got, want = call(), want[2:]
+        if variant not in FUSED or FUSED[variant][2]:
+            for _ in range(3):
+                assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
     torch.cuda.synchronize()
     errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-9)) if bool(a.isfinite().all()) else float("inf")
               for a, b in zip(got, want, strict=False)]
@@ -127,7 +137,7 @@ def run(action: str, variant: str, first: int) -> None:
         print(json.dumps({"kind": "start", "place": place, "what": describe(*case)}), flush=True)
         print(json.dumps(check(variant, *case)), flush=True)
     for case in TIMES if action == "--time" else ():
-        if variant not in ("bwd", "bwd fused") or not case[0].endswith(" 64"):
+        if variant == "bwd portable" or variant in FORWARD or not case[0].endswith(" 64"):
             print(json.dumps(measure(variant, *case)), flush=True)
 
 
@@ -173,8 +183,8 @@ def check_all(variant: str, results: list[dict]) -> None:
         first = last["place"] + 1
 
 
-def main(out: Path) -> None:
-    results: dict[str, list[dict]] = {name: [] for name in (*FORWARD, *BACKWARD)}
+def main(out: Path, variants: list[str]) -> None:
+    results: dict[str, list[dict]] = {name: [] for name in variants or (*FORWARD, *BACKWARD)}
     threads = [threading.Thread(target=check_all, args=item) for item in results.items()]
     for thread in threads:
         thread.start()
@@ -204,4 +214,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] in (["--check"], ["--time"]):
         run(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else "band_hopper_try.json"))
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "band_hopper_try.json"), sys.argv[2:])

@@ -24,7 +24,8 @@ class Tuned:
     stages: int  # loads under way at once
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
-    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: its forward kernel with OVERLAP
+    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; 2 … 5: keys, `band_hopper_fused`
+    in_order: int = 0  # 1: keys, `band_hopper_fused`: dQ's sums come about in one order
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,

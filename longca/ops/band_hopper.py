@@ -14,9 +14,10 @@ from longca.ops.band_config import Tuned
 from longca.ops.band_forward import _combine as combine
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_forward import forward_kernel
+from longca.ops.band_hopper_fused import fused_kernel
 from longca.ops.band_lines import Lines
 
-ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 LOG2_E = math.log2(math.e)
 
 
@@ -51,8 +52,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: 
             *strides, carried is not None, head_dim, pack, lines.tile, tuned.rows // 4)
 
 
-def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, *, dk: Tensor,
-                   dv: Tensor, dq: Tensor | None = None) -> None:
+def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned,
+                   *, dk: Tensor, dv: Tensor, dq: Tensor | None = None) -> None:
     """Writes `dk` and `dv`, and `dq` if it is given: then the order in which its shares are added is left to chance.
 
     Args:
@@ -61,21 +62,31 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
     """
     seqlen_q, num_heads, head_dim = q.shape
     num_kv_heads, pack, groups, num_pieces = k.shape[1], 64 // lines.step, len(lines.pieces), lines.pieces.shape[1]
-    num_sums = 0 if dq is None else seqlen_q + 64  # the last step may stick out
-    sums = torch.zeros(num_sums, num_heads, head_dim, dtype=torch.float32, device=q.device)
+    num_items, num_rows = num_kv_heads * num_pieces, seqlen_q * num_heads
     shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=q.device)
-    num_items = num_kv_heads * num_pieces
-    backward_kernel[(min(num_items, _processors(q)),)](
-        _boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
-        _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces,
-        lines.runs, lines.shapes, sums, dk, dv, *shares, dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1), lines.num_slots,
-        num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack, num_heads, base.shape[1] * pack,
-        scale, scale * LOG2_E, pack, dq is not None, 3, num_warps=4, maxnreg=168)
+    tiles = (_boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
+             _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
+    tables = torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes
+    strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
+    sizes = (lines.num_slots, num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack,
+             base.shape[1] * pack, scale, scale * LOG2_E, pack)
+    grid, sums = (min(num_items, _processors(q)),), torch.zeros(0, dtype=torch.float32, device=q.device)
+    if dq is not None:
+        sums = torch.zeros(seqlen_q + 64, num_heads, head_dim, dtype=torch.float32, device=q.device)  # the last step may stick out
+    if tuned.hopper == 1:
+        backward_kernel[grid](*tiles, sums, num_heads, *tables, dk, dv, *shares, *strides, *sizes, dq is not None, tuned.stages,
+                              num_warps=4, maxnreg=168)
+    else:
+        packs_per_kv_head = num_heads // num_kv_heads // pack
+        progress = torch.full((num_items * packs_per_kv_head,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
+        fused_kernel[grid](*tiles, _boxes(sums, lines.step, pack, head_dim // 2), *tables, lines.waits, lines.waits_of, progress, dk, dv,
+                           *shares, *strides, *sizes, (tuned.hopper - 2) % 3, tuned.hopper < 5, tuned.in_order, tuned.stages,
+                           num_warps=4, maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
     if dq is not None:
-        num_rows = seqlen_q * num_heads
-        _finish[(triton.cdiv(num_rows, 64),)](dq, sums, num_rows, num_heads, dq.stride(0), dq.stride(1), scale, head_dim, 64)
+        finish = _finish if tuned.hopper == 1 else _in_order
+        finish[(triton.cdiv(num_rows, 64),)](dq, sums, num_rows, num_heads, dq.stride(0), dq.stride(1), scale, head_dim, 64)
 
 
 @triton.jit
@@ -86,6 +97,17 @@ def _finish(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: 
     sums = tl.load(sums_ptr + row[:, None] * D + place[None, :], mask=(row < num_rows)[:, None], other=0.0)
     to = (row // num_heads * dq_token + row % num_heads * dq_head)[:, None] + column[None, :]
     tl.store(dq_ptr + to, (sums * scale).to(dq_ptr.dtype.element_ty), mask=(row < num_rows)[:, None])
+
+
+@triton.jit
+def _in_order(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
+    """The same for the columns' order of `band_hopper_add.put`."""
+    row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
+    inside = (row < num_rows)[:, None]
+    sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
+    sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D)
+    to = (row // num_heads * dq_token + row % num_heads * dq_head)[:, None] + column[None, :]
+    tl.store(dq_ptr + to, (sums * scale).to(dq_ptr.dtype.element_ty), mask=inside)
 
 
 def _processors(x: Tensor) -> int:

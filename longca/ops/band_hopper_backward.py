@@ -14,14 +14,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from longca.ops.band_hopper_feed import FULL, feed_tiles
-from longca.ops.band_hopper_pieces import COLUMNS, ROWS, TEAMS, hear
+from longca.ops.band_hopper_pieces import ROWS, TEAMS, TOLD, hear
 
 ADD_FOUR = gl.constexpr("""red.relaxed.gpu.global.add.v4.f32 [$4], {$8, $9, $10, $11};
     mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;""")
 
 
 @gluon.jit
-def _note(notes, slot, place: gl.constexpr):
+def note(notes, slot, place: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     return gl.max(notes.index(slot).slice(place, 1).load(layout), 0)
 
@@ -41,7 +41,7 @@ def _add_to_dq(dq, dq_ptr, query, pack, num_heads, half: gl.constexpr, PACK: gl.
 
 
 @gluon.jit
-def _store(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head, num_slots, team: gl.constexpr):
+def store_keys(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head, num_slots, team: gl.constexpr):
     """A team's rows of dK or dV: to the result, by way of its tile of V if types are the same; of a split line as float32 to a slot."""
     D: gl.constexpr = x.shape[1]
     SAME: gl.constexpr = x_ptr.dtype.element_ty == tile.dtype
@@ -92,7 +92,7 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
             q, dout = q_smem.index(place).reshape([ROWS, D]), dout_smem.index(place).reshape([ROWS, D])
             mbarrier.wait(q_full.index(place), phase)
             scores = warpgroup_mma(k_tile, q.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
-            query, shape, pack = _note(notes, place, 0), _note(notes, place, 1), _note(notes, place, 2)
+            query, shape, pack = note(notes, place, 0), note(notes, place, 1), note(notes, place, 2)
             mbarrier.wait(dout_full.index(place), phase)
             dweights = warpgroup_mma(v_tile, dout.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
             seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, STEP << 16, 0))
@@ -127,8 +127,8 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
                 dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
                 mbarrier.arrive(empty.index(place), count=1)
             count += 1
-        _store(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
-        _store(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
+        store_keys(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
+        store_keys(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
         fence_async_shared()
         mbarrier.arrive(kv_bars[1], count=1)
         turn += 1
@@ -136,7 +136,7 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
 
 
 @gluon.jit
-def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for place in gl.static_range(COUNT):
         mbarrier.init(bars.index(place), count=ARRIVALS)
@@ -145,10 +145,10 @@ def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head",
                               "num_heads", "stats_of_pack"])
-def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dq_ptr, dk_ptr,
-                    dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
-                    kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, num_heads, stats_of_pack, scale, scale_log2,
-                    PACK: gl.constexpr, DQ: gl.constexpr, STAGES: gl.constexpr):
+def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_ptr, num_heads, next_ptr, pieces_ptr, runs_ptr, shapes_ptr,
+                    dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
+                    kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr,
+                    DQ: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
@@ -169,10 +169,10 @@ def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, ne
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int32, [2, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kv_bars = _barriers(1, 1).index(0), _barriers(1, TEAMS).index(0)
-    bars = _barriers(STAGES, 2), _barriers(STAGES, 1), _barriers(STAGES, TEAMS), _barriers(1, TEAMS).index(0)
-    told_bars = _barriers(2, 1), _barriers(2, TEAMS)
+    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
+    bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
+    told_bars = barriers(2, 1), barriers(2, TEAMS)
     fence_async_shared()
     smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
     tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (dq_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr)

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from longca.ops.band_hopper_pieces import ROWS, piece_of, run_of, tell
+from longca.ops.band_hopper_pieces import ROWS, piece_of, run_below, run_of, tell
 
 FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shape
 
@@ -32,19 +32,32 @@ def _feed(column, shape, pack, stats, count, descs, smem, bars, PACK: gl.constex
 
 
 @gluon.jit
+def _take(next_ptr, lane):
+    return gl.atomic_add(next_ptr + lane * 0, lane * 0 + 1, mask=lane == 0, sem="relaxed")
+
+
+@gluon.jit
 def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr, packs_per_kv_head,
-               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr):
-    """The loading warp. A line without steps gets an empty one."""
+               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr, DOWN: gl.constexpr = False):
+    """The loading warp. A line without steps gets an empty one.
+
+    Args:
+        DOWN: steps go from the last column to the first, instead of partial ones first, and a piece is taken when it begins, so that all
+            before it have begun.
+    """
     kv_full, kv_empty = kv_bars
     pieces_ptr, runs_ptr = tables[0], tables[1]
     STEP: gl.constexpr = ROWS // PACK
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
     count, turn = 0, 0
     item = gl.program_id(0)
+    if DOWN:
+        item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
     while item < sizes[1]:
         entry, kv_head = piece_of(item, pieces_ptr, sizes)
-        ticket = gl.atomic_add(next_ptr + lane * 0, lane * 0 + 1, mask=lane == 0, sem="relaxed")
-        tell(entry, kv_head, turn, told, told_bars[0], told_bars[1])
+        if not DOWN:
+            ticket = _take(next_ptr, lane)
+        tell(entry, kv_head, turn, told, told_bars[0], told_bars[1], item)
         row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
         mbarrier.wait(kv_empty, (turn & 1) ^ 1)
         mbarrier.expect(kv_full, 2 * TEAMS * k_desc.block_type.nbytes)
@@ -53,12 +66,19 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
             tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
         for pack in range(kv_head * packs_per_kv_head, (kv_head + 1) * packs_per_kv_head):
             stats = pack * stats_of_pack
+            full, partial = middle - 1, last - 1
             for number in range(gl.maximum(last - first, 1)):
-                column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
+                if DOWN:
+                    column, num_steps, shape, full, partial = run_below(full, partial, first, middle, runs_ptr, STEP)
+                else:
+                    column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
                 for _ in range(gl.where(first == last, 1, num_steps)):
                     _feed(column, gl.where(first == last, EMPTY, shape), pack, stats, count, descs, smem, bars, PACK, STAGES)
-                    column += STEP
+                    column += -STEP if DOWN else STEP
                     count += 1
         turn += 1
-        item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
+        if DOWN:
+            item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
+        else:
+            item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
     tell(pieces_ptr, -1, turn, told, told_bars[0], told_bars[1])

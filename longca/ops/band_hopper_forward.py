@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from longca.ops.band_hopper_load import load_tiles, parts_before
-from longca.ops.band_hopper_pieces import COLUMNS, ROWS, hear
+from longca.ops.band_hopper_pieces import ROWS, TOLD, hear
 from longca.ops.band_hopper_softmax import hide, shapes_of, softmax
 from longca.ops.band_hopper_store import store
 
@@ -164,7 +164,7 @@ def forward_kernel(q_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shape
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * TEAMS, ROWS // PACK, PACK, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, TILE, D], tile_layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, TILE, D], tile_layout)
-    told = gl.allocate_shared_memory(gl.int32, [2, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     q_full, q_empty = _barriers(QUEUE * TEAMS, 1), _barriers(QUEUE * TEAMS, 1)
     k_full, k_empty = _barriers(STAGES, 1), _barriers(STAGES, TEAMS)
     v_full, v_empty = _barriers(STAGES, 1), _barriers(STAGES, TEAMS)

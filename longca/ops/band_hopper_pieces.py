@@ -7,6 +7,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 ROWS = gl.constexpr(64)  # of a warp group: the height of one wgmma
 TEAMS = gl.constexpr(2)  # warp groups that compute
 COLUMNS = gl.constexpr(8)  # of `Lines.pieces`
+TOLD = gl.constexpr(16)  # numbers of a piece, with room to spare
 
 
 @gluon.jit
@@ -19,11 +20,11 @@ def piece_of(item, pieces_ptr, sizes):
 
 
 @gluon.jit
-def tell(entry, pack, turn, told, told_full, told_empty):
-    """Writes a piece's columns, the last one replaced by the pack, to where all roles read them; a pack of −1 ends the work."""
+def tell(entry, pack, turn, told, told_full, told_empty, item=0):
+    """Writes a piece's columns, the last one replaced by the pack, and its item to where all roles read them; a pack of −1 ends it."""
     slot, phase = turn % 2, (turn // 2) & 1
-    column = gl.arange(0, COLUMNS, layout=gl.BlockedLayout([1], [32], [1], [0]))
-    values = gl.load(entry + column, mask=column < COLUMNS - 1, other=0)
+    column = gl.arange(0, TOLD, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    values = gl.load(entry + column, mask=column < COLUMNS - 1, other=item)
     mbarrier.wait(told_empty.index(slot), phase ^ 1)
     told.index(slot).store(gl.where(column == COLUMNS - 1, pack, values))
     mbarrier.arrive(told_full.index(slot), count=1)
@@ -42,8 +43,19 @@ def hear(turn, told, told_full, told_empty):
 
 
 @gluon.jit
-def _heard(told, slot, column: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+def hear_runs(turn, told, told_full, told_empty):
+    """(first run, first partial step, behind it, pack, item) of the piece whose turn it is, to a single warp."""
+    slot = turn % 2
+    mbarrier.wait(told_full.index(slot), (turn // 2) & 1)
+    first, middle, last, pack = _heard(told, slot, 2, 1), _heard(told, slot, 3, 1), _heard(told, slot, 4, 1), _heard(told, slot, 7, 1)
+    item = _heard(told, slot, 8, 1)
+    mbarrier.arrive(told_empty.index(slot), count=1)
+    return first, middle, last, pack, item
+
+
+@gluon.jit
+def _heard(told, slot, column: gl.constexpr, WARPS: gl.constexpr = 4):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     return gl.max(told.index(slot).slice(column, 1).load(layout), 0)
 
 
@@ -55,3 +67,15 @@ def run_of(number, first, middle, last, runs_ptr):
     place = runs_ptr + gl.where(is_partial, middle + number, first + number - num_partial) * 2
     value = gl.load(place + 1, mask=some, other=0)
     return gl.load(place, mask=some, other=0), gl.where(is_partial, 1, value), gl.where(is_partial, value, -1)
+
+
+@gluon.jit
+def run_below(full, partial, first, middle, runs_ptr, STEP: gl.constexpr):
+    """From the right: (column of its last step, steps, shape) of the run that is next, and the full and partial runs to go on with."""
+    some, others = full >= first, partial >= middle
+    column, num_steps = gl.load(runs_ptr + full * 2, mask=some, other=-1), gl.load(runs_ptr + full * 2 + 1, mask=some, other=1)
+    other, shape = gl.load(runs_ptr + partial * 2, mask=others, other=-1), gl.load(runs_ptr + partial * 2 + 1, mask=others, other=0)
+    is_full = column > other
+    column = gl.maximum(gl.where(is_full, column + (num_steps - 1) * STEP, other), 0)
+    num_steps, shape = gl.where(is_full, num_steps, 1), gl.where(is_full, -1, shape)
+    return column, num_steps, shape, gl.where(is_full, full - 1, full), gl.where(is_full, partial, partial - 1)

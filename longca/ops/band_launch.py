@@ -46,7 +46,7 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     if key_tuned.hopper:
         from longca.ops.band_hopper import keys_gradients as run
 
-        run(q, k, v, dout, *stats, key_lines, scale, dk=dk, dv=dv, dq=dq if Use.QUERIES not in kernels else None)
+        run(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv, dq=dq if Use.QUERIES not in kernels else None)
     else:
         keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
     if Use.QUERIES not in kernels:

@@ -16,7 +16,7 @@ from longca.ops.band_launch import Kernels, backward_memory, launch_backward, la
 from longca.ops.band_lines import Lines
 from longca.ops.band_plan import BandPlan
 
-NUM_TABLES, NUM_NUMBERS = 4, 3 + len(fields(Tuned))  # of one kernel
+NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(Tuned))  # of one kernel
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
@@ -32,9 +32,9 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[int]) -> tuple[Kernels, int]:
     kernels = {}
     for place, use in enumerate(list(Use)[:len(tables) // NUM_TABLES]):
-        pieces, runs, shapes, splits = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
+        pieces, runs, shapes, splits, waits, waits_of = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
         tile, step, num_slots, *tuned = numbers[1 + place * NUM_NUMBERS:1 + (place + 1) * NUM_NUMBERS]
-        kernels[use] = Lines(tile, step, pieces, runs, shapes, splits, num_slots), Tuned(*tuned)
+        kernels[use] = Lines(tile, step, pieces, runs, shapes, splits, num_slots, waits, waits_of), Tuned(*tuned)
     return kernels, numbers[0]
 
 

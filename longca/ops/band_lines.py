@@ -38,9 +38,13 @@ class Lines:
     (tile rows for each head that works on this group), and LINE is the line's place in `splits`: (ROW0, ROW1, first slot, slots).
     Slots of a line are successive and are combined in that order, so that results repeat bit for bit.
 
-    Pieces of a group are sorted longest first and padded to W with pieces of no rows (ROW0 = ROW1).
+    Pieces of a group are sorted longest first (or nearly, where they wait for each other) and padded to W with pieces of no rows
+    (ROW0 = ROW1).
     With several query heads for a KV head, P of them can share a tile: `tile` (or `step`, for keys' lines) is then in tokens, the
     matrix has P rows for each, row r of the matrix being token r // P and head r % P of the pack.
+
+    Pieces that add to their columns one after the other, in the order of `pieces`, and from the last column to the first, find in
+    `waits[slice(*waits_of[m, piece])]` whom to wait for: (column, another piece or −1) for the columns from there to the entry before.
     """
 
     tile: int
@@ -50,7 +54,9 @@ class Lines:
     shapes: torch.Tensor  # (U, tile)
     splits: torch.Tensor  # (M, V, 4), padded with lines of no slots
     num_slots: int  # of the group with most
+    waits: torch.Tensor  # (N, 2), of no rows where pieces do not wait for each other
+    waits_of: torch.Tensor  # (M, W, 2)
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
-        return self.pieces, self.runs, self.shapes, self.splits
+        return self.pieces, self.runs, self.shapes, self.splits, self.waits, self.waits_of

@@ -1,5 +1,6 @@
 """The plan of band attention: a mask as `Lines` for each kernel, made once and kept as long as the mask is used."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +11,7 @@ from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_lines import Lines
 from longca.ops.band_spans import Spans, mask_spans, spread, visible_blocks
 from longca.ops.band_steps import Steps, cut_spans
+from longca.ops.band_turns import turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
 L2_BYTES = 24 << 20  # of keys and values that programs share at a time
@@ -60,7 +62,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=num_kv_heads / (parts * AT_ONCE), visible=visible)
+                               longest=num_kv_heads / (parts * AT_ONCE), visible=visible, in_order=bool(chosen.in_order))
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
@@ -93,7 +95,7 @@ def mean_block(mask: Mask, *, keys: bool = False) -> int | None:
 
 
 def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,
-               longest: float = 1.0, least: int = 16, visible: Tensor | None = None) -> Lines:
+               longest: float = 1.0, least: int = 16, visible: Tensor | None = None, in_order: bool = False) -> Lines:
     """
     Args:
         tile: most rows of a line: queries, or, with `transposed`, keys.
@@ -101,14 +103,20 @@ def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: to
         longest: share of the steps of all lines that a piece may have; lines with more are split.
         least: steps that are never too many.
         visible: of `visible_blocks`, if it is there already.
+        in_order: for pieces that wait for each other. Those of about the same length are then sorted by their rows: most masks let who
+            comes first stay ahead.
     """
     spans = mask_spans(mask, tile, transposed, device, visible)
     steps = cut_spans(spans, tile, step)
-    return _assemble(spans, steps, mask.num_groups, tile, step, longest, least)
+    lines = _assemble(spans, steps, mask.num_groups, tile, step, longest, least, 1.5 if in_order else None)
+    if not in_order:
+        return lines
+    waits, waits_of = turns(lines)
+    return replace(lines, waits=waits, waits_of=waits_of)
 
 
-def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, longest: float,
-              least: int) -> Lines:
+def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, longest: float, least: int,
+              alike: float | None) -> Lines:
     of, num_lists = spans.list_of, len(spans.top)
     piece, column, value, full, cost = _in_order(steps, num_lists)
     length = _sums(cost, piece, num_lists)
@@ -125,9 +133,12 @@ def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int,
     slot, split, splits, num_slots = _slots(spans, parts[of], owner, num_groups)
     table = torch.cat([torch.stack([spans.row0[owner], spans.row1[owner]], 1), of_part[part], torch.stack([slot, split], 1)], 1)
     group, length = spans.group[owner], _sums(cost, piece, num_parts)[part]
+    if alike is not None:
+        length = (torch.log(length.clamp(min=1)) / math.log(alike)).long()
     order = torch.argsort(group * (int(length.max()) + 1) - length, stable=True) if len(owner) else owner
     pieces = _by_group(table[order], group[order], num_groups)
-    return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots)
+    nobody = pieces.new_zeros(0, 2), pieces.new_zeros(num_groups, 0, 2)
+    return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots, *nobody)
 
 
 def _in_order(steps: Steps, num_lines: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -1,7 +1,10 @@
 """Compiles the Hopper kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_hopper_compiled forward|backward."""
 
+import os
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import triton
@@ -11,13 +14,14 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_forward import forward_kernel
+from longca.ops.band_hopper_fused import fused_kernel
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
 
 
-def boxes(*box: int) -> str:
-    return f"tensordesc<bf16{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), gl.bfloat16)!r}>"
+def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
+    return f"tensordesc<{dtype}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
 
 
 def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict[str, int], int]]:
@@ -31,9 +35,14 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        types = ["*i32"] * 4 + ["*fp32", "*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 12 + ["fp32"] * 2
+        tables, types = ["*i32"] * 4, ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
         for dq in (0, 1):
-            yield backward_kernel, tiles + types, {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
+            yield backward_kernel, [*tiles, "*fp32", "i32", *tables, *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
+        for pack, order, apart, in_order in ((8, 0, 0, 0), (8, 0, 1, 1), (8, 1, 1, 0), (8, 2, 1, 0), (1, 2, 1, 1)):
+            tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
+            sums = boxes(64 // pack, pack, 64, dtype=gl.float32)
+            constants = {"PACK": pack, "ORDER": order, "APART": apart, "IN_ORDER": in_order, "STAGES": 3}
+            yield fused_kernel, [*tiles, sums, *tables, *tables[1:], *types], constants, 168
 
 
 def carried_bounds(source: str) -> list[str]:
@@ -49,6 +58,15 @@ def carried_bounds(source: str) -> list[str]:
     return bad
 
 
+def assembled(ptx: str) -> str:
+    """What the assembler says of a kernel. Of matmuls that it cannot keep under way beside others: that they are serialized."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [triton.knobs.nvidia.ptxas.path, "-arch=sm_90a", "-v", file.name, "-o", os.devnull]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
 def main(direction: str) -> None:
     for kernel, types, constants, maxnreg in builds(direction):
         names = kernel.arg_names
@@ -56,6 +74,7 @@ def main(direction: str) -> None:
         source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
         done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": maxnreg})
         assert not (bad := carried_bounds(str(done.asm["source"]))), bad
+        assert "serialized" not in (log := assembled(done.asm["ptx"])), log
         assert done.metadata.shared * (3 - constants.get("TEAMS", 2)) <= SHARED_BYTES, done.metadata.shared
 
 

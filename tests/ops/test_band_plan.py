@@ -45,6 +45,26 @@ def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if transposed else (mask.seqlen_q, mask.seqlen_k)
         np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if transposed else right)
         check_order(lines, num_rows, most)
+        in_order = make_lines(mask, tile, step, transposed=transposed, device=CPU, in_order=True, **limits)
+        check_turns(in_order, num_cols + step)
+
+
+def check_turns(lines: Lines, num_cols: int) -> None:
+    """At each of its columns, a piece waits for the one that was there last."""
+    waits, waits_of = (table.numpy() for table in (lines.waits, lines.waits_of))
+    runs = lines.runs.numpy()
+    for group, pieces in enumerate(lines.pieces.numpy()):
+        latest = np.full(num_cols, -1)
+        for number, piece in enumerate(pieces):
+            touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
+            for run in range(piece[FIRST], piece[LAST]):
+                column, count = runs[run, 0], runs[run, 1] if run < piece[MIDDLE] else 1
+                touched[column:column + count * lines.step] = True
+            for column, which in waits[slice(*waits_of[group, number])]:
+                assert column < right
+                other[column:right], right = which, column
+            assert (other[touched] == latest[touched]).all()
+            latest[touched] = number
 
 
 def check_order(lines: Lines, num_rows: int, most: int | None) -> None:

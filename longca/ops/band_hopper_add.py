@@ -1,0 +1,105 @@
+"""Band attention on Hopper: parts of dQ are added to memory by the tensor memory accelerator.
+
+Gluon's compiler has such additions, its library no name for them.
+"""
+
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from longca.ops.band_hopper_pieces import ROWS, hear_runs, run_below, run_of
+
+# A bulk operation is complete to the thread that began it; it is another kind of access than those that tell of it.
+PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
+    st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
+AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.acquire.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
+    fence.proxy.async.global; }""")
+
+
+@builtin
+def async_add(tensor_desc, coord, src, _semantic=None):
+    """Begins to add a tile of shared memory to a tensor, each element at once but in no order. `tma.store_wait` waits until it is read."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
+
+
+@gluon.jit
+def put(dq, tile):
+    """A part of dQ (rows, columns) to a tile of shared memory, ready to be added.
+
+    A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Those of 32 columns lie together in the tile and in the sums
+    (`band_hopper` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows, meet in no bank.
+    """
+    ROWS: gl.constexpr = dq.shape[0]
+    COLUMNS: gl.constexpr = dq.shape[1]
+    tile.reshape([ROWS, COLUMNS]).store(dq.reshape([ROWS, COLUMNS // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, COLUMNS]))
+    fence_async_shared()
+
+
+@gluon.jit
+def _publish(progress, row):
+    """All that this warp has begun to add is in memory, and others may know: it is done with the rows from `row` on."""
+    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _await_turn(place, behind, column, waits_ptr, progress_ptr, stride):
+    """Waits until the pieces that come before this one are done with the rows from `column` on: those above have been waited for."""
+    more = place < behind
+    while more:
+        bottom, piece = gl.load(waits_ptr + place * 2), gl.load(waits_ptr + place * 2 + 1)
+        if piece >= 0:
+            progress = (progress_ptr + piece * stride).to(gl.int64)
+            gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress, gl.maximum(column, bottom)], dtype=gl.int32, is_pure=False, pack=1)
+        more = (bottom > column) & (place + 1 < behind)
+        place += more.to(gl.int32)
+    return place
+
+
+@gluon.jit
+def add_tiles(dq_desc, dq_smem, dq_bars, told, told_bars, tables, sizes, packs_per_kv_head, PACK: gl.constexpr, TEAMS: gl.constexpr,
+              IN_ORDER: gl.constexpr):
+    """The adding warp: goes over the same steps as the loading one, and adds what the teams put there.
+
+    Args:
+        IN_ORDER: pieces add to a row one after the other, in the order of `Lines.pieces`, so that sums are the same in every run. A piece
+            goes from the last row to the first and tells how far it has come; `Lines.waits` says whom it has to wait for. Those began
+            earlier, and the first of all waits for nobody.
+    """
+    full, empty = dq_bars
+    runs_ptr, waits_ptr, waits_of_ptr, progress_ptr = tables
+    num_pieces, _, kv_heads_at_once, _, kv_heads_per_group = sizes
+    WIDTH: gl.constexpr = dq_desc.block_type.shape[2]
+    STEP: gl.constexpr = ROWS // PACK
+    count, turn = 0, 0
+    first, middle, last, kv_head, item = hear_runs(0, told, told_bars[0], told_bars[1])
+    while kv_head >= 0:
+        piece = item % (num_pieces * kv_heads_at_once) // kv_heads_at_once
+        entry = waits_of_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * 2
+        for pack in range(packs_per_kv_head):
+            others_ptr = progress_ptr + kv_head * num_pieces * packs_per_kv_head + pack
+            full_run, partial, wait, behind = middle - 1, last - 1, 0, 0
+            if IN_ORDER:
+                wait, behind = gl.load(entry), gl.load(entry + 1)
+            for number in range(gl.maximum(last - first, 1)):
+                if IN_ORDER:
+                    column, num_steps, _, full_run, partial = run_below(full_run, partial, first, middle, runs_ptr, STEP)
+                else:
+                    column, num_steps, _ = run_of(number, first, middle, last, runs_ptr)
+                for _ in range(gl.where(first == last, 1, num_steps)):
+                    if IN_ORDER:
+                        _publish(others_ptr + piece * packs_per_kv_head, column + STEP)
+                        wait = _await_turn(wait, behind, column, waits_ptr, others_ptr, packs_per_kv_head)
+                    for team in gl.static_range(TEAMS):
+                        mbarrier.wait(full.index(team), count & 1)
+                        async_add(dq_desc, [column, (kv_head * packs_per_kv_head + pack) * PACK, team * WIDTH], dq_smem.index(team))
+                        tma.store_wait(0)
+                        mbarrier.arrive(empty.index(team), count=1)
+                    column += -STEP if IN_ORDER else STEP
+                    count += 1
+            if IN_ORDER:
+                _publish(others_ptr + piece * packs_per_kv_head, 0)
+        turn += 1
+        first, middle, last, kv_head, item = hear_runs(turn, told, told_bars[0], told_bars[1])
