@@ -39,15 +39,17 @@ TUNED = {
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
 # Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
-# such a tile idle. It makes dQ too where no other kernel does.
-HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
+# such a tile idle. It makes dQ too where no other kernel does. Not for fewer than LEAST_PACK heads that share a step: it loads a step's
+# statistics by TMA, from addresses that are then not always multiples of 16 bytes, and stops with "illegal instruction".
+HOPPER_KEYS, LEAST_PACK = Tuned(128, 64, 4, 3, hopper=1), 4
 # Where keys come in short blocks, a tile is any two of them.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)
 
 
-def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
+def tiles_for(head_dim: int, device: torch.device, *, pack: int, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
     """
     Args:
+        pack: query heads that share a step of dK and dV.
         block: keys of a block, if the mask is made of blocks.
         deterministic: else kernels may add in any order. Without tiles for dQ, dK's kernel makes it too.
 
@@ -63,7 +65,7 @@ def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, 
     if capability == (9, 0) and head_dim == 128:
         short = block is not None and block % 128 != 0
         tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
-        if not short:
+        if not short and pack >= LEAST_PACK:
             tiles[Use.KEYS] = HOPPER_KEYS
             if not deterministic:
                 del tiles[Use.QUERIES]

@@ -51,13 +51,13 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
                          "must be a multiple of the next")
     device = torch.device(device)
-    tuned = tuned or tiles_for(head_dim, device, block=mean_block(mask, keys=True), deterministic=deterministic)
+    ratio = num_q_heads // num_kv_heads
+    tuned = tuned or tiles_for(head_dim, device, pack=pack_size(ratio, 64), block=mean_block(mask, keys=True), deterministic=deterministic)
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
     visible, kernels = visible_blocks(mask, device), {}
     for use in [use for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)]:
         chosen = tuned[use]
-        ratio = num_q_heads // num_kv_heads
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
