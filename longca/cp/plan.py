@@ -34,19 +34,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel call: all queries of a rank, and a buffer of keys."""
+    """One kernel call: all queries of a rank, and some keys."""
 
     cut: Cut
     rank: int
     number: int
     keys: tuple[KeyRange, ...]
-    """what the buffer holds, in this order: (source, first, behind)"""
+    """in this order: (source, first, behind)"""
     area: int
     """visible pairs, over all head groups"""
 
     @cached_property
     def mask(self) -> Mask:
-        """In local coordinates: queries in the order of the rank, keys in that of the buffer."""
+        """In local coordinates: queries in the order of the rank, keys in that of `keys`."""
         return self.cut.local(self.rank, self.keys)
 
     @property
@@ -83,12 +83,20 @@ class Plan:
 
     def steps(self, rank: int) -> list[Step]:
         """The kernel calls of a rank, in order. Masks are made when they are looked at."""
-        return [Step(self.cut, rank, number, self.keys(rank, number), int(area))
+        return [Step(self.cut, rank, number, self.seen(rank, number), int(area))
                 for number, area in enumerate(self.step_areas[rank]) if area]
 
     def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
         """What the buffer of a rank holds in a step, whether or not the rank computes with it."""
         raise NotImplementedError
+
+    def seen(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+        """What the rank itself computes with in a step: of the buffer, each source's keys from the first to the last that it sees."""
+        return self.keys(rank, number)
+
+    def step_before(self, number: int) -> int:
+        """The step since which the sender has had the keys of step `number` > 0."""
+        return 0
 
     def receives(self, rank: int, number: int) -> list[Move]:
         """What comes in for a step, in the order of the buffer."""
@@ -97,6 +105,16 @@ class Plan:
     def sends(self, rank: int, number: int) -> list[Move]:
         """What goes out for the same step of others, by peer."""
         raise NotImplementedError
+
+    def gradient_sends(self, rank: int, number: int) -> list[Move]:
+        """Keys whose gradients go home after a step, straight to the rank that holds them, in the order of `seen`."""
+        if number == 0 or not self.step_areas[rank, number]:
+            return []
+        return [Move(source, source, first, behind) for source, first, behind in self.seen(rank, number)]
+
+    def gradient_receives(self, rank: int, number: int) -> list[Move]:
+        """A rank's own keys of which gradients come home after the same step of others, by peer."""
+        return self.sends(rank, number)
 
     def _own(self, rank: int) -> tuple[KeyRange, ...]:
         return ((rank, 0, int(self.placement.num_tokens[rank])),)

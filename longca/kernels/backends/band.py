@@ -73,6 +73,13 @@ class BandPrepared(Prepared):
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
+                     first: bool) -> bool:
+        from longca.ops.band_attention import band_forward
+
+        band_forward(q, k, v, self.plan, self.problem.scale, carried=None if first else (out, lse), into=(out, lse))
+        return True
+
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these.
