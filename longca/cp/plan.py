@@ -73,13 +73,17 @@ class Plan:
     sent_rows: np.ndarray
     """keys that a rank sends for each step, (P, T) int64"""
 
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
+    def __init__(self, cut: Cut, schedule: Gather | Ring) -> None:
+        self.cut, self.schedule = cut, schedule
         self.world = cut.placement.world
 
     @property
     def placement(self) -> Placement:
         return self.cut.placement
+
+    def of_mask(self, mask: Mask) -> Plan:
+        """The plan of another mask, on the same schedule and placement."""
+        return self.schedule.plan(mask, self.placement)
 
     def steps(self, rank: int) -> list[Step]:
         """The kernel calls of a rank, in order. Masks are made when they are looked at."""
@@ -97,6 +101,14 @@ class Plan:
     def step_before(self, number: int) -> int:
         """The step since which the sender has had the keys of step `number` > 0."""
         return 0
+
+    def due(self, number: int) -> int:
+        """The step after whose kernel the keys of step `number` should set out; −1 for at the start."""
+        return number - 2
+
+    def lane(self, number: int) -> str:
+        """Keys of different lanes do not wait for each other."""
+        return "keys"
 
     def receives(self, rank: int, number: int) -> list[Move]:
         """What comes in for a step, in the order of the buffer."""
@@ -130,7 +142,10 @@ class Gather:
     def plan(self, mask: Mask, placement: Placement) -> Plan:
         from longca.cp.plan_gather import GatherPlan
 
-        return GatherPlan(cut_mask(mask, placement), self.stages)
+        return GatherPlan(cut_mask(mask, placement), self)
+
+    def __str__(self) -> str:
+        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -145,4 +160,9 @@ class Ring:
     def plan(self, mask: Mask, placement: Placement) -> Plan:
         from longca.cp.plan_ring import RingPlan
 
-        return RingPlan(cut_mask(mask, placement), self.window, self.two_way)
+        return RingPlan(cut_mask(mask, placement), self)
+
+    def __str__(self) -> str:
+        if self.window is not None:
+            return f"a double ring by windows of {self.window}"
+        return "a ring both ways" if self.two_way else "a ring"

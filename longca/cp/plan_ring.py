@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.cut import Cut
-from longca.cp.plan import Move, Plan
+from longca.cp.plan import Move, Plan, Ring
 
 if TYPE_CHECKING:
     from longca.cp.cut import KeyRange
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class RingPlan(Plan):
     coupled = True
 
-    def __init__(self, cut: Cut, window: int | None, two_way: bool) -> None:
-        super().__init__(cut)
+    def __init__(self, cut: Cut, schedule: Ring) -> None:
+        super().__init__(cut, schedule)
+        window, two_way = schedule.window, schedule.two_way
         if window is not None and (window < 1 or self.world % window or two_way):
             raise ValueError(f"{self.world} ranks are no whole number of windows of {window}" if not two_way
                              else "a double ring goes one way: leave `window` or `two_way` out")
@@ -46,6 +47,12 @@ class RingPlan(Plan):
         if self._two_way:
             return max(number - 2, 0)
         return number - 1 if number % self._window else number - self._window
+
+    def due(self, number: int) -> int:
+        return self.step_before(number) - 1
+
+    def lane(self, number: int) -> str:
+        return "keys" if self._two_way or number % self._window else "keys of windows"
 
     def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
         if number == 0:

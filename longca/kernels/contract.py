@@ -49,6 +49,9 @@ class Forward:
 class Prepared:
     """A kernel made ready for one problem: layout, indices and compiling are done. Only these calls are timed."""
 
+    merges: ClassVar[bool] = False
+    """it merges with results over other keys as it stores: there is a `forward_onto`"""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.costs: dict[str, float] = {}  # plan_ms, compile_ms, metadata_bytes
@@ -75,17 +78,14 @@ class Prepared:
         raise NotImplementedError
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
-                     first: bool) -> bool:
-        """Merges attention to these keys into (out, LSE) over other ones, in place: for kernels that do so as they store.
+                     first: bool) -> None:
+        """Merges attention to these keys into (out, LSE) over other ones, in place, where the kernel `merges`.
 
         Args:
             out, lse: T × H × D and T × H, float32, contiguous.
             first: there are no other keys yet, and these two hold nothing.
-
-        Returns:
-            Whether it did; a kernel without this leaves it to its caller.
         """
-        return False
+        raise NotImplementedError
 
     def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) of one forward result; never accumulates into `.grad`. Here: by `raw_backward`, `saved` being (q, k, v)."""
