@@ -50,7 +50,7 @@ def test_kernels_must_be_able_to_attend_in_parts(strategy: str, kernel: str, dev
     assert (reason is None) if words is None else (words in str(reason))
 
 
-@pytest.mark.parametrize("strategy", ["ring_p2p", "usp"])
+@pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.parametrize("kernel", ["fa2", "fa3", "torch_flash", "cudnn", "cudnn_graph"])
 def test_kernels_of_segments_do_what_steps_of_zigzag_need(strategy: str, kernel: str):
     """Its own part is causal, and of others a rank sees whole rectangles."""
