@@ -56,7 +56,7 @@ class KeyGradients:
     def add(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
         """Of a rank's own keys, by itself."""
         for total, part in zip(self._sums, (dk, dv), strict=True):
-            total += part
+            total.add_(part)
 
     def post(self, number: int, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
         """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.seen` keys × heads × D."""
@@ -76,7 +76,7 @@ class KeyGradients:
         start = 0
         for move in moves:
             for total, arrived in zip(self._sums, self._buffers[number % 2], strict=True):
-                total[move.first:move.behind] += arrived[start:start + len(move)]
+                total[move.first:move.behind].add_(arrived[start:start + len(move)])
             start += len(move)
         self._pending = (START, Pending())
 

@@ -94,7 +94,7 @@ class PreparedPlan(PreparedStrategy):
                 elif dk is not None and dv is not None:
                     home.add(dk, dv)
                 if dq is not None:
-                    total_dq[self._steps.rows(number)] += dq
+                    total_dq[self._steps.rows(number)].add_(dq)
             journey.finish()
             grads = (total_dq.to(q.dtype), *home.finish())
             if self._heads is None:

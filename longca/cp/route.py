@@ -59,12 +59,13 @@ class Route:
             first = plan.keys(rank, origin)[0][1] if sends and source else 0
             self.hops.append(Hop(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN, first,
                                  after, plan.lane(number)))
+        self._posted = {after: [hop for hop in self.hops if hop.after == after] for after in range(START, plan.num_steps)}
         self.buffer_keys = [max(hop.num_keys for hop in self.hops if hop.buffer == buffer) for buffer in range(len(self._held))]
         """keys that each buffer has room for"""
 
     def posted_after(self, number: int) -> list[Hop]:
         """In the order in which all ranks post them."""
-        return [hop for hop in self.hops if hop.after == number]
+        return self._posted[number]
 
     def _take(self, number: int) -> tuple[int, int]:
         """(buffer, step after whose kernel it is free) for what a step receives: one that is free when it is due, else a new one."""

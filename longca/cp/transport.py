@@ -29,14 +29,15 @@ class Transport:
     Args:
         ranks: of the job, in the order of the plan.
         rank: of the plan.
-        lanes: by the names that the plan gives them.
     """
 
     def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm) -> None:
-        self.plan, self.rank, self.ranks = plan, rank, ranks
+        self.ranks = ranks
         self.keeps_order = comm.device.type == "cuda"
         """a lane's messages follow each other on a stream, also where one passes on what another brings"""
         self.route = Route(plan, rank, early=self.keeps_order)
+        self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
+        """of the keys that are there in a step, those that the rank computes with"""
         self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.lane for hop in self.route.hops)}
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> Journey:
@@ -68,10 +69,7 @@ class Journey:
         hop = self._route.hops[number - 1]
         buffer = self._buffers[hop.buffer]
         buffer.written[1].wait()
-        plan, rank = self._transport.plan, self._transport.rank
-        held, seen = plan.keys(rank, number), plan.seen(rank, number)
-        first = seen[0][1] - held[0][1]
-        k, v = (x[first:first + sum(behind - begin for _, begin, behind in seen)] for x in buffer.keys)
+        k, v = (x[self._transport.seen[number]] for x in buffer.keys)
         return k, v
 
     def computed(self, number: int) -> None:
@@ -106,6 +104,12 @@ class Journey:
         for their_lane, pending in messages:
             if not self._transport.keeps_order or their_lane != lane:
                 pending.wait()
+
+
+def _part(plan: Plan, rank: int, number: int) -> slice:
+    held, seen = plan.keys(rank, number), plan.seen(rank, number)
+    first = seen[0][1] - held[0][1] if seen else 0
+    return slice(first, first + sum(behind - begin for _, begin, behind in seen))
 
 
 def pieces(moves: Sequence[Move], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[tuple[int, torch.Tensor]]:

@@ -29,6 +29,7 @@ class Case:
     strategy: str = "ulysses"
     seed: int = 0
     params: tuple[tuple[str, Any], ...] = ()
+    head_dim: int = HEAD_DIM
 
     def __str__(self) -> str:
         return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
@@ -42,13 +43,13 @@ class Case:
     def problem(self) -> Problem:
         mask = build_mask(self.mask, seqlen=self.seqlen, seed=self.seed, num_kv_heads=self.num_kv_heads,
                           **STATIC_MASKS.get(self.mask, {}), **dict(self.params))
-        return Problem(mask, self.num_q_heads, self.num_kv_heads, HEAD_DIM, self.dtype, torch.device("cpu"), needs_backward=True)
+        return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, torch.device("cpu"), needs_backward=True)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """q, k, v, dout of the whole sequence: the same on every rank."""
         generator = torch.Generator().manual_seed(self.seqlen)
         heads = (self.num_q_heads, self.num_kv_heads, self.num_kv_heads, self.num_q_heads)
-        return tuple(torch.randn(self.seqlen, count, HEAD_DIM, generator=generator).to(self.dtype) for count in heads)
+        return tuple(torch.randn(self.seqlen, count, self.head_dim, generator=generator).to(self.dtype) for count in heads)
 
     def run(self, comm: Any, kernel: str = "naive") -> dict[str, Any]:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
