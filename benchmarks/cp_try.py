@@ -216,7 +216,7 @@ def cells_of(line: dict[str, Any]) -> tuple[str, ...]:
     numbers = (f"{line[f'{direction}_tflops']:#.3g}" for direction in ("fwd", "bwd"))
     shares = (f"{100 * line[f'{direction}_of_alone']:.0f} %" for direction in ("fwd", "bwd"))
     moved = (f"{line[f'{direction}_moved_mb']:.1f}" for direction in ("fwd", "bwd"))
-    return (*names, *numbers, *shares, *moved, f"{line['error']:.2f}", line["how"])
+    return (*names, *numbers, *shares, *moved, f"{line['error']:.2f}", line["how"][:70])
 
 
 def on_rank(rank: int, options: argparse.Namespace, meeting: str) -> None:

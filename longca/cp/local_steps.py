@@ -5,6 +5,7 @@ Shapes: L queries of the rank, H query heads, G KV heads, D head dim; n queries 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,14 @@ class LocalSteps:
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
         self.costs: dict[str, float] = {}
         self.notes: list[str] = []
-        self._num_queries = int(plan.placement.num_tokens[rank])
         kernels: dict[str, Prepared] = {}
         self.steps: dict[int, LocalStep] = {}
+        self.cutting_ms = 0.0
+        """what making the masks of the steps has taken"""
         for step in plan.steps(rank):
+            start = time.perf_counter()
             first, behind, mask = seen_rows(step)
+            self.cutting_ms += (time.perf_counter() - start) * 1e3
             if mask.digest not in kernels:
                 kernels[mask.digest] = kernel.prepare(replace(problem, mask=mask))
             self.steps[step.number] = LocalStep(first, behind, kernels[mask.digest])

@@ -78,7 +78,8 @@ class PlannedStrategy(Strategy):
         assert groups is not None, "`supports` has been asked"
         if len(groups) < problem.mask.num_groups:  # the same tokens for all heads, and this rank's own masks
             plan = plan.of_mask(problem.mask.select_groups(groups.start, groups.stop))
-        prepared = PreparedPlan(problem, kernel, comm, mesh, plan, start_s)
+        planning_ms = (time.perf_counter() - start_s) * 1e3
+        prepared = PreparedPlan(problem, kernel, comm, mesh, plan, planning_ms)
         prepared.costs |= formula_bytes(problem, mesh)
         prepared.notes.insert(0, f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""))
         return prepared

@@ -8,7 +8,6 @@ Shapes: L tokens of this rank; T of its rank of the plan, of all of a group; H, 
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class PreparedPlan(PreparedStrategy):
-    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, mesh: Mesh, plan: Plan, start_s: float) -> None:
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, mesh: Mesh, plan: Plan, planning_ms: float) -> None:
         """
         Args:
             plan: for the heads of this rank.
-            start_s: when planning began, by `time.perf_counter`.
+            planning_ms: what making the plan has taken.
         """
         super().__init__(problem, Shard(mesh.positions(plan.placement, comm.rank)))
         ring_rank, number = mesh.of(comm.rank)
@@ -46,8 +45,8 @@ class PreparedPlan(PreparedStrategy):
         self._num_steps = plan.num_steps
         share = plan_heads(problem.num_q_heads, problem.num_kv_heads, mesh.heads).ranks[number]
         local = replace(problem, num_q_heads=len(share.q), num_kv_heads=len(share.kv))
-        schedule_ms = (time.perf_counter() - start_s) * 1e3
         self._steps = LocalSteps(plan, ring_rank, local, kernel)
+        schedule_ms = planning_ms + self._steps.cutting_ms
         self.costs |= self._steps.costs | {
             "schedule_ms": schedule_ms, "plan_ms": schedule_ms + self._steps.costs.get("plan_ms", 0.0),
             "num_kernel_calls": float(len(self._steps.steps)), "num_key_buffers": float(len(self._transport.route.buffer_keys)),
