@@ -42,6 +42,8 @@ class Comm:
 
         self.rank, self.world = rank, world
         self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
+        self.keeps_order = self.device.type == "cuda"
+        """a lane's messages follow each other on a stream, also where one passes on what another brings: the host need not wait"""
         self.moved_bytes = 0
         """bytes that this rank has sent to others by `all_to_all`, lanes and teams"""
         backend, device_id = "gloo", None

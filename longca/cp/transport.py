@@ -33,8 +33,7 @@ class Transport:
 
     def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm) -> None:
         self.ranks = ranks
-        self.keeps_order = comm.device.type == "cuda"
-        """a lane's messages follow each other on a stream, also where one passes on what another brings"""
+        self.keeps_order = comm.keeps_order
         self.route = Route(plan, rank, early=self.keeps_order)
         self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
         """of the keys that are there in a step, those that the rank computes with"""

@@ -100,6 +100,18 @@ def test_more_ranks_than_cores(strategy: str, world: int):
         assert max(errors.values()) < case.tolerance, (case, errors)
 
 
+@pytest.mark.parametrize("world", [2, 4, 9])
+@pytest.mark.parametrize("strategy", PLANNED)
+def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: str, world: int):
+    """What a GPU does, where the host runs ahead of the messages."""
+    for mask in ("full", "causal", "causal_sliding_window"):
+        case = Case(mask, 60 + world, 4, 2, strategy=strategy)
+        parts = on_virtual_ranks(case.run, world, keeps_order=True)
+        errors = case.errors(parts)
+        assert max(errors.values()) < case.tolerance, (case, errors)
+        assert all(part["repeatable"] for part in parts)
+
+
 @pytest.mark.parametrize("strategy", PLANNED)
 def test_the_error_is_that_of_the_kernel_and_does_not_grow_with_ranks(strategy: str):
     """In bfloat16, over the mask with the most parts a row."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -37,8 +39,9 @@ class Job:
 class VirtualComm:
     """What strategies use of `longca.cp.comm.Comm` and of its lanes and teams."""
 
-    def __init__(self, rank: int, world: int, job: Job, ranks: Sequence[int] | None = None, whole: VirtualComm | None = None) -> None:
-        self.device, self.moved_bytes, self._job = torch.device("cpu"), 0, job
+    def __init__(self, rank: int, world: int, job: Job, ranks: Sequence[int] | None = None, whole: VirtualComm | None = None,
+                 keeps_order: bool = False) -> None:
+        self.device, self.moved_bytes, self.keeps_order, self._job = torch.device("cpu"), 0, keeps_order, job
         self._ranks, self._whole = tuple(ranks or range(world)), whole or self
         self.rank, self.world = self._ranks.index(rank), len(self._ranks)
 
@@ -53,7 +56,7 @@ class VirtualComm:
         return torch.cat(received)
 
     def lane(self, name: str) -> VirtualLane:
-        return VirtualLane(self, name, self._job)
+        return (OrderedLane if self.keeps_order else VirtualLane)(self, name, self._job)
 
     def team(self, teams: Sequence[Sequence[int]]) -> VirtualComm:
         return VirtualComm(self.rank, self.world, self._job, next(ranks for ranks in teams if self.rank in ranks), self)
@@ -76,6 +79,30 @@ class VirtualLane:
         return VirtualMessages([(self._job.box(self._name, peer, me), x) for peer, x in receives])
 
 
+class OrderedLane(VirtualLane):
+    """As a GPU's: batches follow each other on a stream, which is a thread here; what is sent is read when its turn comes."""
+
+    def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
+        super().__init__(comm, name, job)
+        self._stream = ThreadPoolExecutor(1)
+        self._pause = random.Random(f"{name} {comm.rank}")
+
+    def post(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> VirtualEvent:
+        return VirtualEvent(self._stream.submit(self._run, sends, receives))
+
+    def _run(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> None:
+        time.sleep(self._pause.random() * 2e-3)
+        super().post(sends, receives).wait()
+
+
+class VirtualEvent:
+    def __init__(self, done: Future[None]) -> None:
+        self._done = done
+
+    def wait(self) -> None:
+        self._done.result(WAIT_S)
+
+
 class VirtualMessages:
     def __init__(self, receives: list[tuple[queue.Queue[torch.Tensor], torch.Tensor]]) -> None:
         self._receives = receives
@@ -90,8 +117,8 @@ class VirtualMessages:
         self._receives = []
 
 
-def on_virtual_ranks(call: Callable[[VirtualComm], Any], world: int) -> list[Any]:
+def on_virtual_ranks(call: Callable[[VirtualComm], Any], world: int, keeps_order: bool = False) -> list[Any]:
     """call(comm) on every rank at once → results by rank."""
     job = Job(world)
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(lambda rank: call(VirtualComm(rank, world, job)), range(world)))
+        return list(pool.map(lambda rank: call(VirtualComm(rank, world, job, keeps_order=keeps_order)), range(world)))

@@ -20,6 +20,6 @@ def run_all(comm: Comm, cases: list[Case]) -> list[dict]:
 @pytest.mark.parametrize("world", [number for number in (2, 3, 4) if number <= FOUND] or [2])
 def test_results_are_those_of_one_device(world: int):
     cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=64) for strategy in Registry("strategy").names() for mask in MASKS]
-    for case, parts in zip(cases, zip(*on_ranks(run_all, world, cases, device_type="cuda"), strict=True), strict=True):
+    for case, parts in zip(cases, zip(*on_ranks(run_all, world, cases, timeout_s=300.0, device_type="cuda"), strict=True), strict=True):
         errors = case.errors(list(parts))
         assert max(errors.values()) < case.tolerance, (case, errors)
