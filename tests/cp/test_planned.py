@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.planned import PlannedStrategy, formula_bytes
+from longca.masks.build import cell_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.virtual import on_virtual_ranks
 
@@ -29,8 +30,6 @@ def cell(strategy: str, mask: str = "causal", *, kernel: str = "naive", world: i
 
 
 def refusal(asked: Cell, device_type: str = "cuda") -> str | None:
-    from longca.masks.build import cell_mask
-
     strategy, kernel = Registry("strategy").load(asked.strategy), Registry("kernel").load(asked.kernel)
     return strategy.refusal(asked, cell_mask(asked).traits, kernel, device_type)
 
@@ -57,6 +56,20 @@ def test_kernels_of_segments_do_what_steps_of_zigzag_need(strategy: str, kernel:
     for mask in ("full", "causal"):
         assert refusal(cell(strategy, mask, kernel=kernel, seqlen=65536 + 1)) is None
     assert "more than segments" in str(refusal(cell(strategy, "prefix_lm", kernel=kernel, seqlen=65536)))
+
+
+@pytest.mark.parametrize("kernel", ["fa3", "fa4", "flashmask", "cudnn_flex", "band"])
+@pytest.mark.parametrize("strategy", PLANNED)
+def test_what_is_not_refused_gets_a_plan_whose_steps_the_kernel_does(strategy: str, kernel: str):
+    plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
+    taken = set()
+    for mask in STATIC_MASKS:
+        asked = cell(strategy, mask, kernel=kernel, seqlen=1024)
+        plan = plugin._plan_for(cell_mask(asked), asked, rows, "cuda")
+        fits = plugin._misfit(plan, asked, rows, "cuda") is None
+        assert fits == (refusal(asked) is None), mask
+        taken |= {mask} if fits else set()
+    assert taken >= ({"full", "causal"} if kernel == "fa3" else set(STATIC_MASKS) if kernel in ("band", "cudnn_flex") else {"full"})
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
