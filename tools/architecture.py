@@ -18,7 +18,7 @@ ALLOWED = {
     "ops": {"core", "masks", "lowering"},
     "kernels": {"core", "masks", "lowering", "ops"},
     "report": {"core", "store"},
-    "cp": {"core", "masks", "lowering", "kernels"},
+    "cp": {"core", "masks", "lowering", "ops", "kernels"},
     "bench": {"core", "data", "masks", "kernels", "cp", "store"},
     "model": {"core", "masks", "cp", "store"},
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "report", "bench", "model"},

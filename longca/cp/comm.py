@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from longca.core.errors import UserError
+from longca.cp.channels import Lane, Team, exchange, peers
 
 if TYPE_CHECKING:
     import torch
@@ -18,15 +18,11 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 DEFAULT_TIMEOUT_S = 300.0
 
 
-class PeerLost(RuntimeError):
-    """Another rank has not come, or is gone: what a rank meets when it is not itself to blame."""
-
-
 class Comm:
     """This process as one of `world` ranks, each on a device of its own.
 
     Tensors on GPUs go over NCCL, everything on the host over gloo: small messages then neither wait for the GPU's stream nor
-    disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises PeerLost, at the latest
+    disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises `channels.PeerLost`, at the latest
     after the timeout; on a GPU, where the host does not wait, NCCL ends the process then. One instance in a process, since torch
     has one default group.
     """
@@ -46,8 +42,10 @@ class Comm:
 
         self.rank, self.world = rank, world
         self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
+        self.keeps_order = self.device.type == "cuda"
+        """a lane's messages follow each other on a stream, also where one passes on what another brings: the host need not wait"""
         self.moved_bytes = 0
-        """bytes that this rank has sent to others by `all_to_all`"""
+        """bytes that this rank has sent to others by `all_to_all`, lanes and teams"""
         backend, device_id = "gloo", None
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -56,6 +54,9 @@ class Comm:
         dist.init_process_group(backend, init_method=rendezvous or None, store=store, rank=rank,
                                 world_size=world, timeout=timedelta(seconds=timeout_s), device_id=device_id)
         self._token = torch.zeros(1, device=self.device)
+        self._timeout = timedelta(seconds=timeout_s)
+        self._lanes: dict[str, Lane] = {}
+        self._teams: dict[tuple[tuple[int, ...], ...], Team] = {}
 
     @classmethod
     def from_torchrun(cls, device_type: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Comm:
@@ -78,13 +79,28 @@ class Comm:
             1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the host does not wait.
         """
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
-        return self._exchange(send, send_sizes, recv_sizes)
+        return exchange(send, send_sizes, recv_sizes)
+
+    def lane(self, name: str) -> Lane:
+        """The lane of that name: made when it is first asked for, by all ranks alike, and kept."""
+        if name not in self._lanes:
+            self._lanes[name] = Lane(self._new_group(range(self.world)), self)
+        return self._lanes[name]
+
+    def team(self, teams: Sequence[Sequence[int]]) -> Team:
+        """This rank's team of those that divide all ranks: made when the division is first asked for, by all ranks alike, and kept."""
+        key = tuple(tuple(ranks) for ranks in teams)
+        if key not in self._teams:
+            groups = [(self._new_group(ranks), ranks) for ranks in key]
+            group, ranks = next((group, ranks) for group, ranks in groups if self.rank in ranks)
+            self._teams[key] = Team(group, ranks, self)
+        return self._teams[key]
 
     def barrier(self) -> None:
         """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
         import torch.distributed as dist
 
-        with _peers():
+        with peers():
             dist.all_reduce(self._token)
 
     def any(self, mine: bool) -> bool:
@@ -93,7 +109,7 @@ class Comm:
         import torch.distributed as dist
 
         answer = torch.tensor(int(mine))
-        with _peers():
+        with peers():
             dist.all_reduce(answer, dist.ReduceOp.MAX)
         return bool(answer)
 
@@ -102,7 +118,7 @@ class Comm:
         import torch.distributed as dist
 
         objects: list[Any] = [None] * self.world
-        with _peers():
+        with peers():
             dist.all_gather_object(objects, mine)
         return objects
 
@@ -111,7 +127,7 @@ class Comm:
         row = math.prod(mine.shape[1:])
         to_first = [mine.numel(), *[0] * (self.world - 1)]
         from_all = [rows * row if self.rank == 0 else 0 for rows in num_rows]
-        received = self._exchange(mine.contiguous().view(-1), to_first, from_all)
+        received = exchange(mine.contiguous().view(-1), to_first, from_all)
         if self.rank:
             return None
         return [part.view(rows, *mine.shape[1:]) for part, rows in zip(received.split(from_all), num_rows, strict=True)]
@@ -122,19 +138,15 @@ class Comm:
 
         dist.destroy_process_group()
 
-    def _exchange(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
+    def _new_group(self, ranks: Sequence[int]) -> Any:
+        """A process group that has met once: what comes first in a group must concern all of it, which messages do not."""
         import torch.distributed as dist
 
-        received = send.new_empty(sum(recv_sizes))
-        with _peers():
-            dist.all_to_all_single(received, send, recv_sizes, send_sizes)
-        return received
-
-
-@contextmanager
-def _peers() -> Iterator[None]:
-    """Tells apart what comes of the others: torch raises a bare RuntimeError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLost(f"a peer is gone or late: {error}") from error
+        options, backend = None, "gloo"
+        if self.device.type == "cuda":
+            options, backend = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True), "nccl"
+        with peers():
+            group = dist.new_group(list(ranks), self._timeout, backend, options)
+            if self.rank in ranks:
+                dist.all_reduce(self._token, group=group)
+        return group

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.channels import Team
     from longca.cp.comm import Comm
 
 Shares = Sequence[range]  # heads of one tensor that each rank works on
@@ -29,7 +30,7 @@ class HeadExchange:
         tokens: tokens of each rank, in their order.
     """
 
-    def __init__(self, comm: Comm, tokens: Sequence[range], head_dim: int) -> None:
+    def __init__(self, comm: Comm | Team, tokens: Sequence[range], head_dim: int) -> None:
         self.comm, self.head_dim = comm, head_dim
         self._num_tokens = [len(part) for part in tokens]
         self._num_mine = self._num_tokens[comm.rank]

@@ -29,6 +29,12 @@ def merge(out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, p
     """
     import torch
 
+    if out_LHD.is_cuda:
+        from longca.ops.merge import merge_parts
+
+        merge_parts(out_LHD, lse_LH, part_LHD, part_lse_LH)
+        return
+
     part_lse = part_lse_LH.to(lse_LH.dtype)
     part_lse = part_lse.masked_fill(part_lse == torch.inf, -torch.inf)
     base = torch.maximum(lse_LH, part_lse)

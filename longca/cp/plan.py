@@ -34,19 +34,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel call: all queries of a rank, and a buffer of keys."""
+    """One kernel call: all queries of a rank, and some keys."""
 
     cut: Cut
     rank: int
     number: int
     keys: tuple[KeyRange, ...]
-    """what the buffer holds, in this order: (source, first, behind)"""
+    """in this order: (source, first, behind)"""
     area: int
     """visible pairs, over all head groups"""
 
     @cached_property
     def mask(self) -> Mask:
-        """In local coordinates: queries in the order of the rank, keys in that of the buffer."""
+        """In local coordinates: queries in the order of the rank, keys in that of `keys`."""
         return self.cut.local(self.rank, self.keys)
 
     @property
@@ -73,22 +73,42 @@ class Plan:
     sent_rows: np.ndarray
     """keys that a rank sends for each step, (P, T) int64"""
 
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
+    def __init__(self, cut: Cut, schedule: Gather | Ring) -> None:
+        self.cut, self.schedule = cut, schedule
         self.world = cut.placement.world
 
     @property
     def placement(self) -> Placement:
         return self.cut.placement
 
+    def of_mask(self, mask: Mask) -> Plan:
+        """The plan of another mask, on the same schedule and placement."""
+        return self.schedule.plan(mask, self.placement)
+
     def steps(self, rank: int) -> list[Step]:
         """The kernel calls of a rank, in order. Masks are made when they are looked at."""
-        return [Step(self.cut, rank, number, self.keys(rank, number), int(area))
+        return [Step(self.cut, rank, number, self.seen(rank, number), int(area))
                 for number, area in enumerate(self.step_areas[rank]) if area]
 
     def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
         """What the buffer of a rank holds in a step, whether or not the rank computes with it."""
         raise NotImplementedError
+
+    def seen(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+        """What the rank itself computes with in a step: of the buffer, each source's keys from the first to the last that it sees."""
+        return self.keys(rank, number)
+
+    def step_before(self, number: int) -> int:
+        """The step since which the sender has had the keys of step `number` > 0."""
+        return 0
+
+    def due(self, number: int) -> int:
+        """The step after whose kernel the keys of step `number` should set out; −1 for at the start."""
+        return number - 2
+
+    def lane(self, number: int) -> str:
+        """Keys of different lanes do not wait for each other."""
+        return "keys"
 
     def receives(self, rank: int, number: int) -> list[Move]:
         """What comes in for a step, in the order of the buffer."""
@@ -97,6 +117,16 @@ class Plan:
     def sends(self, rank: int, number: int) -> list[Move]:
         """What goes out for the same step of others, by peer."""
         raise NotImplementedError
+
+    def gradient_sends(self, rank: int, number: int) -> list[Move]:
+        """Keys whose gradients go home after a step, straight to the rank that holds them, in the order of `seen`."""
+        if number == 0 or not self.step_areas[rank, number]:
+            return []
+        return [Move(source, source, first, behind) for source, first, behind in self.seen(rank, number)]
+
+    def gradient_receives(self, rank: int, number: int) -> list[Move]:
+        """A rank's own keys of which gradients come home after the same step of others, by peer."""
+        return self.sends(rank, number)
 
     def _own(self, rank: int) -> tuple[KeyRange, ...]:
         return ((rank, 0, int(self.placement.num_tokens[rank])),)
@@ -112,7 +142,10 @@ class Gather:
     def plan(self, mask: Mask, placement: Placement) -> Plan:
         from longca.cp.plan_gather import GatherPlan
 
-        return GatherPlan(cut_mask(mask, placement), self.stages)
+        return GatherPlan(cut_mask(mask, placement), self)
+
+    def __str__(self) -> str:
+        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -127,4 +160,9 @@ class Ring:
     def plan(self, mask: Mask, placement: Placement) -> Plan:
         from longca.cp.plan_ring import RingPlan
 
-        return RingPlan(cut_mask(mask, placement), self.window, self.two_way)
+        return RingPlan(cut_mask(mask, placement), self)
+
+    def __str__(self) -> str:
+        if self.window is not None:
+            return f"a double ring by windows of {self.window}"
+        return "a ring both ways" if self.two_way else "a ring"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.cut import Cut
-from longca.cp.plan import Move, Plan
+from longca.cp.plan import Gather, Move, Plan
 
 if TYPE_CHECKING:
     from longca.cp.cut import KeyRange
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class GatherPlan(Plan):
     coupled = False
 
-    def __init__(self, cut: Cut, stages: int) -> None:
-        super().__init__(cut)
+    def __init__(self, cut: Cut, schedule: Gather) -> None:
+        super().__init__(cut, schedule)
+        stages = schedule.stages
         if stages < 1:
             raise ValueError(f"keys that are gathered are computed with in 1 step or more, not {stages}")
         self.num_steps = 1 + stages

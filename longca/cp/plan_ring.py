@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.cut import Cut
-from longca.cp.plan import Move, Plan
+from longca.cp.plan import Move, Plan, Ring
 
 if TYPE_CHECKING:
     from longca.cp.cut import KeyRange
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class RingPlan(Plan):
     coupled = True
 
-    def __init__(self, cut: Cut, window: int | None, two_way: bool) -> None:
-        super().__init__(cut)
+    def __init__(self, cut: Cut, schedule: Ring) -> None:
+        super().__init__(cut, schedule)
+        window, two_way = schedule.window, schedule.two_way
         if window is not None and (window < 1 or self.world % window or two_way):
             raise ValueError(f"{self.world} ranks are no whole number of windows of {window}" if not two_way
                              else "a double ring goes one way: leave `window` or `two_way` out")
@@ -36,22 +37,33 @@ class RingPlan(Plan):
         """(P, T)"""
         rows = ranks[:, None]
         self.step_areas, self.step_meetings = cut.areas[rows, self._source], cut.meetings[rows, self._source]
+        self._seen = self._hulls()
         self._first, self._behind = self._needed_from_here_on()
         self.step_rows = np.maximum(self._behind - self._first, 0)
         self.step_rows[:, 0] = 0
         self.sent_rows = np.stack([self.step_rows[self._receiver(ranks, number), number] for number in range(self.world)], axis=1)
 
     def step_before(self, number: int) -> int:
-        """The step since which the sender has had the keys of step `number` > 0."""
         if self._two_way:
             return max(number - 2, 0)
         return number - 1 if number % self._window else number - self._window
+
+    def due(self, number: int) -> int:
+        return self.step_before(number) - 1
+
+    def lane(self, number: int) -> str:
+        return "keys" if self._two_way or number % self._window else "keys of windows"
 
     def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
         if number == 0:
             return self._own(rank)
         first, behind = int(self._first[rank, number]), int(self._behind[rank, number])
         return ((int(self._source[rank, number]), first, behind),) if first < behind else ()
+
+    def seen(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+        if number == 0:
+            return self._own(rank)
+        return self._part(rank, int(self._source[rank, number]))
 
     def receives(self, rank: int, number: int) -> list[Move]:
         if number == 0:
@@ -64,6 +76,12 @@ class RingPlan(Plan):
             return []
         receiver = int(self._receiver(np.asarray(rank), number))
         return [Move(receiver, *part) for part in self.keys(receiver, number)]
+
+    def gradient_receives(self, rank: int, number: int) -> list[Move]:
+        if number == 0:
+            return []
+        peer = int(self._walk(np.asarray(rank), number, 1))
+        return [Move(peer, *part) for part in self._part(peer, rank)]
 
     def _walk(self, rank: np.ndarray, number: int, way: int) -> np.ndarray:
         """Where a rank's keys are in a step (way 1), or whose keys a rank has in it (−1)."""
@@ -78,13 +96,22 @@ class RingPlan(Plan):
         source = self._walk(rank, self.step_before(number), -1) if number else rank
         return self._walk(source, number, 1)
 
+    def _part(self, rank: int, source: int) -> tuple[KeyRange, ...]:
+        """What a rank sees of another one's keys, from the first to the last."""
+        first, behind = (int(hull[rank, source]) for hull in self._seen)
+        return ((source, first, behind),) if first < behind else ()
+
+    def _hulls(self) -> tuple[np.ndarray, np.ndarray]:
+        """(first, behind) of what each rank sees of each source's keys, (P, P) each by (rank, source); first > behind for nothing."""
+        first, behind = self.placement.hulls(self.cut.needs)
+        seen = self.cut.areas > 0
+        return np.where(seen, first, self.placement.seqlen), np.where(seen, behind, 0)
+
     def _needed_from_here_on(self) -> tuple[np.ndarray, np.ndarray]:
         """(first, behind) of the keys that a rank gets for each step, (P, T) each: what it and all after it need."""
         ranks = np.arange(self.world)[:, None]
         at = np.stack([self._walk(ranks[:, 0], number, 1) for number in range(self.world)], axis=1)  # (source, step) → rank
-        seen = self.cut.areas[at, ranks] > 0
-        first, behind = (hull[at, ranks] for hull in self.placement.hulls(self.cut.needs))
-        first, behind = np.where(seen, first, self.placement.seqlen), np.where(seen, behind, 0)
+        first, behind = (hull[at, ranks] for hull in self._seen)
         for number in range(self.world - 1, 0, -1):
             before = self.step_before(number)
             first[:, before] = np.minimum(first[:, before], first[:, number])

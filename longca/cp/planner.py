@@ -31,7 +31,7 @@ class Planner:
             kept: plans to keep.
         """
         self.rates, self.candidates, self._most = rates, tuple(candidates), kept
-        self._kept: OrderedDict[tuple, Plan] = OrderedDict()
+        self._kept: OrderedDict[tuple, Choice] = OrderedDict()
 
     def plan(self, mask: Mask, world: int, schedule: Gather | Ring, permutation: str = BEST) -> Plan:
         """
@@ -39,10 +39,14 @@ class Planner:
             world: ranks that divide the sequence; in a hybrid, those of one ring.
             permutation: a name that `permutations.place` knows, or the one of the candidates that costs least.
         """
+        return self.choice(mask, world, schedule, permutation).plan
+
+    def choice(self, mask: Mask, world: int, schedule: Gather | Ring, permutation: str = BEST) -> Choice:
+        """`plan`, with what it would cost."""
         key = mask.digest, world, schedule, permutation
         if key not in self._kept:
-            best = permutation == BEST
-            self._kept[key] = self.choices(mask, world, schedule)[0].plan if best else schedule.plan(mask, place(permutation, mask, world))
+            names = self.candidates if permutation == BEST else (permutation,)
+            self._kept[key] = self._choices(mask, world, schedule, names)[0]
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -50,5 +54,8 @@ class Planner:
 
     def choices(self, mask: Mask, world: int, schedule: Gather | Ring) -> list[Choice]:
         """All candidates, the cheapest first."""
-        plans = (schedule.plan(mask, place(name, mask, world)) for name in self.candidates)
+        return self._choices(mask, world, schedule, self.candidates)
+
+    def _choices(self, mask: Mask, world: int, schedule: Gather | Ring, names: Sequence[str]) -> list[Choice]:
+        plans = (schedule.plan(mask, place(name, mask, world)) for name in names)
         return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)

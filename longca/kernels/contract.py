@@ -49,6 +49,9 @@ class Forward:
 class Prepared:
     """A kernel made ready for one problem: layout, indices and compiling are done. Only these calls are timed."""
 
+    merges: ClassVar[bool] = False
+    """it merges with results over other keys as it stores: there is a `forward_onto`"""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.costs: dict[str, float] = {}  # plan_ms, compile_ms, metadata_bytes
@@ -66,8 +69,22 @@ class Prepared:
         """The kernel's LSE as float32 T × H. Untimed."""
         return lse
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        """A float32 T × H LSE in the kernel's own form, for `raw_backward`."""
+        return lse_TH.contiguous()
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
+        raise NotImplementedError
+
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
+                     first: bool) -> None:
+        """Merges attention to these keys into (out, LSE) over other ones, in place, where the kernel `merges`.
+
+        Args:
+            out, lse: T × H × D and T × H, float32, contiguous.
+            first: there are no other keys yet, and these two hold nothing.
+        """
         raise NotImplementedError
 
     def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -81,7 +98,7 @@ class Prepared:
         """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
 
         Args:
-            lse: in the kernel's own form, as `forward` returns it.
+            lse: in the kernel's own form, as `forward` returns it and `lse_to_layout` makes it.
         """
         raise NotImplementedError
 
@@ -103,6 +120,12 @@ class Kernel(Plugin):
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         """None if it does this cell, else why not. Pure; decides by traits, never by the mask's name."""
         raise NotImplementedError
+
+    def in_parts(self, cell: Cell, device_type: str) -> str | None:
+        """None if it can attend to some of a row's keys now and to others later, as context parallelism over keys needs: it gives its
+        LSE, and has a `raw_backward`. Else why not. Pure.
+        """
+        return None if self.returns_lse else "it returns no LSE, by which results over parts of the keys are put together"
 
     def prepare(self, problem: Problem) -> Prepared:
         """Everything that need not be timed. Raises what the backend raises."""

@@ -134,6 +134,8 @@ class SdpaGraph:
     def _shape(self, name: str) -> tuple[list[int], list[int], Any]:
         """(dims, strides, table of starts or None) of an operand."""
         num_segments, num_tokens = self._num_segments, self._max_seqlen
+        if name in OF_KEYS and not self._tables:
+            num_tokens = self._problem.mask.seqlen_k
         if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward reads no other
             num_heads = self._problem.num_q_heads
             by_head_and_token = [1, num_heads] if self._tables else [num_tokens, 1]

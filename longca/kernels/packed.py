@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def unfit_mask(traits: Traits) -> str | None:
-    """Why a mask is not a row of segments under one window; None if it is."""
-    if traits.num_segments:
+    """Why a mask is neither a row of segments under one window nor the whole of a rectangle; None if it is."""
+    if traits.num_segments or traits.full:
         return None
     if traits.per_head:
         return "heads have masks of their own; it takes one mask for all, of segments of tokens under one window"
@@ -53,7 +53,8 @@ def _listed(values: tuple[object, ...]) -> str:
 class PackedPrepared(Prepared):
     """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
 
-    A mask of segments has no empty rows: its window never hides a token from itself.
+    A mask of segments has no empty rows: its window never hides a token from itself. One segment of which all is seen may have
+    another number of keys than of queries.
 
     Args:
         always_packed: one segment too is given as T × heads × D with its bounds, for kernels that know nothing else.
@@ -61,10 +62,10 @@ class PackedPrepared(Prepared):
 
     def __init__(self, problem: Problem, always_packed: bool = False) -> None:
         super().__init__(problem)
-        from longca.lowering.varlen import varlen
+        from longca.lowering.varlen import rectangle, varlen
 
         start = time.perf_counter()
-        packed = varlen(problem.mask)
+        packed = rectangle(problem.mask) if problem.mask.traits.full else varlen(problem.mask)
         self.window = packed.window
         """(left, right) of j - i; -1 for no bound"""
         self.causal = packed.window == (-1, 0)
@@ -86,6 +87,10 @@ class PackedPrepared(Prepared):
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.reshape(self.problem.num_q_heads, -1).T
+
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        lse = lse_TH.T.contiguous()
+        return lse if self.cu_seqlens is not None else lse.unsqueeze(0)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         out, lse = self.attend(q, k, v)

@@ -17,6 +17,11 @@ class Varlen:
     window: tuple[int, int]  # inside a segment j - i is in [-left, right]; -1 for no bound
 
 
+def rectangle(mask: Mask) -> Varlen:
+    """All keys for all queries, as one segment: of the queries, whatever the number of keys."""
+    return Varlen(np.array([0, mask.seqlen_q], dtype=np.int32), mask.seqlen_q, (-1, -1))
+
+
 def varlen(mask: Mask) -> Varlen:
     """Raises ValueError for a mask that is not squares along the diagonal which share one window."""
     segments = diagonal_segments(mask)

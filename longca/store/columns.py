@@ -158,6 +158,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.memory.source if v.memory else ""),
     Column("mask_ms", "float", "ms", "Building the mask", "costs.mask_ms", lambda v: v.cost("mask_ms")),
     Column("plan_ms", "float", "ms", "Preparing the call: layout, indices, plan", "costs.plan_ms", lambda v: v.cost("plan_ms")),
+    Column("schedule_ms", "float", "ms", "Of these, deciding who holds and computes what in context parallelism", "costs.schedule_ms",
+           lambda v: v.cost("schedule_ms")),
     Column("compile_ms", "float", "ms", "Compiling", "costs.compile_ms", lambda v: v.cost("compile_ms")),
     Column("oracle_ms", "float", "ms", "Checking the result", "costs.oracle_ms", lambda v: v.cost("oracle_ms")),
     Column("metadata_bytes", "float", "bytes", "The kernel's own form of the mask", "costs.metadata_bytes",

@@ -1,6 +1,6 @@
 """One strategy on one problem: what is run, and how far its results are from the reference."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class Case:
     strategy: str = "ulysses"
     seed: int = 0
     params: tuple[tuple[str, Any], ...] = ()
+    head_dim: int = HEAD_DIM
 
     def __str__(self) -> str:
         return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
@@ -42,29 +43,31 @@ class Case:
     def problem(self) -> Problem:
         mask = build_mask(self.mask, seqlen=self.seqlen, seed=self.seed, num_kv_heads=self.num_kv_heads,
                           **STATIC_MASKS.get(self.mask, {}), **dict(self.params))
-        return Problem(mask, self.num_q_heads, self.num_kv_heads, HEAD_DIM, self.dtype, torch.device("cpu"), needs_backward=True)
+        return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, torch.device("cpu"), needs_backward=True)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """q, k, v, dout of the whole sequence: the same on every rank."""
         generator = torch.Generator().manual_seed(self.seqlen)
         heads = (self.num_q_heads, self.num_kv_heads, self.num_kv_heads, self.num_q_heads)
-        return tuple(torch.randn(self.seqlen, count, HEAD_DIM, generator=generator).to(self.dtype) for count in heads)
+        return tuple(torch.randn(self.seqlen, count, self.head_dim, generator=generator).to(self.dtype) for count in heads)
 
-    def run(self, comm: Any) -> dict[str, Any]:
+    def run(self, comm: Any, kernel: str = "naive") -> dict[str, Any]:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
-        prepared = Registry("strategy").load(self.strategy).prepare(self.problem(), Registry("kernel").load("naive"), comm)
+        problem = replace(self.problem(), device=comm.device)
+        prepared = Registry("strategy").load(self.strategy).prepare(problem, Registry("kernel").load(kernel), comm)
         mine = torch.from_numpy(prepared.shard.positions_L)
-        q, k, v, dout = (x[mine] for x in self.inputs())
+        q, k, v, dout = (x[mine].to(comm.device) for x in self.inputs())
         moved = [comm.moved_bytes]
         forward = prepared.forward(q, k, v)
         moved.append(comm.moved_bytes)
         first = prepared.backward(forward, dout)
         moved.append(comm.moved_bytes)
         again = prepared.backward(forward, dout)
+        lse = {} if forward.lse is None else {"lse": forward.lse.cpu()}
         return {"positions": mine, "costs": prepared.costs, "notes": prepared.notes,
                 "moved": {"fwd": moved[1] - moved[0], "bwd": moved[2] - moved[1]},
                 "repeatable": all(torch.equal(x, y) for x, y in zip(first, again, strict=True)),
-                **dict(zip(TENSORS, (forward.out, *first), strict=True))}
+                **lse, **dict(zip(TENSORS, (x.cpu() for x in (forward.out, *first)), strict=True))}
 
     def errors(self, parts: list[dict[str, Any]]) -> dict[str, float]:
         """Relative error of each tensor, of the parts of all ranks put together; every token must be there once."""
@@ -74,4 +77,7 @@ class Case:
         expected = attention(self.problem().mask, *self.inputs())
         found = {name: torch.cat([part[name] for part in parts]) for name in TENSORS}
         scale = {name: expected[name].norm().clamp_min(1e-3) for name in TENSORS}
-        return {name: float((found[name].double() - expected[name][positions]).norm() / scale[name]) for name in TENSORS}
+        if all("lse" in part for part in parts):
+            found["lse"] = torch.cat([part["lse"] for part in parts])
+            scale["lse"] = torch.tensor(expected["lse"].numel()).sqrt()  # a logarithm: its absolute error is the relative one of the sum
+        return {name: float((x.double() - expected[name][positions]).norm() / scale[name]) for name, x in found.items()}

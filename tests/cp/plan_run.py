@@ -60,9 +60,11 @@ class PlanRun:
         return k, v, scores.masked_fill(~visible.repeat_interleave(num_heads // len(visible), 0).transpose(0, 1), -torch.inf)
 
     def _keys(self, step: Step) -> torch.Tensor:
-        """Positions of the buffer's keys: the rank's own, or what it is sent."""
-        moves = self.plan.receives(step.rank, step.number) or [Move(step.rank, *part) for part in step.keys]
-        return torch.cat([self.positions[move.source][move.first:move.behind] for move in moves])
+        """Positions of a step's keys, which must be the rank's own or have been sent to it."""
+        there = self.plan.receives(step.rank, step.number) or [Move(step.rank, step.rank, 0, len(self.positions[step.rank]))]
+        for source, first, behind in step.keys:
+            assert any(move.source == source and move.first <= first <= behind <= move.behind for move in there)
+        return torch.cat([self.positions[source][first:behind] for source, first, behind in step.keys])
 
     def _fold(self, grad_KHD: torch.Tensor) -> torch.Tensor:
         """The sum over the query heads of each KV head."""

@@ -14,18 +14,18 @@ from longca.cp.comm import Comm
 Job = Callable[..., Any]
 
 
-def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0) -> list[Any]:
+def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu") -> list[Any]:
     """job(comm, *arguments) on every rank → results by rank. The job is a function of a module."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        torch.multiprocessing.spawn(_rank, (world, folder, timeout_s, job, arguments), nprocs=world)
+        torch.multiprocessing.spawn(_rank, (world, folder, timeout_s, device_type, job, arguments), nprocs=world)
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world)]
 
 
-def _rank(rank: int, world: int, folder: Path, timeout_s: float, job: Job, arguments: tuple[object, ...]) -> None:
+def _rank(rank: int, world: int, folder: Path, timeout_s: float, device_type: str, job: Job, arguments: tuple[object, ...]) -> None:
     torch.set_num_threads(1)
     gc.freeze()  # what is imported stays: memory is then freed quickly between cells, as in the project's own workers
-    comm = Comm(rank, world, rank, (folder / "meeting").as_uri(), "cpu", timeout_s)
+    comm = Comm(rank, world, rank, (folder / "meeting").as_uri(), device_type, timeout_s)
     torch.save(job(comm, *arguments), _result(folder, rank))
     comm.close()
 

@@ -7,7 +7,7 @@ from longca.masks.mask import Mask
 
 def attention(mask: Mask, q_THD: torch.Tensor, k_TGD: torch.Tensor, v_TGD: torch.Tensor, dout_THD: torch.Tensor
               ) -> dict[str, torch.Tensor]:
-    """out, dq, dk and dv in float64."""
+    """out, LSE, dq, dk and dv in float64."""
     num_kv_heads = k_TGD.shape[1]
     leaves = [x.double().requires_grad_() for x in (q_THD, k_TGD, v_TGD)]
     ratio = q_THD.shape[1] // num_kv_heads
@@ -18,4 +18,5 @@ def attention(mask: Mask, q_THD: torch.Tensor, k_TGD: torch.Tensor, v_TGD: torch
     weights = torch.where(visible, scores, -torch.inf).softmax(-1).nan_to_num(0.0)  # a row without keys is NaN: its result is 0
     out = torch.einsum("hts,shd->thd", weights, v)
     grads = torch.autograd.grad(out, leaves, dout_THD.double())
-    return dict(zip(("out", "dq", "dk", "dv"), (out.detach(), *grads), strict=True))
+    lse = scores.detach().masked_fill(~visible, -torch.inf).logsumexp(-1).T
+    return dict(zip(("out", "lse", "dq", "dk", "dv"), (out.detach(), lse, *grads), strict=True))

@@ -62,6 +62,8 @@ BLOCKS = {"mask": "block_sparse_uniform", "corpus": None, "seqlen": 128, "mask_p
 CELLS = {
     "fwd": cell(), "bwd": cell(direction="bwd"), "block": cell(direction="bwd", **BLOCKS),
     "uneven": cell(num_q_heads=9, num_kv_heads=3, dtype="fp32", **BLOCKS),
+    "ring": cell(direction="bwd", strategy="ring_p2p"), "gather": cell(strategy="ring_allgather", **BLOCKS),
+    "partless": cell("sdpa", strategy="ring_p2p"),
     **{name: cell(name) for name in ("absent", "picky", "unprepared", "greedy", "mistaken")},
     "after": cell(seed=1),
 }
@@ -71,9 +73,9 @@ def measure_all(comm: Comm, cells: dict[str, Cell]) -> dict[str, Result]:
     return {name: measure_cp(cell, MEASURE, comm.device, comm) for name, cell in cells.items()}
 
 
-def fall(comm: Comm) -> tuple[Result, float]:
+def fall(comm: Comm, strategy: str) -> tuple[Result, float]:
     start = time.monotonic()
-    return measure_cp(cell("falling"), MEASURE, comm.device, comm), time.monotonic() - start
+    return measure_cp(cell("falling", strategy=strategy), MEASURE, comm.device, comm), time.monotonic() - start
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def results(plugins: None) -> dict[str, list[Result]]:
     return {name: [of_rank[name] for of_rank in of_ranks] for name in CELLS}
 
 
-@pytest.mark.parametrize("name", ["fwd", "bwd", "block", "uneven", "after"])
+@pytest.mark.parametrize("name", ["fwd", "bwd", "block", "uneven", "ring", "gather", "after"])
 def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Result]], name: str):
     first, second = results[name]
     assert first.outcome.status == "ok", first.outcome
@@ -103,10 +105,12 @@ def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Re
     assert min(map(min, first.samples.time_ms)) > 0
     assert first.samples.time_ms == second.samples.time_ms
     assert first.samples.time_ms[0] != first.samples.time_ms[1]
-    assert set(first.accuracy.relative) == ({"out"} if CELLS[name].direction == "fwd" else {"out", "dq", "dk", "dv"})
+    checked = ["out", *(["lse"] if name in ("ring", "gather") else []), *(["dq", "dk", "dv"] if CELLS[name].direction == "bwd" else [])]
+    assert sorted(first.accuracy.relative) == sorted(checked)
     assert first.accuracy == second.accuracy
     assert len(first.memory.peak_bytes) == len(first.memory.absolute_peak_bytes) == len(first.nodes) == WORLD
-    assert first.costs.keys() >= {"plan_ms", "mask_ms", "oracle_ms", "moved_bytes", "formula_bytes", "formula_replicated_bytes"}
+    of_strategy = {"schedule_ms", "num_key_buffers"} if "lse" in checked else {"formula_replicated_bytes"}
+    assert first.costs.keys() >= {"plan_ms", "mask_ms", "oracle_ms", "moved_bytes", "formula_bytes"} | of_strategy
     assert first.costs == second.costs
 
 
@@ -122,6 +126,7 @@ def test_backward_is_checked_against_other_gradients_than_zero(results: dict[str
 @pytest.mark.parametrize(("name", "status", "words"), [
     ("absent", "unavailable", "rank 1: not here"),
     ("picky", "unsupported", "4:1 over 1"),
+    ("partless", "unsupported", "no LSE"),
     ("unprepared", "error", "no such index"),
     ("greedy", "oom", "prepare"),
     ("mistaken", "incorrect", "out is off by"),
@@ -136,8 +141,9 @@ def test_all_ranks_end_alike(results: dict[str, list[Result]], name: str, status
         assert all("rank 1 failed at: prepare" in result.notes for result in results[name])
 
 
-def test_a_rank_that_fails_between_messages_does_not_hang_the_others(plugins: None):
-    (peer, waited_s), (fallen, fell_after_s) = on_ranks(fall, WORLD, timeout_s=PATIENCE_S)
+@pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p"])
+def test_a_rank_that_fails_between_messages_does_not_hang_the_others(plugins: None, strategy: str):
+    (peer, waited_s), (fallen, fell_after_s) = on_ranks(fall, WORLD, strategy, timeout_s=PATIENCE_S)
     assert fallen.outcome.status == "error"
     assert fallen.outcome.message == "fell"
     assert peer.outcome.status == "error"

@@ -72,6 +72,21 @@ def test_what_is_received_is_what_was_sent(plan: Plan):
 
 @quick
 @given(plans())
+def test_gradients_go_home_to_who_holds_the_keys(plan: Plan):
+    """Those of all that a rank computes with, each key's once for each rank that sees it."""
+    for number in range(plan.num_steps):
+        sent = {(rank, move) for rank in range(plan.world) for move in plan.gradient_sends(rank, number)}
+        received = {(move.peer, Move(rank, move.source, move.first, move.behind))
+                    for rank in range(plan.world) for move in plan.gradient_receives(rank, number)}
+        assert sent == received
+        assert all(move.peer == move.source != rank and len(move) > 0 for rank, move in sent)
+    for step in all_steps(plan):
+        sent = [(move.source, move.first, move.behind) for move in plan.gradient_sends(step.rank, step.number)]
+        assert sent == (list(step.keys) if step.number else [])
+
+
+@quick
+@given(plans())
 def test_nothing_moves_that_nobody_needs(plan: Plan):
     """A gather moves what is seen; a ring, from the first to the last key that some rank further on sees. Stripes may move more."""
     visible = rasters(plan.cut.mask).any(axis=0)

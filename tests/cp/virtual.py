@@ -1,34 +1,124 @@
 """All ranks of a job as threads of one process, so that worlds larger than the machine can be tried."""
 
+from __future__ import annotations
+
+import queue
+import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+WAIT_S = 60.0
+
+
+class Job:
+    """What the ranks of a job share."""
+
+    def __init__(self, world: int) -> None:
+        self.board: list[Any] = [None] * world
+        self.meetings: dict[tuple[int, ...], threading.Barrier] = {}
+        self.mail: dict[tuple[Any, ...], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
+        self.lock = threading.Lock()
+
+    def meet(self, ranks: tuple[int, ...]) -> None:
+        with self.lock:
+            meeting = self.meetings.setdefault(ranks, threading.Barrier(len(ranks), timeout=WAIT_S))
+        meeting.wait()
+
+    def box(self, *key: Any) -> queue.Queue[torch.Tensor]:
+        with self.lock:
+            return self.mail[key]
 
 
 class VirtualComm:
-    """What strategies use of `longca.cp.comm.Comm`, over a board that the ranks share."""
+    """What strategies use of `longca.cp.comm.Comm` and of its lanes and teams."""
 
-    def __init__(self, rank: int, world: int, board: list[Any], meeting: threading.Barrier) -> None:
-        self.rank, self.world, self.device = rank, world, torch.device("cpu")
-        self.moved_bytes = 0
-        self._board, self._meeting = board, meeting
+    def __init__(self, rank: int, world: int, job: Job, ranks: Sequence[int] | None = None, whole: VirtualComm | None = None,
+                 keeps_order: bool = False) -> None:
+        self.device, self.moved_bytes, self.keeps_order, self._job = torch.device("cpu"), 0, keeps_order, job
+        self._ranks, self._whole = tuple(ranks or range(world)), whole or self
+        self.rank, self.world = self._ranks.index(rank), len(self._ranks)
 
     def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
-        pieces = send.split(send_sizes)
-        self._board[self.rank] = pieces
-        self._meeting.wait()
-        received = [self._board[rank][self.rank].clone() for rank in range(self.world)]
-        self._meeting.wait()
+        pieces, me = send.split(send_sizes), self._ranks[self.rank]
+        self._job.board[me] = pieces
+        self._job.meet(self._ranks)
+        received = [self._job.board[rank][self.rank].clone() for rank in self._ranks]
+        self._job.meet(self._ranks)
         assert [len(piece) for piece in received] == recv_sizes
-        self.moved_bytes += sum(piece.nbytes for rank, piece in enumerate(pieces) if rank != self.rank)
+        self._whole.moved_bytes += sum(piece.nbytes for number, piece in enumerate(pieces) if number != self.rank)
         return torch.cat(received)
 
+    def lane(self, name: str) -> VirtualLane:
+        return (OrderedLane if self.keeps_order else VirtualLane)(self, name, self._job)
 
-def on_virtual_ranks(call: Callable[[VirtualComm], Any], world: int) -> list[Any]:
+    def team(self, teams: Sequence[Sequence[int]]) -> VirtualComm:
+        return VirtualComm(self.rank, self.world, self._job, next(ranks for ranks in teams if self.rank in ranks), self)
+
+
+class VirtualLane:
+    """Messages that are copied when they are posted, and put where they belong when they are waited for."""
+
+    def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
+        self._comm, self._name, self._job = comm, name, job
+
+    def post(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> VirtualMessages:
+        me = self._comm.rank
+        for peer, x in sends:
+            assert x.is_contiguous()
+            assert peer != me
+            with _disable_current_modes():  # what is in the mail is on no rank
+                self._job.box(self._name, me, peer).put(x.clone())
+            self._comm.moved_bytes += x.nbytes
+        return VirtualMessages([(self._job.box(self._name, peer, me), x) for peer, x in receives])
+
+
+class OrderedLane(VirtualLane):
+    """As a GPU's: batches follow each other on a stream, which is a thread here; what is sent is read when its turn comes."""
+
+    def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
+        super().__init__(comm, name, job)
+        self._stream = ThreadPoolExecutor(1)
+        self._pause = random.Random(f"{name} {comm.rank}")
+
+    def post(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> VirtualEvent:
+        return VirtualEvent(self._stream.submit(self._run, sends, receives))
+
+    def _run(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> None:
+        time.sleep(self._pause.random() * 2e-3)
+        super().post(sends, receives).wait()
+
+
+class VirtualEvent:
+    def __init__(self, done: Future[None]) -> None:
+        self._done = done
+
+    def wait(self) -> None:
+        self._done.result(WAIT_S)
+
+
+class VirtualMessages:
+    def __init__(self, receives: list[tuple[queue.Queue[torch.Tensor], torch.Tensor]]) -> None:
+        self._receives = receives
+        for _, x in receives:
+            x.fill_(torch.nan)  # who reads it before `wait` sees that
+
+    def wait(self) -> None:
+        for box, x in self._receives:
+            message = box.get(timeout=WAIT_S)
+            assert message.shape == x.shape
+            x.copy_(message)
+        self._receives = []
+
+
+def on_virtual_ranks(call: Callable[[VirtualComm], Any], world: int, keeps_order: bool = False) -> list[Any]:
     """call(comm) on every rank at once → results by rank."""
-    board, meeting = [None] * world, threading.Barrier(world, timeout=60)
+    job = Job(world)
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(lambda rank: call(VirtualComm(rank, world, board, meeting)), range(world)))
+        return list(pool.map(lambda rank: call(VirtualComm(rank, world, job, keeps_order=keeps_order)), range(world)))

@@ -44,6 +44,8 @@ class Band(Kernel):
 class BandPrepared(Prepared):
     """Layout T × heads × D; LSE (T, H)."""
 
+    merges = True
+
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         first_ms = self._plan()  # loads torch's kernels, if this process has not yet
@@ -72,6 +74,12 @@ class BandPrepared(Prepared):
 
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
+                     first: bool) -> None:
+        from longca.ops.band_attention import band_forward
+
+        band_forward(q, k, v, self.plan, self.problem.scale, carried=None if first else (out, lse), into=(out, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -42,7 +42,7 @@ class Cudnn(Kernel):
         reason = unfit_mask(traits)
         if reason is not None:
             return reason
-        if traits.window not in ((-1, -1), (-1, 0)):
+        if traits.window not in (None, (-1, -1), (-1, 0)):
             return "torch's operator for cuDNN has no window argument"
         if traits.num_segments > 1 and traits.seqlen_q * cell.num_q_heads * cell.head_dim > MAX_OFFSET:
             return "torch's operator for cuDNN counts elements of packed documents in 32 bits, and these are more"
@@ -102,6 +102,9 @@ class CudnnPrepared(PackedPrepared):
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         num_heads = self.problem.num_q_heads
         return lse.reshape(-1, num_heads) if self.cu_seqlens is not None else lse.reshape(num_heads, -1).T
+
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.contiguous()[..., None] if self.cu_seqlens is not None else lse_TH.T.contiguous()[None, :, :, None]
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         import torch

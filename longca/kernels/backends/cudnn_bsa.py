@@ -85,6 +85,9 @@ class CudnnBsaPrepared(Prepared):
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.squeeze(0).transpose(0, 1)
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.T.contiguous().unsqueeze(0)
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         from cudnn.block_sparse_attention import block_sparse_attention_forward
 

@@ -92,6 +92,9 @@ class CudnnFlexPrepared(Prepared):
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.squeeze(0).transpose(0, 1)
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.T.contiguous().unsqueeze(0)
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         # what `flex_attn_func` calls, without autograd around it
         from cudnn.flex_attention.execution import _flex_attention_forward

@@ -66,6 +66,9 @@ class CudnnGraphPrepared(PackedPrepared):
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse if self.cu_seqlens is not None else lse.squeeze(0).T
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.contiguous() if self.cu_seqlens is not None else lse_TH.T.contiguous().unsqueeze(0)
+
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 

@@ -45,6 +45,8 @@ class Fa1(Kernel):
             return "it has no GQA: it takes as many KV heads as query heads"
         if traits.seqlen_q * cell.num_q_heads * cell.head_dim * SUM_BYTES >= 1 << 32:
             return "it counts bytes in 32 bits, and its float32 sums are more"
+        if traits.seqlen_q != traits.seqlen_k:
+            return "this adapter gives it as many keys as queries"
         reason = unfit_mask(traits)
         if reason is None and traits.window not in ((-1, -1), (-1, 0)):
             return "it has no windows"
@@ -69,6 +71,11 @@ class Fa1Prepared(PackedPrepared):
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.transpose(1, 2)[self._is_token]
+
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        padded = lse_TH.new_zeros(*self._is_token.shape, lse_TH.shape[1])
+        padded[self._is_token] = lse_TH
+        return padded.transpose(1, 2).contiguous()
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = q.new_empty(q.shape)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms
-from longca.kernels.packed import PackedPrepared, unfit_device
+from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ class Fa4(Kernel):
             return "it computes in bf16 and fp16 only"
         if cell.head_dim not in (64, 128):
             return "head dims other than 64 and 128 have tiles that do not fit blocks of 128"
-        if traits.num_segments:
+        if unfit_mask(traits) is None:
             return None
         if traits.empty_rows:
             return "rows without keys are not defined under its block lists"
@@ -50,7 +50,7 @@ class Fa4(Kernel):
         return None
 
     def prepare(self, problem: Problem) -> Prepared:
-        return Fa4PackedPrepared(problem) if problem.mask.traits.num_segments else Fa4MaskedPrepared(problem)
+        return Fa4PackedPrepared(problem) if unfit_mask(problem.mask.traits) is None else Fa4MaskedPrepared(problem)
 
 
 def _missing_cute() -> str | None:
@@ -136,6 +136,9 @@ class Fa4MaskedPrepared(Prepared):
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.squeeze(0).T
+
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.T.contiguous().unsqueeze(0)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         out, lse, *_ = self._interface._flash_attn_fwd(

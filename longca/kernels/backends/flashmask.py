@@ -73,6 +73,9 @@ class FlashMaskPrepared(Prepared):
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.transpose(0, 1)
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.T.contiguous()
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         from longca.ops.flashmask import forward
 

@@ -33,6 +33,11 @@ class Flex(Kernel):
             return "torch has no FlexAttention backward on CPU"
         return None
 
+    def in_parts(self, cell: Cell, device_type: str) -> str | None:
+        if device_type == "cpu":
+            return "compiled FlexAttention returns no LSE on CPU"
+        return "torch's FlexAttention has no backward from an LSE over more keys" if cell.direction == "bwd" else None
+
     def prepare(self, problem: Problem) -> FlexPrepared:
         return FlexPrepared(problem)
 

@@ -55,6 +55,9 @@ class NaivePrepared(Prepared):
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
         return lse.flatten(0, 1).transpose(0, 1)
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return lse_TH.T.contiguous().unflatten(0, (self.problem.num_kv_heads, -1))
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         scores = self._scores(q, k)
         lse = scores.logsumexp(-1)

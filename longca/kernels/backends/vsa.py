@@ -57,6 +57,9 @@ class VsaPrepared(BlockListed):
         """It keeps −sqrt(D) times the natural LSE, (1, H, T, 1)."""
         return lse.flatten(2).squeeze(0).transpose(0, 1) * -self.problem.scale
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return (lse_TH.T.contiguous() / -self.problem.scale)[None, :, :, None]
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         from fastvideo_kernel._C import fastvideo_kernel_ops
 

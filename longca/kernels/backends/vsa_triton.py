@@ -60,6 +60,9 @@ class VsaTritonPrepared(BlockListed):
         """It keeps the LSE to base 2, (1, H, T)."""
         return lse.squeeze(0).transpose(0, 1) * math.log(2)
 
+    def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
+        return (lse_TH.T.contiguous() / math.log(2)).unsqueeze(0)
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         from fastvideo_kernel.triton_kernels.block_sparse_attn_triton import triton_block_sparse_attn_forward
 

@@ -1,0 +1,87 @@
+"""Gradients of keys on their way home: from who computed with the keys straight to who holds them.
+
+They do not travel on with the keys, as in other rings. There each key's sum makes P hops in float32; straight home it is P − 1 in the
+dtype in which kernels give their gradients, no step waits for the sum of another rank, and only keys that were computed with
+move. The owner adds up in float32, so each part is rounded once, however many ranks there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from longca.cp.channels import Pending
+from longca.cp.route import START
+from longca.cp.transport import pieces
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.cp.plan import Plan
+
+LANE = "gradients"  # of its own: keys of the next step must not wait for gradients of this one
+
+
+class Homecoming:
+    """The gradients of one rank of a plan. Arguments as of `Transport`."""
+
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm) -> None:
+        numbers = range(plan.num_steps)
+        self.sends = [plan.gradient_sends(rank, number) for number in numbers]
+        self.receives = [plan.gradient_receives(rank, number) for number in numbers]
+        self.ranks, self.lane = ranks, comm.lane(LANE)
+        self.num_keys = max(sum(map(len, moves)) for moves in self.receives)
+        """that come home after one step, at most"""
+
+    def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> KeyGradients:
+        """Sums for a rank's own keys."""
+        return KeyGradients(self, k_LGD, v_LGD)
+
+
+class KeyGradients:
+    """One call's (dk, dv): float32 sums over all ranks that see the keys.
+
+    Two receive buffers take turns: what arrives after one step is added up after the next.
+    """
+
+    def __init__(self, homecoming: Homecoming, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
+        import torch
+
+        self._homecoming, self._dtype = homecoming, k_LGD.dtype
+        self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
+        self._buffers = [tuple(x.new_empty(homecoming.num_keys, *x.shape[1:]) for x in (k_LGD, v_LGD)) for _ in range(2)]
+        self._pending = (START, Pending())
+
+    def add(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
+        """Of a rank's own keys, by itself."""
+        for total, part in zip(self._sums, (dk, dv), strict=True):
+            total.add_(part)
+
+    def post(self, number: int, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
+        """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.seen` keys × heads × D."""
+        home = self._homecoming
+        parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
+        sends = pieces(home.sends[number], parts, home.ranks)
+        receives = pieces(home.receives[number], self._buffers[number % 2], home.ranks)
+        messages = home.lane.post(sends, receives)
+        self.collect()
+        self._pending = (number, messages)
+
+    def collect(self) -> None:
+        """Adds up what was to arrive after the last step that was posted."""
+        number, messages = self._pending
+        messages.wait()
+        moves = self._homecoming.receives[number] if number >= 0 else []
+        start = 0
+        for move in moves:
+            for total, arrived in zip(self._sums, self._buffers[number % 2], strict=True):
+                total[move.first:move.behind].add_(arrived[start:start + len(move)])
+            start += len(move)
+        self._pending = (START, Pending())
+
+    def finish(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk, dv) in the dtype of the keys."""
+        self.collect()
+        dk, dv = (total.to(self._dtype) for total in self._sums)
+        return dk, dv

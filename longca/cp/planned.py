@@ -1,0 +1,157 @@
+"""A strategy that is a schedule: which ranks share a ring, and how keys reach who needs them. All else follows from the plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.cell import DTYPE_BYTES, Cell, Dtype
+from longca.cp.contract import Strategy
+from longca.cp.cost import Rates
+from longca.cp.heads import HeadPlan, plan_heads
+from longca.cp.local_steps import seen_rows
+from longca.cp.mesh import Mesh
+from longca.cp.planner import Planner
+
+if TYPE_CHECKING:
+    from longca.cp.comm import Comm
+    from longca.cp.plan import Gather, Plan, Ring
+    from longca.cp.prepared_plan import PreparedPlan
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.mask import Mask
+    from longca.masks.traits import Traits
+
+MOST_ASKED = 16  # ranks whose step masks a kernel is asked about; of more ranks, so many evenly spread
+PREFERENCE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
+MANY = 1 << 20
+
+
+class PlannedStrategy(Strategy):
+    """Subclasses say `mesh` and `schedules`."""
+
+    def mesh(self, world: int, num_kv_heads: int) -> Mesh:
+        """Ranks that divide keys and ranks that divide heads, each with whole KV heads."""
+        return Mesh(world)
+
+    def schedules(self, mesh: Mesh) -> Sequence[Gather | Ring]:
+        """To choose among, the simplest first."""
+        raise NotImplementedError
+
+    def supports(self, cell: Cell, traits: Traits) -> str | None:
+        heads = self._heads(cell)
+        if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
+            return None
+        return (f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot divide {cell.num_kv_heads} "
+                "KV heads so that each has whole groups or heads of one")
+
+    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
+        reason = kernel.in_parts(cell, device_type) or super().refusal(cell, traits, kernel, device_type)
+        if reason is None or traits.is_block_grid or self.supports(cell, traits) or kernel.in_parts(cell, device_type):
+            return reason
+        from longca.masks.build import cell_mask
+
+        others = self._plans(cell_mask(cell), cell)[1:]
+        return None if any(self._misfit(plan, cell, kernel, device_type) is None for plan in others) else reason
+
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        """Those of all steps of all ranks. Of block masks, which are dear to draw, a bound of what may come: blocks of any size."""
+        if traits.is_block_grid:
+            heads = self._heads(cell)
+            groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
+            return [piece for part in groups if part is not None for piece in self._pieces(cell, [_any_blocks(traits, len(part))])]
+        from longca.masks.build import cell_mask
+
+        return self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0]))
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedPlan:
+        from longca.cp.prepared_plan import PreparedPlan
+
+        start_s = time.perf_counter()
+        cell = _cell_of(problem, kernel, comm.world)
+        mesh, plan = self.mesh(comm.world, problem.num_kv_heads), self._plan_for(problem.mask, cell, kernel, problem.device.type)
+        groups = self._heads(cell).mask_groups(mesh.of(comm.rank)[1], problem.mask.num_groups)
+        assert groups is not None, "`supports` has been asked"
+        if len(groups) < problem.mask.num_groups:  # the same tokens for all heads, and this rank's own masks
+            plan = plan.of_mask(problem.mask.select_groups(groups.start, groups.stop))
+        planning_ms = (time.perf_counter() - start_s) * 1e3
+        prepared = PreparedPlan(problem, kernel, comm, mesh, plan, planning_ms)
+        prepared.costs |= formula_bytes(problem, mesh)
+        prepared.notes.insert(0, f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""))
+        return prepared
+
+    def _plan_for(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> Plan:
+        """The one that promises to be quickest, of those whose steps the kernel does; the same on all ranks."""
+        plans = self._plans(mask, cell)
+        anything = replace(mask.traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True,
+                           max_row_intervals=MANY, max_col_intervals=MANY)
+        if mask.grid is not None or all(kernel.supports(*piece, device_type) is None for piece in self._pieces(cell, [anything])):
+            return plans[0]
+        return next((plan for plan in plans if self._misfit(plan, cell, kernel, device_type) is None), plans[0])
+
+    def _plans(self, mask: Mask, cell: Cell) -> list[Plan]:
+        """One for each schedule, the most promising first."""
+        mesh = self.mesh(cell.world, cell.num_kv_heads)
+        rates = Rates.of(cell.num_q_heads // mesh.heads, cell.num_kv_heads // mesh.heads, cell.head_dim, num_groups=mask.num_groups,
+                         elem_bytes=DTYPE_BYTES[cell.dtype])
+        planner = self._planners.setdefault(rates, Planner(rates))
+        choices = [planner.choice(mask, mesh.ring, schedule) for schedule in self.schedules(mesh)]
+        order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * PREFERENCE ** number)
+        return [choices[number].plan for number in order]
+
+    def _misfit(self, plan: Plan, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
+        """Why a kernel does not do some step of a plan; None if it does all."""
+        reasons = (kernel.supports(*piece, device_type) for piece in self._pieces(cell, _step_traits(plan)))
+        return next(filter(None, reasons), None)
+
+    def _pieces(self, cell: Cell, traits: Sequence[Traits] | Iterator[Traits]) -> list[tuple[Cell, Traits]]:
+        """Kernel cells of masks with these traits, for the heads that each rank has; each once."""
+        found: dict[tuple[Cell, Traits], None] = {}
+        shares = {(len(share.q), len(share.kv)) for share in self._heads(cell).ranks}
+        for piece in dict.fromkeys(traits):
+            for num_q_heads, num_kv_heads in sorted(shares):
+                local = {"kind": "kernel", "strategy": None, "world": 1, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads,
+                         "seqlen": max(piece.seqlen_q, piece.seqlen_k, 1)}
+                found[Cell(**cell.model_dump() | local), piece] = None
+        return list(found)
+
+    def _heads(self, cell: Cell) -> HeadPlan:
+        return plan_heads(cell.num_q_heads, cell.num_kv_heads, self.mesh(cell.world, cell.num_kv_heads).heads)
+
+    @cached_property
+    def _planners(self) -> dict[Rates, Planner]:
+        return {}
+
+
+def _step_traits(plan: Plan) -> Iterator[Traits]:
+    ranks = np.unique(np.linspace(0, plan.world - 1, min(plan.world, MOST_ASKED)).astype(int))
+    return (seen_rows(step)[2].traits for rank in ranks.tolist() for step in plan.steps(rank))
+
+
+def _any_blocks(traits: Traits, num_groups: int) -> Traits:
+    return replace(traits, num_groups=num_groups, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
+
+
+def _cell_of(problem: Problem, kernel: Kernel, world: int) -> Cell:
+    """What kernels are asked about: a problem as a cell."""
+    import torch
+
+    dtypes: dict[torch.dtype, Dtype] = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+    return Cell(kind="cp", strategy="any", kernel=kernel.name, world=world, mask=problem.mask.name, seqlen=problem.mask.seqlen_q,
+                num_q_heads=problem.num_q_heads, num_kv_heads=problem.num_kv_heads, head_dim=problem.head_dim,
+                dtype=dtypes[problem.dtype], direction="bwd" if problem.needs_backward else "fwd", seed=0)
+
+
+def formula_bytes(problem: Problem, mesh: Mesh) -> dict[str, float]:
+    """Bytes that a rank sends in one direction by the books: Table 3 of arXiv 2510.17896 with Na = `mesh.heads`, Np = `mesh.ring`.
+
+    The table is about forward passes. Backward, keys go round again and their gradients come home: twice its ring part.
+    """
+    element = problem.dtype.itemsize * problem.mask.seqlen_q * problem.head_dim * 2
+    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads ** 2) * (problem.num_kv_heads + problem.num_q_heads)
+    ring = (mesh.ring - 1) / mesh.world * problem.num_kv_heads
+    return {"formula_bytes": element * (heads + ring * (2 if problem.needs_backward else 1))}

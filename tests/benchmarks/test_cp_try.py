@@ -1,0 +1,34 @@
+"""The script that tries strategies on the GPUs at hand, at toy size on two CPU processes."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cp_try import main, same_area
+from longca.core.cell import Cell
+from longca.masks.build import cell_mask
+
+
+def test_it_checks_and_times_and_says_what_is_refused(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--ranks", "2", "--tokens", "96", "--heads", "4:2", "--head-dim", "16", "--masks", "causal",
+                 "--strategies", "ring_p2p,ulysses", "--kernels", "naive,sdpa", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    lines = {(line["kernel"], line["strategy"]): line for line in csv.DictReader((tmp_path / "cp_try.csv").open())}
+    assert list(lines) == [(kernel, strategy) for kernel in ("naive", "sdpa") for strategy in ("alone", "ring_p2p", "ulysses")]
+    assert "no LSE" in lines["sdpa", "ring_p2p"]["reason"]
+    for key, line in lines.items():
+        if key != ("sdpa", "ring_p2p"):
+            assert not line["reason"]
+            assert float(line["fwd_tflops"]) > 0 and float(line["bwd_tflops"]) > 0
+            assert 0 < float(line["error"]) < 1
+            assert (float(line["fwd_moved_mb"]) > 0) == (key[1] != "alone")
+
+
+@pytest.mark.parametrize("mask", ["full", "causal_document"])
+def test_the_kernel_alone_gets_a_ranks_share_of_the_area(mask: str) -> None:
+    cell = Cell(kind="kernel", kernel="naive", mask=mask, corpus="pile" if "document" in mask else None, seqlen=8192, num_q_heads=4,
+                num_kv_heads=2, head_dim=16, dtype="bf16", direction="bwd")
+    seqlen = same_area(cell, 4)
+    assert seqlen < cell.seqlen
+    assert 0.9 < cell_mask(cell.model_copy(update={"seqlen": seqlen})).area * 4 / cell_mask(cell).area < 1.3

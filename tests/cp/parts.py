@@ -1,0 +1,31 @@
+"""All ranks of a plan one after the other in one process, by a real kernel: keys by indexing, results put together."""
+
+import torch
+
+from longca.cp.local_steps import LocalSteps
+from longca.cp.permutations import place
+from longca.cp.plan import Gather, Ring
+from longca.kernels.contract import Kernel, Problem
+from tests.kernels.plain_attention import Plain
+
+
+def in_parts(problem: Problem, kernel: Kernel, world: int, schedule: Gather | Ring, permutation: str, q: torch.Tensor, k: torch.Tensor,
+             v: torch.Tensor, dout: torch.Tensor) -> Plain:
+    plan = schedule.plan(problem.mask, place(permutation, problem.mask, world))
+    out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    grads = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v))
+    for rank in range(world):
+        steps, mine = LocalSteps(plan, rank, problem, kernel), torch.from_numpy(plan.placement.positions(rank)).to(q.device)
+        total = steps.running(q[mine])
+        keys = {step.number: torch.cat([torch.from_numpy(plan.placement.positions(source)[first:behind])
+                                        for source, first, behind in step.keys]).to(q.device) for step in plan.steps(rank)}
+        for number, here in keys.items():
+            steps.forward(number, total, k[here], v[here])
+            total.add()
+        out[mine], lse[mine] = total.result()
+        for number, here in keys.items():
+            dq, dk, dv = steps.backward(number, q[mine], k[here], v[here], out[mine], lse[mine], dout[mine])
+            grads[0].index_add_(0, mine[steps.rows(number)], dq.float())
+            grads[1].index_add_(0, here, dk.float())
+            grads[2].index_add_(0, here, dv.float())
+    return Plain(out, lse, grads)

@@ -1,0 +1,59 @@
+"""Buffers and times of moves: nothing is overwritten or sent on too early, and rings have two buffers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca.cp.permutations import place
+from longca.cp.plan import Gather, Plan, Ring
+from longca.cp.route import OWN, START, Route
+from longca.masks import build_mask
+from tests.cp.test_plan import plans
+from tests.masks.strategies import quick
+
+
+@quick
+@given(plans(), st.booleans())
+def test_a_buffer_is_written_when_nobody_needs_it(plan: Plan, early: bool):
+    """Steps in the order in which a rank's host goes through them."""
+    for rank in range(plan.world):
+        route = Route(plan, rank, early)
+        held = {OWN: 0}  # buffer → step of the keys in it
+        for number in range(START, plan.num_steps):
+            if number > 0:
+                hop = route.hops[number - 1]
+                assert held[hop.buffer] == number, "a step's keys have set out before it, and are not overwritten"
+            for hop in route.posted_after(number):
+                assert held[hop.source] == plan.step_before(hop.number), "what is sent is what was received for it"
+                assert hop.buffer not in (OWN, hop.source)
+                held[hop.buffer] = hop.number
+                assert hop.num_keys <= route.buffer_keys[hop.buffer]
+                assert early or hop.after >= plan.due(hop.number)
+        assert sorted(hop.number for number in range(START, plan.num_steps) for hop in route.posted_after(number)) == [
+            hop.number for hop in route.hops]
+
+
+@quick
+@given(plans(), st.booleans())
+def test_ranks_post_alike(plan: Plan, early: bool):
+    routes = [Route(plan, rank, early) for rank in range(plan.world)]
+    for hops in zip(*(route.hops for route in routes), strict=True):
+        assert len({(hop.after, hop.lane, hop.buffer, hop.source) for hop in hops}) == 1
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("mask", ["full", "causal", "causal_document"])
+@pytest.mark.parametrize(("schedule", "num_buffers"), [(Ring(), 2), (Ring(two_way=True), 3), (Ring(4), 4), (Gather(1), 1), (Gather(7), 2)])
+def test_the_number_of_buffers_does_not_grow_with_ranks(schedule: Gather | Ring, num_buffers: int, mask: str, early: bool):
+    for world in (16, 48):
+        whole = build_mask(mask, seqlen=world * 8)
+        route = Route(schedule.plan(whole, place("zigzag", whole, world)), 1, early)
+        assert len(route.buffer_keys) == num_buffers
+
+
+def test_keys_for_the_next_window_set_out_a_window_ahead():
+    mask = build_mask("full", seqlen=64)
+    hops = Route(Ring(4).plan(mask, place("contiguous", mask, 16)), 0, early=False).hops
+    assert {hop.number: (hop.after, hop.lane) for hop in hops if hop.number % 4 == 0} == {
+        4: (START, "keys of windows"), 8: (3, "keys of windows"), 12: (7, "keys of windows")}
+    assert {(hop.number - hop.after, hop.lane) for hop in hops if hop.number % 4} == {(2, "keys")}

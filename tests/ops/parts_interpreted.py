@@ -1,0 +1,54 @@
+"""Attention in parts under Triton's interpreter, on a CPU: the merge kernel, and band attention over the steps of context-parallel plans.
+
+    TRITON_INTERPRET=1 python -m tests.ops.parts_interpreted
+"""
+
+import sys
+
+import torch
+
+from longca.core.plugin import Registry
+from longca.cp.merge import merge, no_keys
+from longca.cp.plan import Gather, Ring
+from longca.masks import build_mask
+from longca.ops.merge import merge_parts
+from tests.cp.parts import in_parts
+from tests.kernels.cases import Case
+from tests.kernels.flashmask_interpreted import let_loops_run
+from tests.kernels.plain_attention import plain_attention
+
+TOLERANCE = 4e-3  # float16, rounded twice
+
+
+def merging() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for num_rows, num_heads, head_dim, dtype in ((37, 3, 24, torch.float32), (5, 2, 64, torch.float16), (0, 2, 16, torch.float32)):
+        result, right = (no_keys(torch.empty(num_rows, num_heads, head_dim)) for _ in range(2))
+        for mark in (torch.inf, -torch.inf, torch.inf):
+            part = torch.randn(num_rows, num_heads, head_dim, generator=generator).to(dtype)
+            lse = torch.randn(num_heads, num_rows, generator=generator).T * 30
+            part[::3], lse[::3] = 0, mark
+            part[1:2], lse[1:2] = 0, -torch.inf
+            merge_parts(*result, part, lse)
+            merge(*right, part, lse)
+        torch.testing.assert_close(result, right)
+
+
+def band_in_parts() -> None:
+    cases = (("causal", "zigzag", Ring(), 2), ("full", "contiguous", Gather(2), 3), ("causal_sliding_window", "stripes", Ring(), 2))
+    for mask, permutation, schedule, world in cases:
+        case = Case(build_mask(mask, seqlen=75, **({"window": 20} if "window" in mask else {})), 2, 1, head_dim=64)
+        q, k, v, dout = case.inputs(torch.float16)
+        got = in_parts(case.problem("bwd", torch.float16), Registry("kernel").load("band"), world, schedule, permutation, q, k, v, dout)
+        right = plain_attention(q, k, v, dout, case.mask.dense())
+        for name, result, expected in zip(("out", "lse", "dq", "dk", "dv"), (got.out, got.lse, *got.grads),
+                                          (right.out, right.lse, *right.grads), strict=True):
+            error = float((result.double() - expected).norm() / expected.norm())
+            assert error < TOLERANCE, (mask, name, error)
+
+
+if __name__ == "__main__":
+    let_loops_run()
+    merging()
+    band_in_parts()
+    sys.stdout.write("right")
