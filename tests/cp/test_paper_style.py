@@ -1,0 +1,119 @@
+"""The study's own schedules, done again: right on what they cover, padded as they say, honest about the rest."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from longca.core.cell import Cell
+from longca.core.plugin import Registry
+from longca.cp.padded import PaddedDocuments
+from longca.masks.build import build_mask
+from tests.cp.case import STATIC_MASKS, Case
+from tests.cp.ranks import on_ranks
+from tests.cp.virtual import on_virtual_ranks
+
+STRATEGIES = ("paper_style_allgather", "paper_style_ring")
+MASKS = ("full", "causal", "full_document", "causal_document")
+WORLDS = (1, 2, 3, 5)
+HEADS = ((4, 4), (4, 1), (6, 2))
+
+
+def cases(strategy: str) -> list[Case]:
+    """Lengths that divide and lengths that do not; sampled documents, most of them shorter than 2P."""
+    return [Case(mask, length, *HEADS[(i + j) % 3], (torch.float32, torch.bfloat16)[(i + j) % 2], strategy, seed=i)
+            for i, mask in enumerate(MASKS) for j, length in enumerate((60, 97, 130))]
+
+
+def run_all(comm, chosen: list[Case]) -> list[dict]:
+    return [case.run(comm) for case in chosen]
+
+
+def check(case: Case, parts: list[dict]) -> None:
+    errors = case.errors(parts)
+    assert max(errors.values()) < case.tolerance, errors
+    assert all(part["repeatable"] for part in parts)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("case", [case for strategy in STRATEGIES for case in cases(strategy)], ids=str)
+def test_results_are_those_of_one_device(case: Case, world: int):
+    check(case, on_virtual_ranks(case.run, world))
+
+
+GLOO = [case for strategy in STRATEGIES for case in cases(strategy)[::2]]
+
+
+@cache
+def over_gloo(world: int) -> list[tuple[dict, ...]]:
+    return list(zip(*on_ranks(run_all, world, GLOO), strict=True))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("number", range(len(GLOO)), ids=lambda number: str(GLOO[number]))
+def test_real_ranks_agree(number: int, world: int):
+    check(GLOO[number], list(over_gloo(world)[number]))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_fewer_tokens_than_chunks(strategy: str):
+    for mask in ("full", "causal"):
+        case = Case(mask, 3, 4, 2, strategy=strategy)
+        check(case, on_virtual_ranks(case.run, 3))
+
+
+def test_each_token_is_held_once_and_padding_evens_out():
+    documents = PaddedDocuments(np.array([0, 5, 6, 30, 54, 101]), 3)
+    held = [documents.held(rank) for rank in range(3)]
+    assert sorted(np.concatenate([part.positions for part in held])) == list(range(101))
+    assert documents.num_rows == 2 * (1 + 1 + 4 + 4 + 8)
+    assert documents.num_padding == 3 * documents.num_rows - 101
+    for rank, part in enumerate(held):
+        assert (np.diff(part.rows) > 0).all()
+        assert part.rows[-1] < documents.num_rows
+        halves = [documents.held(rank, (number,)) for number in (0, 1)]
+        assert sorted(np.concatenate([half.rows for half in halves])) == list(part.rows)
+    lengths = np.diff(documents.bounds)
+    rank, row = documents.rows_of(np.arange(5), lengths)
+    for token, (owner, place) in enumerate(zip(rank, row, strict=True)):
+        assert held[owner].rows[np.searchsorted(held[owner].positions, token)] == place
+
+
+@pytest.mark.parametrize(("strategy", "fwd", "bwd"), [("paper_style_allgather", 1, 2), ("paper_style_ring", 1, 1 + 4 / 3)])
+def test_bytes_moved_are_those_of_the_formula_and_of_the_padding(strategy: str, fwd: float, bwd: float):
+    keys = 2 * 3 * 16 * 2 * 8 * 4  # k and v of the three other ranks: 16 tokens each, 2 heads, 8 elements, 4 bytes
+    for part in on_virtual_ranks(Case("causal", 64, 4, 2, strategy=strategy).run, 4):
+        assert part["moved"] == {"fwd": fwd * keys, "bwd": pytest.approx(bwd * keys)}
+        assert part["costs"]["formula_bytes"] == pytest.approx(bwd * keys)
+        assert not any("padded" in note for note in part["notes"])
+    for part in on_virtual_ranks(Case("causal", 65, 4, 2, strategy=strategy).run, 4):
+        assert part["moved"]["fwd"] == fwd * keys * 72 / 64
+        assert any("padded to multiples of 8 tokens: 7 rows more" in note for note in part["notes"])
+
+
+def cell(strategy: str, mask: str, **changes: object) -> Cell:
+    fields = {"kind": "cp", "kernel": "naive", "strategy": strategy, "world": 2, "mask": mask, "seqlen": 128, "num_q_heads": 4,
+              "num_kv_heads": 2, "head_dim": 64, "dtype": "bf16", "direction": "bwd"}
+    return Cell(**fields | changes)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("mask", STATIC_MASKS)
+def test_only_the_studys_own_masks_are_done(strategy: str, mask: str):
+    traits = build_mask(mask, seqlen=128, **STATIC_MASKS[mask]).traits
+    naive = Registry("kernel").load("naive")
+    refusal = Registry("strategy").load(strategy).refusal(cell(strategy, mask), traits, naive, "cpu")
+    assert (refusal is None) == (mask in MASKS), refusal
+
+
+def test_the_kernel_is_asked_about_the_parts():
+    ring, kernel = Registry("strategy").load("paper_style_ring"), Registry("kernel").load("torch_flash")
+    for mask, parts in (("full", {(64, 64)}), ("causal", {(64, 64), (64, 32), (32, 64)})):
+        traits = build_mask(mask, seqlen=128).traits
+        local = ring.local_cells(cell("paper_style_ring", mask), traits)
+        assert {(known.seqlen_q, known.seqlen_k) for _, known in local} == parts
+        refusal = ring.refusal(cell("paper_style_ring", mask), traits, kernel, "cuda")
+        assert refusal == next(filter(None, (kernel.supports(part, known, "cuda") for part, known in local)), None)
+    sdpa = Registry("kernel").load("sdpa")
+    assert "LSE" in ring.refusal(cell("paper_style_ring", "full"), build_mask("full", seqlen=128).traits, sdpa, "cpu")
