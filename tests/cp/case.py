@@ -29,6 +29,7 @@ class Case:
     strategy: str = "ulysses"
     seed: int = 0
     params: tuple[tuple[str, Any], ...] = ()
+    kernel: str = "naive"
 
     def __str__(self) -> str:
         return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
@@ -52,7 +53,7 @@ class Case:
 
     def run(self, comm: Any) -> dict[str, Any]:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
-        prepared = Registry("strategy").load(self.strategy).prepare(self.problem(), Registry("kernel").load("naive"), comm)
+        prepared = Registry("strategy").load(self.strategy).prepare(self.problem(), Registry("kernel").load(self.kernel), comm)
         mine = torch.from_numpy(prepared.shard.positions_L)
         q, k, v, dout = (x[mine] for x in self.inputs())
         moved = [comm.moved_bytes]
