@@ -1,0 +1,107 @@
+"""What packages call of `flash_attn`'s private functions, over the copy of FlashAttention-2 inside torch.
+
+For packages that know no other kernel, where `flash_attn` itself is not installed. A backward call costs a copy of dq, dk and dv
+beside the kernel: the functions write into tensors that are given, torch's operator returns new ones.
+Shapes: B × T × heads × D, or T × heads × D with the bounds of packed segments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+VERSION = "2.8.3"  # whose signatures these are
+KERNELS = ("fa2", "torch_flash")
+
+
+def load(package: str, module: str, kernel: str) -> ModuleType:
+    """A module of a package over `fa2`, which is `flash_attn` itself, or `torch_flash`, which is the stand-in for it.
+
+    The package's own `__init__` is not run. A process has a package over one kernel: another one raises RuntimeError.
+    """
+    if package not in sys.modules:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None, "`available` has been asked"
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        sys.modules[package].__dict__["longca_kernel"] = kernel
+    if sys.modules[package].__dict__["longca_kernel"] != kernel:
+        raise RuntimeError(f"{package} is loaded over another kernel than {kernel}: it takes a process of its own")
+    if kernel == "fa2":
+        return importlib.import_module(f"{package}.{module}")
+    top, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
+    for function in (_flash_attn_forward, _flash_attn_backward, _flash_attn_varlen_forward, _flash_attn_varlen_backward):
+        interface.__dict__[function.__name__] = function
+    top.__dict__.update(__version__=VERSION, flash_attn_interface=interface, flash_attn_func=None)
+    stand_in = {"flash_attn": top, "flash_attn.flash_attn_interface": interface}
+    before = {name: sys.modules.pop(name) for name in stand_in if name in sys.modules}
+    sys.modules.update(stand_in)
+    try:
+        return importlib.import_module(f"{package}.{module}")
+    finally:  # what has been imported keeps it; nobody else shall find it
+        for name in stand_in:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
+           ) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, LSE …, H, T).
+
+    Args:
+        bounds: (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k); the first two None without segments.
+    """
+    import torch
+
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *bounds, 0.0, causal, False, scale=scale, window_size_left=window[0],
+                                                           window_size_right=window[1])
+    return out, lse
+
+
+def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+              bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
+              ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(dq, dk, dv)."""
+    import torch
+
+    no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of a dropout that is not there
+    return torch.ops.aten._flash_attention_backward(
+        dout, q, k, v, out, lse, *bounds, 0.0, causal, no_random, no_random.new_empty(0), scale=scale, window_size_left=window[0],
+        window_size_right=window[1])
+
+
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+                        alibi_slopes=None, return_softmax=False):
+    bounds = None, None, q.shape[1], k.shape[1]
+    return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
+
+
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False):
+    bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left=-1,
+                         window_size_right=-1, softcap=0.0, alibi_slopes=None, deterministic=False, rng_state=None):
+    bounds = None, None, q.shape[1], k.shape[1]
+    window = window_size_left, window_size_right
+    _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
+
+
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+                                alibi_slopes=None, deterministic=False, rng_state=None):
+    bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    window = window_size_left, window_size_right
+    _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
+
+
+def _write(given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]) -> None:
+    for place, grad in zip(given, found, strict=True):
+        place.copy_(grad)
