@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 VERSION = "2.8.3"  # whose signatures these are
 KERNELS = ("fa2", "torch_flash")
+NOTES: dict[str, tuple[str, ...]] = {
+    "fa2": (), "torch_flash": ("torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",)}
 
 
 def load(package: str, module: str, kernel: str) -> ModuleType:

@@ -15,7 +15,7 @@ from tests.cp.flash_on_cpu import flash_on_cpu
 from tests.cp.ranks import on_ranks
 
 WORLD = 4
-MASKS = {"ring_flash_attn": ("full", "causal", "full_document", "causal_document", "causal_sliding_window")}
+MASKS = {"ring_flash_attn": ("full", "causal", "full_document", "causal_document", "causal_sliding_window"), "yunchang": ("full", "causal")}
 CASES = [Case(mask, 64 + 32 * i, *((4, 4), (4, 1), (8, 4))[(i + j) % 3], torch.bfloat16, strategy=name, kernel="torch_flash", seed=i)
          for name, masks in MASKS.items() if find_spec(name) for j, mask in enumerate(masks) for i in (0, 1, 2)]
 
@@ -63,9 +63,15 @@ def test_each_says_which_masks_it_is_for(strategy: str, mask: str):
     (cell("ring_flash_attn", "full", world=1), "one rank"),
     (cell("ring_flash_attn", "full", kernel="cudnn"), "fa2 or torch_flash"),
     (cell("ring_flash_attn", "full", kernel="fa2"), "head dim 128"),
+    (cell("yunchang", "full", world=1), "one rank"),
+    (cell("yunchang", "full", dtype="fp16"), "bf16"),
+    (cell("yunchang", "causal", seqlen=126), "126 tokens are no 4 equal parts"),
+    (cell("yunchang", "causal", num_kv_heads=1), None),
+    (cell("yunchang", "causal", seqlen=132, num_kv_heads=1), "132 tokens are no 8 equal parts"),
 ])
-def test_refusals(wanted: Cell, words: str):
-    assert words in (refusal(wanted) or "")
+def test_refusals(wanted: Cell, words: str | None):
+    reason = refusal(wanted)
+    assert words in reason if words else reason is None
 
 
 @pytest.mark.parametrize("strategy", MASKS)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.core.cell import Cell
-from longca.cp.contract import PreparedStrategy, Shard, Strategy
-from longca.cp.flash_attn_stand_in import KERNELS, load
+from longca.cp.by_autograd import ByAutograd
+from longca.cp.contract import Shard, Strategy
+from longca.cp.flash_attn_stand_in import KERNELS, NOTES, load
 from longca.cp.permutations import contiguous, zigzag
-from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
@@ -60,9 +60,7 @@ def _function(traits: Traits) -> str:
     return "llama3"
 
 
-class PreparedRingFlashAttn(PreparedStrategy):
-    counts_bytes = False
-
+class PreparedRingFlashAttn(ByAutograd):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         function = _function(problem.mask.traits)
         placement = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
@@ -77,8 +75,7 @@ class PreparedRingFlashAttn(PreparedStrategy):
         self._options["softmax_scale"] = problem.scale
         self.costs["formula_bytes"] = self._formula_bytes(comm.world)
         self.notes.append(f"its {function} function")
-        if kernel == "torch_flash":
-            self.notes.append("torch's own FlashAttention-2 stands in for the package flash_attn; backward copies its gradients once more")
+        self.notes += NOTES[kernel]
 
     def _prepare_llama3(self, problem: Problem, module: Any, comm: Comm) -> None:
         import torch
@@ -102,23 +99,7 @@ class PreparedRingFlashAttn(PreparedStrategy):
             hops += world * np.dtype(np.float32).itemsize if self._batched else hops
         return 2 * keys * hops
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        import torch
-
-        if not self.problem.needs_backward:
-            with torch.no_grad():
-                return Forward(self._call(q, k, v))
-        leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
-        out = self._call(*leaves)
-        return Forward(out.detach(), saved=(out, leaves))
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        import torch
-
-        out, leaves = forward.saved
-        return torch.autograd.grad(out, leaves, dout, retain_graph=True)
-
-    def _call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if not self._batched:
             return self._function(q, k, v, **self._options)
         return self._function(*(x.unsqueeze(0) for x in (q, k, v)), **self._options).squeeze(0)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.cp.contract import PreparedStrategy, Shard, Strategy
-from longca.kernels.contract import Forward
+from longca.cp.by_autograd import ByAutograd
+from longca.cp.contract import Shard, Strategy
 
 if TYPE_CHECKING:
     import torch
@@ -44,9 +44,7 @@ class TorchFlexCp(Strategy):
         return PreparedTorchFlexCp(problem, comm)
 
 
-class PreparedTorchFlexCp(PreparedStrategy):
-    counts_bytes = False
-
+class PreparedTorchFlexCp(ByAutograd):
     def __init__(self, problem: Problem, comm: Comm) -> None:
         import torch
         import torch.distributed as dist
@@ -86,29 +84,7 @@ class PreparedTorchFlexCp(PreparedStrategy):
         if problem.device.type == "cuda":
             torch.cuda.synchronize(problem.device)
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        import torch
-
-        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-        if not self.problem.needs_backward:
-            with torch.no_grad():
-                return Forward(_to_tokens(self._call(q, k, v)))
-        leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
-        out = self._call(*leaves)
-        return Forward(_to_tokens(out.detach()), saved=(out, leaves))
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        import torch
-
-        out, leaves = forward.saved
-        dq, dk, dv = torch.autograd.grad(out, leaves, dout.transpose(0, 1).unsqueeze(0), retain_graph=True)
-        return _to_tokens(dq), _to_tokens(dk), _to_tokens(dv)
-
-    def _call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))  # to 1 × heads × L × D
         (q, k, v), _ = self._gather(None, (q, k, v), {}, self._mesh)
-        return self._attend(q, k, v, **self._options)
-
-
-def _to_tokens(x: torch.Tensor) -> torch.Tensor:
-    """1 × heads × L × D → L × heads × D."""
-    return x.squeeze(0).transpose(0, 1)
+        return self._attend(q, k, v, **self._options).squeeze(0).transpose(0, 1)
