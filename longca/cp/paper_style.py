@@ -52,6 +52,11 @@ def rectangle(traits: Traits, num_q: int, num_k: int) -> Traits:
                    num_segments=int(square), window=FULL if square else None)
 
 
+def add_rows(whole: torch.Tensor, rows: torch.Tensor, part: torch.Tensor) -> None:
+    """whole[rows] += part in the dtype of the whole, no row twice: `index_add_` would go through atomics."""
+    whole.index_copy_(0, rows, whole.index_select(0, rows).add_(part))
+
+
 class PaperStylePrepared(PreparedStrategy):
     """Keys and values of a rank lie in one buffer of 2R rows, G heads, D: those of k, then those of v, padding included."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from longca.core.cell import Cell
 from longca.cp.local_call import LocalCall
 from longca.cp.padded import Held, causal_mask, full_mask
-from longca.cp.paper_style import PaperStyle, PaperStylePrepared, local_cell, rectangle
+from longca.cp.paper_style import PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class PreparedAllgather(PaperStylePrepared):
             q_half, out, lse, dout_half = (x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout))
             dq_half, *dkv_half = half.call.backward(q_half, *self._keys(half, gathered), out, lse, dout_half)
             dq.index_copy_(0, half.queries, dq_half)
-            dkv.index_add_(0, half.keys, torch.cat(dkv_half))
+            add_rows(dkv, half.keys, torch.cat(dkv_half))
         dk, dv = self.unpad(self.comm.reduce_scatter(dkv.view(self.comm.world, -1, *dkv.shape[1:])))
         return dq, dk, dv
 

@@ -18,7 +18,7 @@ from longca.core.cell import Cell
 from longca.cp.local_call import LocalCall
 from longca.cp.merge import merge, no_keys
 from longca.cp.padded import BOTH, causal_mask, full_mask
-from longca.cp.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, local_cell, rectangle
+from longca.cp.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class PreparedRing(PaperStylePrepared):
             if sums_arrived is not None:
                 dkv = sums_arrived()
             if step is not None and grads is not None:
-                dq.index_add_(0, step.queries, grads[0].float())
-                dkv.index_add_(0, step.keys, torch.cat(grads[1:]))
+                add_rows(dq, step.queries, grads[0])
+                add_rows(dkv, step.keys, torch.cat(grads[1:]))
             if keys_arrived is not None:
                 buffer = keys_arrived()
         if self.comm.world > 1:
