@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ class Comm:
         self.rank, self.world = rank, world
         self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
         self.moved_bytes = 0
-        """bytes that this rank has sent to others, but for what only checks"""
+        """bytes that this rank has sent to others by `all_to_all`"""
         backend, device_id = "gloo", None
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -79,45 +79,6 @@ class Comm:
         """
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
         return self._exchange(send, send_sizes, recv_sizes)
-
-    def begin_all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> Callable[[], torch.Tensor]:
-        """`all_to_all` under way: called, what is returned waits and gives the pieces. On a GPU the current stream waits, not the host."""
-        import torch.distributed as dist
-
-        self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
-        received = send.new_empty(sum(recv_sizes))
-        with _peers():
-            work = dist.all_to_all_single(received, send, recv_sizes, send_sizes, async_op=True)
-
-        def arrived() -> torch.Tensor:
-            assert work is not None
-            with _peers():
-                work.wait()
-            return received
-
-        return arrived
-
-    def all_gather(self, mine: torch.Tensor) -> torch.Tensor:
-        """The tensors of all ranks, of one shape, as (world, …) by rank. Counted as sent to each of the others."""
-        import torch.distributed as dist
-
-        self.moved_bytes += (self.world - 1) * mine.nbytes
-        gathered = mine.new_empty(self.world, *mine.shape)
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.11
-        with _peers():
-            gather(gathered.view(-1), mine.contiguous().view(-1))
-        return gathered
-
-    def reduce_scatter(self, parts: torch.Tensor) -> torch.Tensor:
-        """(world, …), a part for each rank → the sum over ranks of what is for this one, added in their dtype by the backend."""
-        import torch.distributed as dist
-
-        self.moved_bytes += (self.world - 1) * parts[0].nbytes
-        total = parts.new_empty(parts.shape[1:])
-        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name up to torch 2.11
-        with _peers():
-            scatter(total.view(-1), parts.contiguous().view(-1))
-        return total
 
     def barrier(self) -> None:
         """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""

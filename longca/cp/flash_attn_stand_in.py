@@ -7,9 +7,11 @@ Shapes: B × T × heads × D, or T × heads × D with the bounds of packed segme
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,33 +24,38 @@ NOTES: dict[str, tuple[str, ...]] = {
     "fa2": (), "torch_flash": ("torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",)}
 
 
-def load(package: str, module: str, kernel: str) -> ModuleType:
-    """A module of a package over `fa2`, which is `flash_attn` itself, or `torch_flash`, which is the stand-in for it.
+@functools.cache
+def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
+    """Imports modules of a package over `fa2`, which is `flash_attn` itself, or `torch_flash`, which is the stand-in for it.
 
-    The package's own `__init__` is not run. A process has a package over one kernel: another one raises RuntimeError.
+    For each kernel the package is there once, as long as the process lives, and nobody else finds it or the stand-in. Its own
+    `__init__` is not run.
     """
-    if package not in sys.modules:
-        spec = importlib.util.find_spec(package)
-        assert spec is not None, "`available` has been asked"
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-        sys.modules[package].__dict__["longca_kernel"] = kernel
-    if sys.modules[package].__dict__["longca_kernel"] != kernel:
-        raise RuntimeError(f"{package} is loaded over another kernel than {kernel}: it takes a process of its own")
-    if kernel == "fa2":
-        return importlib.import_module(f"{package}.{module}")
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, "`available` has been asked"
+    known = {package: importlib.util.module_from_spec(spec), **({} if kernel == "fa2" else _stand_in())}
+
+    def module(name: str) -> ModuleType:
+        roots = {package} | {name.partition(".")[0] for name in known}
+        before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots}
+        sys.modules.update(known)
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        finally:
+            for name in list(sys.modules):
+                if name.partition(".")[0] in roots:
+                    known[name] = sys.modules.pop(name)
+            sys.modules.update(before)
+
+    return module
+
+
+def _stand_in() -> dict[str, ModuleType]:
     top, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
     for function in (_flash_attn_forward, _flash_attn_backward, _flash_attn_varlen_forward, _flash_attn_varlen_backward):
         interface.__dict__[function.__name__] = function
     top.__dict__.update(__version__=VERSION, flash_attn_interface=interface, flash_attn_func=None)
-    stand_in = {"flash_attn": top, "flash_attn.flash_attn_interface": interface}
-    before = {name: sys.modules.pop(name) for name in stand_in if name in sys.modules}
-    sys.modules.update(stand_in)
-    try:
-        return importlib.import_module(f"{package}.{module}")
-    finally:  # what has been imported keeps it; nobody else shall find it
-        for name in stand_in:
-            del sys.modules[name]
-        sys.modules.update(before)
+    return {"flash_attn": top, "flash_attn.flash_attn_interface": interface}
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float

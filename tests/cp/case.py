@@ -29,7 +29,6 @@ class Case:
     strategy: str = "ulysses"
     seed: int = 0
     params: tuple[tuple[str, Any], ...] = ()
-    kernel: str = "naive"
 
     def __str__(self) -> str:
         return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
@@ -51,9 +50,9 @@ class Case:
         heads = (self.num_q_heads, self.num_kv_heads, self.num_kv_heads, self.num_q_heads)
         return tuple(torch.randn(self.seqlen, count, HEAD_DIM, generator=generator).to(self.dtype) for count in heads)
 
-    def run(self, comm: Any) -> dict[str, Any]:
+    def run(self, comm: Any, kernel: str = "naive") -> dict[str, Any]:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
-        prepared = Registry("strategy").load(self.strategy).prepare(self.problem(), Registry("kernel").load(self.kernel), comm)
+        prepared = Registry("strategy").load(self.strategy).prepare(self.problem(), Registry("kernel").load(kernel), comm)
         mine = torch.from_numpy(prepared.shard.positions_L)
         q, k, v, dout = (x[mine] for x in self.inputs())
         moved = [comm.moved_bytes]

@@ -8,59 +8,43 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
+from longca.cp.comm import Comm
 from longca.cp.padded import PaddedDocuments
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks
-from tests.cp.virtual import on_virtual_ranks
 
 STRATEGIES = ("paper_style_allgather", "paper_style_ring")
 MASKS = ("full", "causal", "full_document", "causal_document")
-WORLDS = (1, 2, 3, 5)
+WORLDS = (1, 2, 3, 4)
 HEADS = ((4, 4), (4, 1), (6, 2))
 
 
-def cases(strategy: str) -> list[Case]:
-    """Lengths that divide and lengths that do not; sampled documents, most of them shorter than 2P."""
-    return [Case(mask, length, *HEADS[(i + j) % 3], (torch.float32, torch.bfloat16)[(i + j) % 2], strategy, seed=i)
-            for i, mask in enumerate(MASKS) for j, length in enumerate((60, 97, 130))]
+CASES = [Case(mask, length, *HEADS[(i + j) % 3], (torch.float32, torch.bfloat16)[(i + j) % 2], strategy, seed=i)
+         for strategy in STRATEGIES for i, mask in enumerate(MASKS) for j, length in enumerate((60, 97, 130))]
+"""lengths that divide and lengths that do not; sampled documents, most of them shorter than 2P"""
+SHORT = [Case(mask, 3, 4, 2, strategy=strategy) for strategy in STRATEGIES for mask in ("full", "causal")]
+BYTES = [Case("causal", length, 4, 2, strategy=strategy) for strategy in STRATEGIES for length in (64, 65)]
 
 
-def run_all(comm, chosen: list[Case]) -> list[dict]:
-    return [case.run(comm) for case in chosen]
-
-
-def check(case: Case, parts: list[dict]) -> None:
-    errors = case.errors(parts)
-    assert max(errors.values()) < case.tolerance, errors
-    assert all(part["repeatable"] for part in parts)
-
-
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("case", [case for strategy in STRATEGIES for case in cases(strategy)], ids=str)
-def test_results_are_those_of_one_device(case: Case, world: int):
-    check(case, on_virtual_ranks(case.run, world))
-
-
-GLOO = [case for strategy in STRATEGIES for case in cases(strategy)[::2]]
+def run_all(comm: Comm, cases: list[Case]) -> list[dict]:
+    return [case.run(comm) for case in cases]
 
 
 @cache
-def over_gloo(world: int) -> list[tuple[dict, ...]]:
-    return list(zip(*on_ranks(run_all, world, GLOO), strict=True))
+def results(world: int) -> dict[Case, list[dict]]:
+    """Parts of all ranks, of each case."""
+    cases = CASES + SHORT + BYTES
+    return dict(zip(cases, map(list, zip(*on_ranks(run_all, world, cases), strict=True)), strict=True))
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("number", range(len(GLOO)), ids=lambda number: str(GLOO[number]))
-def test_real_ranks_agree(number: int, world: int):
-    check(GLOO[number], list(over_gloo(world)[number]))
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fewer_tokens_than_chunks(strategy: str):
-    for mask in ("full", "causal"):
-        case = Case(mask, 3, 4, 2, strategy=strategy)
-        check(case, on_virtual_ranks(case.run, 3))
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("case", CASES + SHORT, ids=str)
+def test_results_are_those_of_one_device(case: Case, world: int):
+    parts = results(world)[case]
+    errors = case.errors(parts)
+    assert max(errors.values()) < case.tolerance, errors
+    assert all(part["repeatable"] for part in parts)
 
 
 def test_each_token_is_held_once_and_padding_evens_out():
@@ -83,11 +67,12 @@ def test_each_token_is_held_once_and_padding_evens_out():
 @pytest.mark.parametrize(("strategy", "fwd", "bwd"), [("paper_style_allgather", 1, 2), ("paper_style_ring", 1, 1 + 4 / 3)])
 def test_bytes_moved_are_those_of_the_formula_and_of_the_padding(strategy: str, fwd: float, bwd: float):
     keys = 2 * 3 * 16 * 2 * 8 * 4  # k and v of the three other ranks: 16 tokens each, 2 heads, 8 elements, 4 bytes
-    for part in on_virtual_ranks(Case("causal", 64, 4, 2, strategy=strategy).run, 4):
+    even, ragged = (results(4)[case] for case in BYTES if case.strategy == strategy)
+    for part in even:
         assert part["moved"] == {"fwd": fwd * keys, "bwd": pytest.approx(bwd * keys)}
         assert part["costs"]["formula_bytes"] == pytest.approx(bwd * keys)
         assert not any("padded" in note for note in part["notes"])
-    for part in on_virtual_ranks(Case("causal", 65, 4, 2, strategy=strategy).run, 4):
+    for part in ragged:
         assert part["moved"]["fwd"] == fwd * keys * 72 / 64
         assert any("padded to multiples of 8 tokens: 7 rows more" in note for note in part["notes"])
 

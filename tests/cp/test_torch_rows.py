@@ -23,9 +23,9 @@ from tests.cp.ranks import on_ranks
 
 WORLD = 3
 HEADS = ((4, 4), (4, 1), (6, 2))
-FLEX = [Case(mask, 128 * (1 + i % 2) * WORLD, *HEADS[i % 3], strategy="torch_flex_cp", kernel="flex", seed=i)
+FLEX = [Case(mask, 128 * (1 + i % 2) * WORLD, *HEADS[i % 3], strategy="torch_flex_cp", seed=i)
         for i, mask in enumerate(STATIC_MASKS)]
-RINGS = [Case(mask, 60, *heads, strategy=strategy, kernel="sdpa")
+RINGS = [Case(mask, 60, *heads, strategy=strategy)
          for strategy in ("torch_cp", "torch_cp_alltoall") for mask in ("full", "causal") for heads in HEADS]
 MEASURE = Measure(warmup=1, repeats=3, max_seconds=30, timeout_s=60)
 
@@ -39,7 +39,8 @@ def cell(strategy: str, kernel: str, mask: str = "causal", **changes: object) ->
 def run_all(comm: Comm, cases: list[Case], cells: list[Cell]) -> tuple[list[dict], list[Result]]:
     with patch.object(torch, "compile", lambda function, **_: function), patch.object(flex_attention, "_validate_device"), \
             patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
-        return [case.run(comm) for case in cases], [measure_cp(cell, MEASURE, comm.device, comm) for cell in cells]
+        parts = [case.run(comm, "flex" if case.strategy == "torch_flex_cp" else "sdpa") for case in cases]
+        return parts, [measure_cp(cell, MEASURE, comm.device, comm) for cell in cells]
 
 
 CELLS = [cell("torch_cp", "sdpa", direction=direction) for direction in ("fwd", "bwd")] + [cell("torch_flex_cp", "flex")]

@@ -26,18 +26,6 @@ class VirtualComm:
         self.moved_bytes += sum(piece.nbytes for rank, piece in enumerate(pieces) if rank != self.rank)
         return torch.cat(received)
 
-    def begin_all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> Callable[[], torch.Tensor]:
-        received = self.all_to_all(send, send_sizes, recv_sizes)
-        return lambda: received
-
-    def all_gather(self, mine: torch.Tensor) -> torch.Tensor:
-        size = mine.numel()
-        return self.all_to_all(mine.reshape(-1).repeat(self.world), [size] * self.world, [size] * self.world).view(-1, *mine.shape)
-
-    def reduce_scatter(self, parts: torch.Tensor) -> torch.Tensor:
-        size = parts[0].numel()
-        return self.all_to_all(parts.reshape(-1), [size] * self.world, [size] * self.world).view_as(parts).sum(0)
-
 
 def on_virtual_ranks(call: Callable[[VirtualComm], Any], world: int) -> list[Any]:
     """call(comm) on every rank at once → results by rank."""

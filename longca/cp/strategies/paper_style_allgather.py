@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.cell import Cell
+from longca.cp.collectives import all_gather, reduce_scatter
 from longca.cp.local_call import LocalCall
 from longca.cp.padded import Held, causal_mask, full_mask
 from longca.cp.paper_style import PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
@@ -86,12 +87,12 @@ class PreparedAllgather(PaperStylePrepared):
             dq_half, *dkv_half = half.call.backward(q_half, *self._keys(half, gathered), out, lse, dout_half)
             dq.index_copy_(0, half.queries, dq_half)
             add_rows(dkv, half.keys, torch.cat(dkv_half))
-        dk, dv = self.unpad(self.comm.reduce_scatter(dkv.view(self.comm.world, -1, *dkv.shape[1:])))
+        dk, dv = self.unpad(reduce_scatter(self.comm, dkv.view(self.comm.world, -1, *dkv.shape[1:])))
         return dq, dk, dv
 
     def _gather(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The buffers of all ranks, one after the other."""
-        return self.comm.all_gather(self.pad(k, v)).flatten(0, 1)
+        return all_gather(self.comm, self.pad(k, v)).flatten(0, 1)
 
     def _keys(self, half: _Half, gathered: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         k, v = gathered.index_select(0, half.keys).chunk(2)

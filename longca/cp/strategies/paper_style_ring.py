@@ -8,13 +8,13 @@ the inputs at every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from longca.core.cell import Cell
+from longca.cp.collectives import pass_on
 from longca.cp.local_call import LocalCall
 from longca.cp.merge import merge, no_keys
 from longca.cp.padded import BOTH, causal_mask, full_mask
@@ -77,7 +77,7 @@ class PreparedRing(PaperStylePrepared):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         buffers, parts = [self.pad(k, v)], []
         for number, step in enumerate(self._steps):
-            arrived = self._pass_on(buffers[number]) if number + 1 < self.comm.world else None
+            arrived = pass_on(self.comm, buffers[number]) if number + 1 < self.comm.world else None
             if step is not None:
                 parts.append((step, *step.call.forward(q.index_select(0, step.queries), *self._keys(step, buffers[number]))))
             if arrived is not None:
@@ -98,8 +98,8 @@ class PreparedRing(PaperStylePrepared):
         buffer = self.pad(k, v)
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
         for number, step in enumerate(self._steps):
-            keys_arrived = self._pass_on(buffer) if number + 1 < self.comm.world else None
-            sums_arrived = self._pass_on(dkv) if number else None  # of the keys that the next rank computes with now
+            keys_arrived = pass_on(self.comm, buffer) if number + 1 < self.comm.world else None
+            sums_arrived = pass_on(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
             grads = None
             if step is not None:
                 operands = (x.index_select(0, step.queries) for x in (forward.out, forward.lse, dout))
@@ -112,16 +112,8 @@ class PreparedRing(PaperStylePrepared):
             if keys_arrived is not None:
                 buffer = keys_arrived()
         if self.comm.world > 1:
-            dkv = self._pass_on(dkv)()
+            dkv = pass_on(self.comm, dkv)()
         return dq.to(q.dtype), *self.unpad(dkv)
-
-    def _pass_on(self, buffer: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """To the next rank; what comes from the one before, as the same kind of buffer."""
-        comm, size = self.comm, buffer.numel()
-        to_next, from_last = [0] * comm.world, [0] * comm.world
-        to_next[(comm.rank + 1) % comm.world] = from_last[(comm.rank - 1) % comm.world] = size
-        arrived = comm.begin_all_to_all(buffer.view(-1), to_next, from_last)
-        return lambda: arrived().view_as(buffer)
 
     def _keys(self, step: _Step, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         k, v = buffer.index_select(0, step.keys).chunk(2)

@@ -68,10 +68,10 @@ class PreparedRingFlashAttn(ByAutograd):
         self._batched = function != "llama3"
         if self._batched:
             module = f"{function}_ring_flash_attn" if function == "zigzag" else "ring_flash_attn"
-            self._function: Any = getattr(load(PACKAGE, module, kernel), f"{module}_func")
+            self._function: Any = getattr(load(PACKAGE, kernel)(module), f"{module}_func")
             self._options: dict[str, Any] = {"causal": function == "zigzag"}
         else:
-            self._prepare_llama3(problem, load(PACKAGE, "llama3_flash_attn_varlen", kernel), comm)
+            self._prepare_llama3(problem, load(PACKAGE, kernel)("llama3_flash_attn_varlen"), comm)
         self._options["softmax_scale"] = problem.scale
         self.costs["formula_bytes"] = self._formula_bytes(comm.world)
         self.notes.append(f"its {function} function")

@@ -71,10 +71,10 @@ class PreparedYunchang(ByAutograd):
         causal = not problem.mask.traits.full
         placement = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
         super().__init__(problem, Shard(mesh.positions(placement, comm.rank)))
-        hybrid = load(PACKAGE, "hybrid", kernel)
-        _make_groups(load(PACKAGE, "globals", kernel), mesh, comm)
-        attention_type = load(PACKAGE, "kernels", kernel).AttnType.FA
-        self._attention = hybrid.LongContextAttention(ring_impl_type="zigzag" if causal else "basic", attn_type=attention_type)
+        module = load(PACKAGE, kernel)
+        _make_groups(module("globals"), mesh, comm)
+        attention_type = module("kernels").AttnType.FA
+        self._attention = module("hybrid").LongContextAttention(ring_impl_type="zigzag" if causal else "basic", attn_type=attention_type)
         self._options = {"causal": causal, "softmax_scale": problem.scale}
         self.costs["formula_bytes"] = _formula_bytes(problem, mesh)
         self.notes += (f"a ring of {mesh.ring} groups of {mesh.heads} ranks that divide heads", *NOTES[kernel])
