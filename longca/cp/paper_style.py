@@ -44,9 +44,9 @@ def local_cell(cell: Cell, seqlen: int) -> Cell:
     return Cell(**cell.model_dump() | {"kind": "kernel", "strategy": None, "world": 1, "seqlen": max(seqlen, 1)})
 
 
-def rectangle(traits: Traits, num_q: int, num_k: int) -> Traits:
-    """Of full or causal attention between parts of the documents, of about these lengths."""
-    full = traits.num_segments == 1 and traits.window == FULL
+def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:
+    """Of queries that see all of these keys of their document, or what precedes them; lengths are about these."""
+    full = traits.num_segments == 1 and not causal
     square = full and num_q == num_k
     return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full, causal=False,
                    num_segments=int(square), window=FULL if square else None)

@@ -1,6 +1,8 @@
 """The study's own schedules, done again: right on what they cover, padded as they say, honest about the rest."""
 
 from functools import cache
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.comm import Comm
 from longca.cp.padded import PaddedDocuments
+from longca.kernels.backends.naive import NaivePrepared
 from longca.masks.build import build_mask
+from longca.masks.traits import Traits
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks
 
@@ -92,13 +96,26 @@ def test_only_the_studys_own_masks_are_done(strategy: str, mask: str):
     assert (refusal is None) == (mask in MASKS), refusal
 
 
-def test_the_kernel_is_asked_about_the_parts():
-    ring, kernel = Registry("strategy").load("paper_style_ring"), Registry("kernel").load("torch_flash")
-    for mask, parts in (("full", {(64, 64)}), ("causal", {(64, 64), (64, 32), (32, 64)})):
-        traits = build_mask(mask, seqlen=128).traits
-        local = ring.local_cells(cell("paper_style_ring", mask), traits)
-        assert {(known.seqlen_q, known.seqlen_k) for _, known in local} == parts
-        refusal = ring.refusal(cell("paper_style_ring", mask), traits, kernel, "cuda")
-        assert refusal == next(filter(None, (kernel.supports(part, known, "cuda") for part, known in local)), None)
-    sdpa = Registry("kernel").load("sdpa")
-    assert "LSE" in ring.refusal(cell("paper_style_ring", "full"), build_mask("full", seqlen=128).traits, sdpa, "cpu")
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_kernel_is_asked_about_the_calls_that_are_made(strategy: str, mask: str):
+    plugin, naive = Registry("strategy").load(strategy), Registry("kernel").load("naive")
+    problem = Case(mask, 128, 4, 2, strategy=strategy).problem()
+    made: set[Traits] = set()
+    with patch.object(naive, "prepare", lambda local: made.add(local.mask.traits) or NaivePrepared(local)):
+        for rank in range(2):
+            plugin.prepare(problem, naive, SimpleNamespace(rank=rank, world=2))
+    asked = plugin.local_cells(cell(strategy, mask), problem.mask.traits)
+    assert {shape(traits) for _, traits in asked} <= {shape(traits) for traits in made}
+    assert {traits.full for _, traits in asked} == {traits.full for traits in made}
+    assert all(local.seqlen == traits.seqlen_q for local, traits in asked)
+
+
+def shape(traits: Traits) -> tuple:
+    """What kernels go by; of the all-gather's halves only the longer is asked about."""
+    return traits.seqlen_q, traits.seqlen_k, traits.full, traits.causal, traits.num_segments, traits.window
+
+
+def test_a_kernel_without_lse_is_refused():
+    sdpa, traits = Registry("kernel").load("sdpa"), build_mask("full", seqlen=128).traits
+    assert "LSE" in Registry("strategy").load("paper_style_ring").refusal(cell("paper_style_ring", "full"), traits, sdpa, "cpu")

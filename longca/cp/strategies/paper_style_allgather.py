@@ -16,7 +16,7 @@ from longca.core.cell import Cell
 from longca.cp.collectives import all_gather, reduce_scatter
 from longca.cp.local_call import LocalCall
 from longca.cp.padded import Held, causal_mask, full_mask
-from longca.cp.paper_style import PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class PaperStyleAllgather(PaperStyle):
 
     def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
         half = max(cell.seqlen // (2 * cell.world), 1)
-        return [(local_cell(cell, half), rectangle(traits, half, cell.seqlen))]
+        return [(local_cell(cell, half), rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedAllgather:
         return PreparedAllgather(problem, kernel, comm)
