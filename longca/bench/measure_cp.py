@@ -77,7 +77,8 @@ class _CpTrial(Trial):
         self.nodes = tuple(self.comm.gather(self.nodes[0]))
         assert self.cell.strategy is not None
         strategy, kernel = Registry("strategy").load(self.cell.strategy), Registry("kernel").load(self.cell.kernel)
-        for rank, reason in enumerate(self.comm.gather(kernel.available(self.device.type))):
+        unavailable = strategy.available(self.device.type) or kernel.available(self.device.type)
+        for rank, reason in enumerate(self.comm.gather(unavailable)):
             if reason is not None:
                 return Unavailable(reason=f"rank {rank}: {reason}")
         mask = self._together("mask", lambda: cell_mask(self.cell), cost="mask_ms")
@@ -110,6 +111,8 @@ class _CpTrial(Trial):
             else:
                 del forward
                 self._time(lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD))
+        if not prepared.counts_bytes:
+            self.costs.pop("moved_bytes", None)
         self._merge_facts()
         return Ok() if reason is None else Incorrect(reason=reason)
 

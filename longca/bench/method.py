@@ -2,7 +2,7 @@
 
 A finished cell is measured again only if it changed. It covers the code that runs in and around the timed call, as far as
 imports lead inside the packages of kernels, lowerings, operators and strategies; the mask and where its documents come from; how it
-is timed and judged; the settings; the packages that the kernel needs; the device's model; the container. What only reports
+is timed and judged; the settings; the packages that kernel and strategy need; the device's model; the container. What only reports
 on it (environment, records, pages) is left out.
 """
 
@@ -36,7 +36,8 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
     Args:
         device_name: model of the device, as `longca.bench.environment.device_name` gives it.
     """
-    needs = sorted({"torch", *Registry("kernel").load(cell.kernel).needs})
+    plugins = [Registry("kernel").load(cell.kernel), *([Registry("strategy").load(cell.strategy)] if cell.strategy else [])]
+    needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
     content = {"files": {name: _digest(path, path.stat().st_mtime_ns) for name, path in sorted(_named(_files(cell)).items())},
                "measure": measure.model_dump(), "packages": {module: _module_version(module) for module in needs},
                "device": device_name, "container": os.environ.get(CONTAINER)}

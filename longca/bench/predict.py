@@ -43,7 +43,7 @@ class Predictor:
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)
         kernel = self._plugin("kernel", cell.kernel)
-        unavailable, unsupported = kernel.available(self.device_type), self._unsupported(cell, traits)
+        unavailable, unsupported = self._unavailable(cell), self._unsupported(cell, traits)
         work = kernel.work(cell)
         if work is not None:
             return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work)
@@ -51,6 +51,10 @@ class Predictor:
         row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
         return Prediction(cell, unavailable, unsupported, density, flops, tensors if cell.direction == "fwd" else 2 * tensors)
+
+    def _unavailable(self, cell: Cell) -> str | None:
+        strategy = self._plugin("strategy", cell.strategy).available(self.device_type) if cell.strategy else None
+        return strategy or self._plugin("kernel", cell.kernel).available(self.device_type)
 
     def _unsupported(self, cell: Cell, traits: Traits) -> str | None:
         kernel = self._plugin("kernel", cell.kernel)

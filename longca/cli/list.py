@@ -48,7 +48,10 @@ def _facts(kind: str, plugin: Any) -> dict[str, Any]:
         device = device_type()
         facts |= {"label": plugin.label, "family": plugin.family, "summary": plugin.summary,
                   f"on this {device}": plugin.available(device) or "available"}
-    elif kind in ("strategy", "corpus"):
+    elif kind == "strategy":
+        device = device_type()
+        facts |= {"label": plugin.label, "summary": plugin.summary, f"on this {device}": plugin.available(device) or "available"}
+    elif kind == "corpus":
         facts |= {"label": plugin.label, "summary": plugin.summary}
     elif kind == "figure":
         facts |= {"section": plugin.section, "caption": plugin.caption}

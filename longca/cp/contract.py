@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from longca.core.cell import Cell
 from longca.core.plugin import Plugin
+from longca.kernels.contract import missing_modules
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +35,9 @@ class PreparedStrategy:
     `needs_backward`, `backward` can be called many times on one forward result.
     """
 
+    counts_bytes: ClassVar[bool] = True
+    """everything goes through `Comm`, which counts it; False where a library sends by itself, and the bytes moved are not known"""
+
     def __init__(self, problem: Problem, shard: Shard) -> None:
         self.problem = problem
         self.shard = shard
@@ -52,6 +56,13 @@ class Strategy(Plugin):
 
     summary: ClassVar[str] = ""
     url: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()  # modules beside torch
+    kernels: ClassVar[tuple[str, ...]] = ()  # the only ones that it can run, where it calls them by its own means; empty: any
+    baseline: ClassVar[bool] = False  # somebody else's way, to compare with: it need not do every mask
+
+    def available(self, device_type: str) -> str | None:
+        """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not. The kernel is asked apart."""
+        return missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
         """None if it does this cell over `cell.world` ranks, else why not. The kernel's own limits are asked apart."""
@@ -67,6 +78,8 @@ class Strategy(Plugin):
         """None if strategy and kernel together do this cell, else the first reason why not."""
         if kernel.work(cell) is not None:
             return "a control runs on one device: it is no attention"
+        if self.kernels and cell.kernel not in self.kernels:
+            return f"it calls its own kernel: {' or '.join(self.kernels)}, and no other"
         reason = self.supports(cell, traits)
         if reason is not None:
             return reason

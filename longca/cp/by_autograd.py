@@ -1,0 +1,35 @@
+"""A strategy of somebody else's: one differentiable function of a rank's shards, which sends what it sends by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.cp.contract import PreparedStrategy
+from longca.kernels.contract import Forward
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ByAutograd(PreparedStrategy):
+    counts_bytes = False
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The output, L × H × D, with a graph to q, k and v."""
+        raise NotImplementedError
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        import torch
+
+        if not self.problem.needs_backward:
+            with torch.no_grad():
+                return Forward(self.call(q, k, v))
+        leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
+        out = self.call(*leaves)
+        return Forward(out.detach(), saved=(out, leaves))
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        out, leaves = forward.saved
+        return torch.autograd.grad(out, leaves, dout, retain_graph=True)

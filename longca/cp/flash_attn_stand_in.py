@@ -1,0 +1,116 @@
+"""What packages call of `flash_attn`'s private functions, over the copy of FlashAttention-2 inside torch.
+
+For packages that know no other kernel, where `flash_attn` itself is not installed. A backward call costs a copy of dq, dk and dv
+beside the kernel: the functions write into tensors that are given, torch's operator returns new ones.
+Shapes: B × T × heads × D, or T × heads × D with the bounds of packed segments.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+VERSION = "2.8.3"  # whose signatures these are
+KERNELS = ("fa2", "torch_flash")
+NOTES: dict[str, tuple[str, ...]] = {
+    "fa2": (), "torch_flash": ("torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",)}
+
+
+@functools.cache
+def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
+    """Imports modules of a package over `fa2`, which is `flash_attn` itself, or `torch_flash`, which is the stand-in for it.
+
+    For each kernel the package is there once, as long as the process lives, and nobody else finds it or the stand-in. Its own
+    `__init__` is not run.
+    """
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, "`available` has been asked"
+    known = {package: importlib.util.module_from_spec(spec), **({} if kernel == "fa2" else _stand_in())}
+
+    def module(name: str) -> ModuleType:
+        roots = {package} | {name.partition(".")[0] for name in known}
+        before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots}
+        sys.modules.update(known)
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        finally:
+            for name in list(sys.modules):
+                if name.partition(".")[0] in roots:
+                    known[name] = sys.modules.pop(name)
+            sys.modules.update(before)
+
+    return module
+
+
+def _stand_in() -> dict[str, ModuleType]:
+    top, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
+    for function in (_flash_attn_forward, _flash_attn_backward, _flash_attn_varlen_forward, _flash_attn_varlen_backward):
+        interface.__dict__[function.__name__] = function
+    top.__dict__.update(__version__=VERSION, flash_attn_interface=interface, flash_attn_func=None)
+    return {"flash_attn": top, "flash_attn.flash_attn_interface": interface}
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
+           ) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, LSE …, H, T).
+
+    Args:
+        bounds: (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k); the first two None without segments.
+    """
+    import torch
+
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *bounds, 0.0, causal, False, scale=scale, window_size_left=window[0],
+                                                           window_size_right=window[1])
+    return out, lse
+
+
+def gradients(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+              bounds: tuple[Any, ...], causal: bool, window: tuple[int, int], scale: float
+              ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(dq, dk, dv)."""
+    import torch
+
+    no_random = torch.zeros(2, dtype=torch.uint64, device=q.device)  # state of a dropout that is not there
+    return torch.ops.aten._flash_attention_backward(
+        dout, q, k, v, out, lse, *bounds, 0.0, causal, no_random, no_random.new_empty(0), scale=scale, window_size_left=window[0],
+        window_size_right=window[1])
+
+
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+                        alibi_slopes=None, return_softmax=False):
+    bounds = None, None, q.shape[1], k.shape[1]
+    return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
+
+
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False):
+    bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    return *attend(q, k, v, bounds, causal, (window_size_left, window_size_right), softmax_scale), None, None
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left=-1,
+                         window_size_right=-1, softcap=0.0, alibi_slopes=None, deterministic=False, rng_state=None):
+    bounds = None, None, q.shape[1], k.shape[1]
+    window = window_size_left, window_size_right
+    _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
+
+
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+                                alibi_slopes=None, deterministic=False, rng_state=None):
+    bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    window = window_size_left, window_size_right
+    _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
+
+
+def _write(given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]) -> None:
+    for place, grad in zip(given, found, strict=True):
+        place.copy_(grad)

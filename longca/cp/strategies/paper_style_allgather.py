@@ -1,0 +1,99 @@
+"""The study's ring all-gather, written anew after its description: a gather of all keys, then two kernel calls.
+
+Every rank gathers the keys and values of all ranks, padding included, before it computes anything; then each half of its queries
+meets the keys that precede it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and
+reduce-scatters them in it. Nothing overlaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.cell import Cell
+from longca.cp.collectives import all_gather, reduce_scatter
+from longca.cp.local_call import LocalCall
+from longca.cp.padded import Held, causal_mask, full_mask
+from longca.cp.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.kernels.contract import Forward
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.traits import Traits
+
+
+class PaperStyleAllgather(PaperStyle):
+    label = "All-Gather, in the style of the paper"
+    summary = "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 sums of gradients"
+
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        half = max(cell.seqlen // (2 * cell.world), 1)
+        return [(local_cell(cell, half), rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedAllgather:
+        return PreparedAllgather(problem, kernel, comm)
+
+
+@dataclass(frozen=True, eq=False)
+class _Half:
+    """One kernel call: a chunk of each document against the keys of that document. Every query is in one, with all its keys."""
+
+    queries: torch.Tensor  # indices into what the rank holds
+    keys: torch.Tensor  # rows of all ranks' buffers: of the keys, then of the values
+    call: LocalCall
+
+
+class PreparedAllgather(PaperStylePrepared):
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
+        super().__init__(problem, kernel, comm)
+        held = [self.documents.held(comm.rank, (number,)) for number in (0, 1)]
+        self._halves = [self._half(half) for half in held if len(half.positions)]
+        gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
+        self.costs["formula_bytes"] = gathers * 2 * self.shard_bytes * (comm.world - 1)
+
+    def _half(self, held: Held) -> _Half:
+        lengths = np.diff(self.documents.bounds)
+        num_keys = np.where(held.lengths > 0, held.ends if self.causal else lengths, 0)
+        rank, row = self.documents.rows_of(np.arange(len(lengths)), num_keys)
+        row = rank * 2 * self.documents.num_rows + row
+        mask = (causal_mask if self.causal else full_mask)(held.lengths, num_keys)
+        return _Half(self.on_device(np.searchsorted(self.mine.rows, held.rows)), self.both(row), self.call(mask))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        import torch
+
+        gathered = self._gather(k, v)
+        out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+        for half in self._halves:
+            part, part_lse = half.call.forward(q.index_select(0, half.queries), *self._keys(half, gathered))
+            out.index_copy_(0, half.queries, part)
+            lse.index_copy_(0, half.queries, part_lse)
+        return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        q, k, v = forward.saved
+        assert forward.lse is not None
+        gathered = self._gather(k, v)
+        dq, dkv = torch.empty_like(q), torch.zeros_like(gathered)
+        for half in self._halves:
+            q_half, out, lse, dout_half = (x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout))
+            dq_half, *dkv_half = half.call.backward(q_half, *self._keys(half, gathered), out, lse, dout_half)
+            dq.index_copy_(0, half.queries, dq_half)
+            add_rows(dkv, half.keys, torch.cat(dkv_half))
+        dk, dv = self.unpad(reduce_scatter(self.comm, dkv.view(self.comm.world, -1, *dkv.shape[1:])))
+        return dq, dk, dv
+
+    def _gather(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The buffers of all ranks, one after the other."""
+        return all_gather(self.comm, self.pad(k, v)).flatten(0, 1)
+
+    def _keys(self, half: _Half, gathered: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = gathered.index_select(0, half.keys).chunk(2)
+        return k, v

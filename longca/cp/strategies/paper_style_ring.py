@@ -1,0 +1,120 @@
+"""The study's ring, written anew after its description: keys go round in P steps, and everything is kept.
+
+While a step is computed the keys of the next one arrive. Each step's keys stay in a buffer of their own, and each step's output
+until the end, when all are merged. Of a causal document, what precedes is met with the first half of its keys, and what follows meets
+the second half of its queries. Backward sends keys round again, and behind them their gradients, which are added in the dtype of
+the inputs at every rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.cell import Cell
+from longca.cp.collectives import pass_on
+from longca.cp.local_call import LocalCall
+from longca.cp.merge import merge, no_keys
+from longca.cp.padded import BOTH, causal_mask, full_mask
+from longca.cp.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.kernels.contract import Forward
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.traits import Traits
+
+FIRST, SECOND = (0,), (1,)
+
+
+class PaperStyleRing(PaperStyle):
+    label = "Ring P2P, in the style of the paper"
+    summary = "The study's schedule done again: documents padded to 2P, P key buffers and P partial outputs, bf16 ring of gradients"
+
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        share, half = max(cell.seqlen // cell.world, 1), max(cell.seqlen // (2 * cell.world), 1)
+        own = local_cell(cell, share), replace(traits, seqlen_q=share, seqlen_k=share)
+        if cell.world == 1:
+            return [own]
+        ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0  # padding is taken out before each call
+        shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
+        return [own, *((local_cell(cell, num_q), replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
+        return PreparedRing(problem, kernel, comm)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """One kernel call: queries of this rank, and keys of the rank that is so many steps before it."""
+
+    queries: torch.Tensor  # indices into what the rank holds
+    keys: torch.Tensor  # rows of the other rank's buffer: of the keys, then of the values
+    call: LocalCall
+
+
+class PreparedRing(PaperStylePrepared):
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
+        super().__init__(problem, kernel, comm)
+        self._steps = [self._step(number) for number in range(comm.world)]
+        hops = comm.world - 1 + (comm.world if problem.needs_backward and comm.world > 1 else 0)  # gradients go home with the last one
+        self.costs["formula_bytes"] = hops * 2 * self.shard_bytes
+
+    def _step(self, number: int) -> _Step | None:
+        """None where nothing is visible."""
+        before = number <= self.comm.rank
+        queries = self.documents.held(self.comm.rank, SECOND if self.causal and not before else BOTH)
+        keys = self.documents.held((self.comm.rank - number) % self.comm.world, FIRST if self.causal and before and number else BOTH)
+        mask = (causal_mask if self.causal and not number else full_mask)(queries.lengths, keys.lengths)
+        if not mask.area:
+            return None
+        return _Step(self.on_device(np.searchsorted(self.mine.rows, queries.rows)), self.both(keys.rows), self.call(mask))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        buffers, parts = [self.pad(k, v)], []
+        for number, step in enumerate(self._steps):
+            arrived = pass_on(self.comm, buffers[number]) if number + 1 < self.comm.world else None
+            if step is not None:
+                parts.append((step, *step.call.forward(q.index_select(0, step.queries), *self._keys(step, buffers[number]))))
+            if arrived is not None:
+                buffers.append(arrived())
+        out, lse = no_keys(q)
+        for step, part, part_lse in parts:
+            rows = out.index_select(0, step.queries), lse.index_select(0, step.queries)
+            merge(*rows, part, part_lse)
+            for whole, merged in zip((out, lse), rows, strict=True):
+                whole.index_copy_(0, step.queries, merged)
+        return Forward(out.to(q.dtype), lse, saved=(q, k, v) if self.problem.needs_backward else None)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        q, k, v = forward.saved
+        assert forward.lse is not None
+        buffer = self.pad(k, v)
+        dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
+        for number, step in enumerate(self._steps):
+            keys_arrived = pass_on(self.comm, buffer) if number + 1 < self.comm.world else None
+            sums_arrived = pass_on(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
+            grads = None
+            if step is not None:
+                operands = (x.index_select(0, step.queries) for x in (forward.out, forward.lse, dout))
+                grads = step.call.backward(q.index_select(0, step.queries), *self._keys(step, buffer), *operands)
+            if sums_arrived is not None:
+                dkv = sums_arrived()
+            if step is not None and grads is not None:
+                add_rows(dq, step.queries, grads[0])
+                add_rows(dkv, step.keys, torch.cat(grads[1:]))
+            if keys_arrived is not None:
+                buffer = keys_arrived()
+        if self.comm.world > 1:
+            dkv = pass_on(self.comm, dkv)()
+        return dq.to(q.dtype), *self.unpad(dkv)
+
+    def _keys(self, step: _Step, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = buffer.index_select(0, step.keys).chunk(2)
+        return k, v

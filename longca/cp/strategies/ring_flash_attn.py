@@ -1,0 +1,105 @@
+"""The package ring-flash-attn: its ring for full attention, its zigzag ring for causal, its all-gather (llama3) inside documents.
+
+It calls `flash_attn`'s private functions: those of the package of that name (kernel `fa2`), or their stand-in over torch's own copy
+(`torch_flash`). Its adapters for transformers, which want a version of their own, are not loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longca.core.cell import Cell
+from longca.cp.by_autograd import ByAutograd
+from longca.cp.contract import Shard, Strategy
+from longca.cp.flash_attn_stand_in import KERNELS, NOTES, load
+from longca.cp.permutations import contiguous, zigzag
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.traits import Traits
+
+PACKAGE = "ring_flash_attn"
+FULL, CAUSAL = (-1, -1), (-1, 0)
+HEADS_AT_A_TIME = 1  # KV heads of which one gather brings all keys, under the attention of those before
+
+
+class RingFlashAttn(Strategy):
+    label = "ring-flash-attn"
+    summary = "The package: ring for full, zigzag ring for causal, gathers by head (llama3) inside documents and causal windows"
+    url = "https://github.com/zhuzilin/ring-flash-attention"
+    needs = (PACKAGE,)
+    kernels = KERNELS
+    baseline = True
+
+    def supports(self, cell: Cell, traits: Traits) -> str | None:
+        if cell.world == 1:
+            return "its rings of one rank would send to themselves"
+        if traits.per_head or traits.window is None or not (traits.window == FULL or traits.window[1] == 0):
+            return "it is for full and causal attention and causal windows, over the sequence or inside documents"
+        parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
+        return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        share = cell.seqlen // cell.world
+        local = {"kind": "kernel", "strategy": None, "world": 1, "seqlen": share}
+        return [(Cell(**cell.model_dump() | local), replace(traits, seqlen_q=share, seqlen_k=share))]
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
+        return PreparedRingFlashAttn(problem, kernel.name, comm)
+
+
+def _function(traits: Traits) -> str:
+    if traits.num_segments == 1 and traits.window in (FULL, CAUSAL):
+        return "ring" if traits.window == FULL else "zigzag"
+    return "llama3"
+
+
+class PreparedRingFlashAttn(ByAutograd):
+    def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
+        function = _function(problem.mask.traits)
+        placement = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
+        super().__init__(problem, Shard(placement.positions(comm.rank)))
+        self._batched = function != "llama3"
+        if self._batched:
+            module = f"{function}_ring_flash_attn" if function == "zigzag" else "ring_flash_attn"
+            self._function: Any = getattr(load(PACKAGE, kernel)(module), f"{module}_func")
+            self._options: dict[str, Any] = {"causal": function == "zigzag"}
+        else:
+            self._prepare_llama3(problem, load(PACKAGE, kernel)("llama3_flash_attn_varlen"), comm)
+        self._options["softmax_scale"] = problem.scale
+        self.costs["formula_bytes"] = self._formula_bytes(comm.world)
+        self.notes.append(f"its {function} function")
+        self.notes += NOTES[kernel]
+
+    def _prepare_llama3(self, problem: Problem, module: Any, comm: Comm) -> None:
+        import torch
+
+        from longca.lowering.varlen import varlen
+
+        packed = varlen(problem.mask)
+        causal = packed.window[1] == 0
+        bounds = torch.from_numpy(packed.cu_seqlens).to(problem.device)
+        found = module.llama3_flash_attn_prepare_cu_seqlens(bounds, causal=causal, rank=comm.rank, world_size=comm.world)
+        names = "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice"
+        self._function = module.llama3_flash_attn_varlen_func
+        self._options = {**dict(zip(names, found, strict=True)), "heads_k_stride": HEADS_AT_A_TIME, "causal": causal,
+                         "window_size": (packed.window[0], 0) if packed.window[0] >= 0 else FULL}
+
+    def _formula_bytes(self, world: int) -> float:
+        problem = self.problem
+        keys = problem.mask.seqlen_k / world * problem.num_kv_heads * problem.head_dim
+        hops = (world - 1) * problem.dtype.itemsize
+        if problem.needs_backward:  # its rings pass on gradients in float32, home with the last hop; llama3 reduce-scatters in the dtype
+            hops += world * np.dtype(np.float32).itemsize if self._batched else hops
+        return 2 * keys * hops
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if not self._batched:
+            return self._function(q, k, v, **self._options)
+        return self._function(*(x.unsqueeze(0) for x in (q, k, v)), **self._options).squeeze(0)

@@ -1,0 +1,170 @@
+"""torch's own ring attention, what `context_parallel` puts in the place of SDPA; keys by one all-gather, torch's default.
+
+Its ring functions are called on the shards themselves. `context_parallel` reaches them through DTensor, which costs the host some time
+in every call; that is left out, in torch's favour. Causal attention is balanced head to tail, full attention is not permuted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from longca.core.cell import Cell
+from longca.cp.contract import PreparedStrategy, Shard, Strategy
+from longca.cp.permutations import contiguous, zigzag
+from longca.kernels.contract import Forward
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.traits import Traits
+
+SEQUENCE_DIM = 2
+
+
+class TorchCp(Strategy):
+    label = "torch CP"
+    summary = "torch's context parallelism for SDPA: ring attention over keys of one all-gather; full and causal"
+    url = "https://docs.pytorch.org/tutorials/prototype/context_parallel.html"
+    kernels = ("cudnn", "torch_flash", "sdpa")
+    baseline = True
+    rotate: ClassVar[str] = "allgather"
+
+    def supports(self, cell: Cell, traits: Traits) -> str | None:
+        if not (traits.full or traits.causal):
+            return "torch's ring is for full and causal attention over the sequence: it takes no mask"
+        parts = cell.world if traits.full else 2 * cell.world
+        return f"torch pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+
+    def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
+        if cell.kernel == "sdpa" and device_type != "cpu":
+            return "on GPUs the cell must say which of SDPA's operators it is: cudnn or torch_flash"
+        return super().refusal(cell, traits, kernel, device_type)
+
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        # of causal attention also its halves without a mask, which torch's operators take as they are
+        share = cell.seqlen // cell.world
+        local = {"kind": "kernel", "strategy": None, "world": 1, "seqlen": share}
+        return [(Cell(**cell.model_dump() | local), replace(traits, seqlen_q=share, seqlen_k=share))]
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchCp:
+        return PreparedTorchCp(problem, kernel.name, comm, self.rotate)
+
+
+class PreparedTorchCp(PreparedStrategy):
+    counts_bytes = False
+
+    def __init__(self, problem: Problem, kernel: str, comm: Comm, rotate: str) -> None:
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+
+        self._causal = not problem.mask.traits.full
+        super().__init__(problem, Shard((zigzag if self._causal else contiguous)(problem.mask.seqlen_q, comm.world).positions(comm.rank)))
+        assert dist.group.WORLD is not None
+        mesh = DeviceMesh.from_group(dist.group.WORLD, problem.device.type)
+        self._rotate, self._ring = rotate, _RINGS[kernel](mesh, self._causal, problem.scale)
+        keys = problem.mask.seqlen_k / comm.world * problem.num_kv_heads * problem.head_dim
+        hops = (comm.world - 1) * problem.dtype.itemsize
+        if problem.needs_backward and comm.world > 1:
+            hops += comm.world * np.dtype(np.float32).itemsize  # gradients go round in float32, home with the last hop
+        self.costs["formula_bytes"] = 2 * keys * hops
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        import torch
+
+        with torch.no_grad(), self._options():
+            q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+            out, lse, *rest = self._ring.forward(q, k, v)
+        saved = (q, k, v, out, lse, *rest) if self.problem.needs_backward else None
+        return Forward(_to_tokens(out), lse.reshape(self.problem.num_q_heads, -1).T, saved)
+
+    def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        with torch.no_grad(), self._options():
+            dq, dk, dv, *_ = self._ring.backward(dout.transpose(0, 1).unsqueeze(0), forward.saved)
+        return _to_tokens(dq), _to_tokens(dk), _to_tokens(dv)
+
+    @contextmanager
+    def _options(self) -> Iterator[None]:
+        """torch keeps its choices in a module: set for the call, and set back."""
+        from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
+
+        before = _cp_options.enable_load_balance, _cp_options.rotate_method
+        _cp_options.enable_load_balance = self._causal
+        set_rotate_method(self._rotate)
+        try:
+            yield
+        finally:
+            _cp_options.enable_load_balance, _cp_options.rotate_method = before
+
+
+class _Ring:
+    """torch's ring over one of its operators. Tensors are 1 × heads × L × D."""
+
+    def __init__(self, mesh: Any, causal: bool, scale: float) -> None:
+        from torch.distributed.tensor.experimental._context_parallel import _attention
+
+        self.rings, self.mesh, self.causal, self.scale = _attention, mesh, causal, scale
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
+        """(out, LSE, and whatever else the operator's backward takes)."""
+        raise NotImplementedError
+
+    def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+        """(dq, dk, dv); `saved` is (q, k, v) and what `forward` returned."""
+        raise NotImplementedError
+
+
+class _CudnnRing(_Ring):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
+        return self.rings._scaled_dot_product_ring_cudnn_attention(
+            self.mesh, q, k, v, compute_log_sumexp=True, is_causal=self.causal, scale=self.scale)
+
+    def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+        q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
+        no_bias: Any = None  # what autograd gives the operator where there was no bias
+        return self.rings._scaled_dot_product_ring_cudnn_attention_backward(
+            self.mesh, dout, q, k, v, out, lse, seed, offset, no_bias, cu_q, cu_k, max_q, max_k, 0.0, self.causal, scale=self.scale)
+
+
+class _FlashRing(_Ring):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
+        return self.rings._scaled_dot_product_ring_flash_attention(self.mesh, q, k, v, is_causal=self.causal, scale=self.scale)
+
+    def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+        q, k, v, out, lse, cu_q, cu_k, max_q, max_k, seed, offset, *_ = saved
+        return self.rings._scaled_dot_product_ring_flash_attention_backward(
+            self.mesh, dout, q, k, v, out, lse, cu_q, cu_k, max_q, max_k, 0.0, self.causal, seed, offset, scale=self.scale)
+
+
+class _CpuRing(_Ring):
+    """torch has rings over its operators for GPUs alone; over the one for CPUs the same ring is called here."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
+        import torch
+
+        return self.rings._templated_ring_attention(
+            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, q, k, v,
+            is_causal=self.causal, scale=self.scale)
+
+    def backward(self, dout: torch.Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+        import torch
+
+        return self.rings._templated_ring_attention_backward(
+            self.mesh.get_group(), SEQUENCE_DIM, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default, dout,
+            "grad_out", *saved, self.causal, dropout_p=0.0, scale=self.scale)
+
+
+_RINGS: dict[str, type[_Ring]] = {"cudnn": _CudnnRing, "torch_flash": _FlashRing, "sdpa": _CpuRing}
+
+
+def _to_tokens(x: torch.Tensor) -> torch.Tensor:
+    """1 × heads × L × D → L × heads × D."""
+    return x.squeeze(0).transpose(0, 1)

@@ -1,0 +1,101 @@
+"""The package yunchang: heads divided among neighbours by all-to-alls, keys going round a ring of such groups (USP).
+
+It calls `flash_attn`'s functions: those of the package of that name (kernel `fa2`), or their stand-in over torch's own copy
+(`torch_flash`). Its other local kernels are left out: its own use of torch's has no backward, and that of FlashAttention-3 drops the
+causal mask.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longca.core.cell import Cell
+from longca.cp.by_autograd import ByAutograd
+from longca.cp.contract import Shard, Strategy
+from longca.cp.flash_attn_stand_in import KERNELS, NOTES, load
+from longca.cp.mesh import Mesh
+from longca.cp.permutations import contiguous, zigzag
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm import Comm
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.traits import Traits
+
+PACKAGE = "yunchang"
+
+
+class Yunchang(Strategy):
+    label = "yunchang (USP)"
+    summary = "The package: Ulysses among neighbours, a ring of them (zigzag for causal); full and causal"
+    url = "https://github.com/feifeibear/long-context-attention"
+    needs = (PACKAGE,)
+    kernels = KERNELS
+    baseline = True
+
+    def supports(self, cell: Cell, traits: Traits) -> str | None:
+        if cell.world == 1:
+            return "its ring of one rank would send to itself"
+        if not (traits.full or traits.causal):
+            return "it is for full and causal attention over the sequence: it takes no mask"
+        if cell.dtype != "bf16":
+            return "its ring returns gradients in bf16, whatever the inputs are in"
+        parts = cell.world if traits.full else math.lcm(cell.world, 2 * _mesh(cell.world, cell.num_kv_heads).ring)
+        return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
+
+    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+        mesh = _mesh(cell.world, cell.num_kv_heads)
+        share = cell.seqlen // mesh.ring
+        local = {"kind": "kernel", "strategy": None, "world": 1, "seqlen": share, "num_q_heads": cell.num_q_heads // mesh.heads,
+                 "num_kv_heads": cell.num_kv_heads // mesh.heads}
+        return [(Cell(**cell.model_dump() | local), replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedYunchang:
+        return PreparedYunchang(problem, kernel.name, comm)
+
+
+def _mesh(world: int, num_kv_heads: int) -> Mesh:
+    """Heads among as many ranks as they divide evenly, but so that there is a ring."""
+    heads = max(degree for degree in range(1, world) if world % degree == 0 and num_kv_heads % degree == 0)
+    return Mesh(world // heads, heads)
+
+
+class PreparedYunchang(ByAutograd):
+    def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
+        mesh = _mesh(comm.world, problem.num_kv_heads)
+        causal = not problem.mask.traits.full
+        placement = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
+        super().__init__(problem, Shard(mesh.positions(placement, comm.rank)))
+        module = load(PACKAGE, kernel)
+        _make_groups(module("globals"), mesh, comm)
+        attention_type = module("kernels").AttnType.FA
+        self._attention = module("hybrid").LongContextAttention(ring_impl_type="zigzag" if causal else "basic", attn_type=attention_type)
+        self._options = {"causal": causal, "softmax_scale": problem.scale}
+        self.costs["formula_bytes"] = _formula_bytes(problem, mesh)
+        self.notes += (f"a ring of {mesh.ring} groups of {mesh.heads} ranks that divide heads", *NOTES[kernel])
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return self._attention(*(x.unsqueeze(0) for x in (q, k, v)), **self._options).squeeze(0)
+
+
+def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
+    """The process groups that the package keeps for the whole process, made anew only for another mesh."""
+    import torch.distributed as dist
+
+    groups = package.PROCESS_GROUP
+    if groups.RING_PG is None or dist.get_world_size(groups.RING_PG) != mesh.ring:
+        package.set_seq_parallel_pg(mesh.heads, mesh.ring, comm.rank, comm.world)
+
+
+def _formula_bytes(problem: Problem, mesh: Mesh) -> float:
+    """q, k, v and the output through the all-to-alls; keys and values round the ring, backward also their gradients in float32."""
+    tokens = problem.mask.seqlen_q / mesh.world * problem.head_dim
+    element = problem.dtype.itemsize
+    hops = (mesh.ring - 1) * element + (mesh.ring * np.dtype(np.float32).itemsize if problem.needs_backward else 0)
+    divided = 2 * (problem.num_q_heads + problem.num_kv_heads) * (mesh.heads - 1) / mesh.heads * element
+    return tokens * (divided + 2 * problem.num_kv_heads * hops)
