@@ -19,6 +19,7 @@ PING_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # for the other ranks, once one has failed
 TICK_SECONDS = 0.25
 FAILURES = ("error", "oom")  # what may leave a process unfit
+PEER_LOST = "PeerLost"  # of `longca.cp.comm`, which needs torch
 
 
 class Late(Exception):
@@ -88,14 +89,15 @@ class Group:
         try:
             answers = self._ask(request, measure.timeout_s)
         except Late:
+            notes = self._whereabouts()
             self.close(gently=False)
-            return Result(outcome=TimedOut(seconds=measure.timeout_s))
+            return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
         except Lost as lost:
             self.close(gently=False)
             return Result(outcome=Failed(type="WorkerDied", message=f"worker died: {lost}", log=lost.log))
         results = {rank: Result.model_validate(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
-        chosen = self._explained(results[failed[0]], failed) if failed else results[0]
+        chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
         return chosen
@@ -130,6 +132,13 @@ class Group:
         if len(failed) < world:
             notes = (*notes, f"failed on rank {', '.join(map(str, failed))} of {world} alone")
         return result.model_copy(update={"outcome": outcome, "notes": notes})
+
+    def _whereabouts(self) -> tuple[str, ...]:
+        """For each rank, what it is doing, for a reader who wonders which one all others wait for."""
+        for rank in self.ranks:
+            rank.ask_for_stack()
+        time.sleep(TICK_SECONDS)
+        return tuple(f"rank {rank.place.rank} was at {where}" for rank in self.ranks if (where := rank.whereabouts()))
 
     def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:
         for rank in self.ranks:
@@ -167,6 +176,12 @@ class Group:
                 if rank not in ready:  # a grandchild holds its pipe open
                     raise Lost(rank)
         return answers
+
+
+def _culprit(results: dict[int, Result], failed: list[int]) -> int:
+    """The first of the failed ranks that does not only miss another one."""
+    blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
+    return (blamed or failed)[0]
 
 
 def _is_failure(answer: Message) -> bool:

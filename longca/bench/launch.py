@@ -4,6 +4,7 @@ What a rank must know of its place is in `Place` alone, so that another launcher
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from longca.bench.channel import Channel, Message
 
 GOODBYE_SECONDS = 5.0
 TAIL_CHARS = 4000
+STACK_SIGNAL = signal.SIGUSR1
+FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack as faulthandler prints it
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class RankProcess:
         self.place = place
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._mark = 0
+        self._mark = self._stack_mark = 0
         child_reader, writer = os.pipe()
         reader, child_writer = os.pipe()
         self.channel = Channel(reader, writer)
@@ -89,6 +92,20 @@ class RankProcess:
         with self.log.open("rb") as output:
             output.seek(self._mark)
             return output.read().decode(errors="replace")[-TAIL_CHARS:].strip()
+
+    def ask_for_stack(self) -> None:
+        """Have it print where it is, which works while it waits inside a library."""
+        self._stack_mark = self.log.stat().st_size
+        if self.is_alive:
+            self.process.send_signal(STACK_SIGNAL)
+
+    def whereabouts(self) -> str:
+        """File and line of what it was doing when it was asked; empty where it did not say."""
+        with self.log.open("rb") as output:
+            output.seek(self._stack_mark)
+            frames = FRAME.findall(output.read().decode(errors="replace"))
+        own = [frame for frame in frames if "/torch/" not in frame[0]]
+        return "{1}:{2} in {3}".format(*(own or frames)[0]) if frames else ""
 
     def cause_of_death(self) -> str:
         """How the process ended; waits for its end, which must be near."""

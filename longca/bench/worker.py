@@ -8,15 +8,27 @@ import signal
 import sys
 
 from longca.bench.channel import Channel
-from longca.bench.launch import Place
+from longca.bench.launch import STACK_SIGNAL, Place
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
+NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process: a collective would wait on the GPU for ever
+    "TORCH_NCCL_ENABLE_MONITORING": "1",  # … also where the thread that looks for broken connections hangs itself,
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60",  # … after so long
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # dumps of past collectives delay the end by up to a minute, and nobody reads them
+}
+"""How a rank's own NCCL gives up; whatever it does, the runner ends all ranks when one has failed or the cell's time is over."""
 
 
 def main() -> None:
     options = _options()
     die_with(options.parent)
     faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL, all_threads=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job: the runner's to act on, for all ranks
+    for name, value in NCCL.items():
+        os.environ.setdefault(name, value)
     for descriptor in (options.reader, options.writer):
         os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
     channel = Channel(options.reader, options.writer)
