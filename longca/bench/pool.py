@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longca.bench.group import FAILURES, Group, Late, Lost, Refused
+from longca.bench.launch import HostLost, Launcher, Local
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError
@@ -23,9 +24,14 @@ class Device(Frozen):
     type: str
     name: str
     num_devices: int
+    """of this machine"""
+    num_tasks: int | None = None
+    """of the job, each with a device; None where there is no job"""
 
     def too_few(self, world: int) -> str | None:
         """Why that many ranks cannot be here; None if they can."""
+        if self.num_tasks is not None:
+            return None if world <= self.num_tasks else f"{world} ranks: this job has {self.num_tasks}"
         if self.type == "cpu":
             return None if world <= MAX_CPU_RANKS else f"{world} ranks on one CPU: at most {MAX_CPU_RANKS} are measured"
         return None if world <= self.num_devices else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
@@ -36,6 +42,10 @@ def worker_key(cell: Cell) -> Key:
     return cell.kind, cell.kernel, cell.strategy, cell.world
 
 
+class TooFewLeft(Exception):
+    """There were enough ranks for a cell, but machines have been lost since."""
+
+
 class Pool:
     """Measures cells in worker processes.
 
@@ -43,22 +53,23 @@ class Pool:
     `MAX_CPU_GROUPS` do. The group that was used longest ago goes first.
     """
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
             logs: folder for what the workers print.
             stopped: once it says yes, whatever is waited for ends with KeyboardInterrupt.
+            launcher: has the ranks; this machine if not given.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
-        self.logs, self.stopped = logs, stopped
-        self._started = 0
+        self.logs, self.stopped, self.launcher = logs, stopped, launcher or Local()
+        self._started, self._lost = 0, ""
         self._groups: dict[Key | None, Group] = {}  # the one used last is last; None: not used yet
         group = self._new_group(1, device)
         try:
-            self.device = Device.model_validate(group.ready())
+            facts = group.ready()
         except Refused as refusal:
             raise UserError(f"There is no device '{device}' here", why=str(refusal),
                             todo="Use `--device cpu` or `auto`") from None
@@ -69,10 +80,11 @@ class Pool:
         except Late:
             raise UserError("The measuring process does not start", why="it says nothing",
                             todo=f"Its output is in {group.ranks[0].log}") from None
+        self.device = Device(type=facts["type"], name=facts["name"], num_devices=facts["num_devices"], num_tasks=self.launcher.num_ranks)
         self._groups[None] = group
 
     def measure(self, cell: Cell, measure: Measure) -> Result:
-        """What came of the cell. Raises KeyboardInterrupt if told to stop, and nothing for what the cell does."""
+        """What came of the cell. Raises KeyboardInterrupt if told to stop, TooFewLeft, and nothing for what the cell does."""
         reason = self.device.too_few(cell.world)
         if reason:
             return Result(outcome=Unavailable(reason=reason))
@@ -80,12 +92,23 @@ class Pool:
         try:
             group = self._group(key)
         except (Late, Lost, Refused) as error:
+            if self.launcher.lost:
+                self._check(cell.world)
             return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
                                          message=str(error) or "its processes did not get ready in time"))
         result = group.measure(cell, measure)
         if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
             self._groups.pop(key).close(gently=False)
         return result
+
+    def _check(self, world: int) -> None:
+        """Raises TooFewLeft. Groups that had ranks on a machine that is gone are of no use any more."""
+        left = self.launcher.num_ranks
+        if self.launcher.lost != self._lost:
+            self._lost = self.launcher.lost
+            self.close(gently=False)
+        if left is not None and left < world:
+            raise TooFewLeft(f"{self._lost} is gone")
 
     def close(self, *, gently: bool = True) -> None:
         for group in self._groups.values():
@@ -100,6 +123,7 @@ class Pool:
 
     def _group(self, key: Key) -> Group:
         world = key[3]
+        self._check(world)
         if key not in self._groups and world == 1 and None in self._groups:
             self._groups[key] = self._groups.pop(None)
         if key in self._groups:
@@ -108,7 +132,11 @@ class Pool:
         limit = 1 if self.device.type == "cuda" else MAX_CPU_GROUPS
         while len(self._groups) >= limit:
             self._groups.pop(next(iter(self._groups))).close()
-        group = self._new_group(world, self.device.type)
+        try:
+            group = self._new_group(world, self.device.type)
+        except HostLost:
+            self._check(world)
+            raise
         group.ready()
         self._groups[key] = group
         return group
@@ -116,7 +144,7 @@ class Pool:
     def _new_group(self, world: int, device: str) -> Group:
         self._started += 1
         try:
-            return Group(world, device, self.logs / f"worker{self._started}", self.stopped)
+            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped)
         except OSError as error:  # no room for its log, no process left …
             raise UserError("Cannot start a measuring process", why=str(error),
                             todo="Finished cells are safe: run again") from error

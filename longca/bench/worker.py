@@ -1,4 +1,4 @@
-"""The measuring process: one rank, driven over two pipes. `python -m longca.bench.worker`, started by `longca.bench.launch`."""
+"""The measuring process: one rank, driven over two pipes or a socket. `python -m longca.bench.worker`, started by its task."""
 
 import argparse
 import ctypes
@@ -8,7 +8,8 @@ import signal
 import sys
 
 from longca.bench.channel import Channel
-from longca.bench.launch import STACK_SIGNAL, Place
+from longca.bench.launch import Place
+from longca.bench.process import STACK_SIGNAL
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 NCCL = {
@@ -29,7 +30,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job: the runner's to act on, for all ranks
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
-    for descriptor in (options.reader, options.writer):
+    for descriptor in {options.reader, options.writer}:
         os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
     channel = Channel(options.reader, options.writer)
 
@@ -37,7 +38,7 @@ def main() -> None:
 
     place = Place(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
-        session = Session(place, options.device, options.threads)
+        session = Session(place, options.device, options.threads, options.meeting)
     except NoDevice as error:
         channel.send({"refused": str(error)})
         return
@@ -66,6 +67,7 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("rendezvous", "device"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--meeting", type=int, help="listening socket at which the ranks meet: of rank 0")
     return parser.parse_args()
 
 

@@ -15,6 +15,9 @@ PREFIX = "LONGCA_"
 NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_COMMIT"}  # read elsewhere: by the registry and the environment record
 
 
+Launch = Literal["auto", "local", "torchrun", "srun"]
+
+
 class Config(Frozen):
     """All settings, resolved."""
 
@@ -28,6 +31,8 @@ class Config(Frozen):
     """estimated minutes of measuring in one job"""
     image: str = ""
     """container that the workflow's jobs run in under `--sdm apptainer`: a file or a URL; empty for none"""
+    launcher: Launch = "auto"
+    """who starts the ranks: longca itself on this machine (local), or torchrun or srun, one task a rank; auto takes what is there"""
     progress: Literal["auto", "rich", "plain"] = "auto"
     """plain lines where there is no terminal or CI is set"""
 

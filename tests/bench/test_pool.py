@@ -91,7 +91,7 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
     class FakeGroup:
         is_alive = True
 
-        def __init__(self, world: int, *_: object) -> None:
+        def __init__(self, launcher: object, world: int, *_: object) -> None:
             nonlocal most
             alive.append(self)
             most = max(most, len(alive))
