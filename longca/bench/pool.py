@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longca.bench.group import FAILURES, Group, Late, Lost, Refused
-from longca.bench.launch import HostLost, Launcher, Local
+from longca.bench.launch import HostLost, Launcher
+from longca.bench.local import Local
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError

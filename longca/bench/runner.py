@@ -15,7 +15,8 @@ from pathlib import Path
 from longca.bench.environment import source
 from longca.bench.expected import check_mask, read_digests
 from longca.bench.job import Job, JobError
-from longca.bench.launch import Launcher, Local
+from longca.bench.launch import Launcher
+from longca.bench.local import Local
 from longca.bench.method import method_version
 from longca.bench.order import shuffled
 from longca.bench.pool import Pool, TooFewLeft
