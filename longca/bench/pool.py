@@ -1,4 +1,4 @@
-"""The pool: at most a few groups of workers at a time, one for each method; sick ones are replaced."""
+"""The pool: at most a few groups of workers at a time, one for each kernel and each number of ranks; sick ones are replaced."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from longca.core.study import Measure
 MAX_CPU_RANKS = 8
 MAX_CPU_GROUPS = 3
 
-Key = tuple[str, str, str | None, int]
+Key = tuple[str, str | None, int]
 
 
 class Device(Frozen):
@@ -39,8 +39,12 @@ class Device(Frozen):
 
 
 def worker_key(cell: Cell) -> Key:
-    """Cells of one key share a group of worker processes."""
-    return cell.kind, cell.kernel, cell.strategy, cell.world
+    """Cells of one key share a group of worker processes.
+
+    A kernel has one of its own. All context-parallel methods share that of their number of ranks: to start many ranks and have them
+    meet takes long, and methods that are compared run in the same processes.
+    """
+    return cell.kind, cell.kernel if cell.kind == "kernel" else None, cell.world
 
 
 class TooFewLeft(Exception):
@@ -51,7 +55,7 @@ class Pool:
     """Measures cells in worker processes.
 
     On GPUs one group lives at a time, since each process keeps device memory that the next would miss; on a CPU
-    `MAX_CPU_GROUPS` do. The group that was used longest ago goes first.
+    `MAX_CPU_GROUPS` do, of `MAX_CPU_RANKS` in all. The group that was used longest ago goes first.
     """
 
     def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None) -> None:
@@ -123,15 +127,14 @@ class Pool:
         self.close(gently=kind is None)
 
     def _group(self, key: Key) -> Group:
-        world = key[3]
+        world = key[2]
         self._check(world)
         if key not in self._groups and world == 1 and None in self._groups:
             self._groups[key] = self._groups.pop(None)
         if key in self._groups:
             self._groups[key] = self._groups.pop(key)
             return self._groups[key]
-        limit = 1 if self.device.type == "cuda" else MAX_CPU_GROUPS
-        while len(self._groups) >= limit:
+        while self._groups and not self._has_room(world):
             self._groups.pop(next(iter(self._groups))).close()
         try:
             group = self._new_group(world, self.device.type)
@@ -141,6 +144,13 @@ class Pool:
         group.ready()
         self._groups[key] = group
         return group
+
+    def _has_room(self, world: int) -> bool:
+        """For a group of so many ranks, beside those that live."""
+        if self.device.type == "cuda":
+            return not self._groups
+        num_ranks = sum(1 if key is None else key[2] for key in self._groups)
+        return len(self._groups) < MAX_CPU_GROUPS and num_ranks + world <= MAX_CPU_RANKS
 
     def _new_group(self, world: int, device: str) -> Group:
         self._started += 1

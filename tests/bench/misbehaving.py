@@ -7,6 +7,8 @@ from longca.core.study import Measure
 
 MEASURE = Measure(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 
+HOARD_BYTES = 200_000_000
+
 KERNELS = {
     "quick": "",
     "sleeper": "import time; time.sleep(1e6)",
@@ -24,6 +26,7 @@ STRATEGIES = {  # only rank 1 misbehaves
     "rank_raises": "raise ValueError('no plan')",
     "rank_sleeps": "import time; time.sleep(1e6)",
     "rank_hungry": "raise MemoryError",
+    "rank_hoards": f"import torch; prepared.hoard = [prepared, torch.ones({HOARD_BYTES}, dtype=torch.uint8)]",
 }
 MIDWAY = {  # as a rank's local kernel: what rank 1 does in a call, while its peers wait for its next message
     "midway_hungry": "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')",

@@ -12,7 +12,7 @@ from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Unsupported
-from tests.bench.misbehaving import MEASURE, kernel_cell
+from tests.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import is_running, wait_until_gone
 
 
@@ -110,8 +110,21 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
         for kernel in ("a", "b", "c", "a", "d"):
             assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
         pool.measure(kernel_cell("a", kind="cp", strategy="s", world=2), MEASURE)
-        assert [key[1] for key in pool._groups] == ["a", "d", "a"][-limit:] and len(alive) == most == limit
+        pool.measure(kernel_cell("b", kind="cp", strategy="t", world=2), MEASURE)
+        assert [key[1:] for key in pool._groups] == [("a", 1), ("d", 1), (None, 2)][-limit:] and len(alive) == most == limit
+        if device == "cpu":
+            pool.measure(kernel_cell("a", kind="cp", strategy="s", world=6), MEASURE)
+            assert [key[2] for key in pool._groups] == [2, 6] and most == limit
     assert not alive
+
+
+def test_memory_is_free_again_between_cells(pool):
+    usual, hoard, after = (pool.measure(cp_cell(strategy, seqlen=seqlen), MEASURE) for strategy, seqlen in
+                       (("ulysses", 32), ("rank_hoards", 32), ("ulysses", 48)))
+    assert hoard.memory.absolute_peak_bytes[1] - usual.memory.absolute_peak_bytes[1] > HOARD_BYTES / 2
+    assert after.outcome.status == "ok"
+    for before_bytes, after_bytes in zip(usual.memory.absolute_peak_bytes, after.memory.absolute_peak_bytes, strict=True):
+        assert after_bytes - before_bytes < HOARD_BYTES / 2
 
 
 def test_too_many_ranks_are_unavailable_and_start_nothing(pool):
