@@ -8,7 +8,6 @@ import pytest
 from longca.bench import group as group_module
 from longca.bench.group import PEER_LOST
 from longca.bench.pool import Pool
-from longca.cp.comm import PeerLost
 from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.bench.test_worker import is_running
 
@@ -79,7 +78,6 @@ def test_a_rank_that_fails_between_messages_ends_all_and_the_next_cell_runs(pool
 
 
 def test_a_rank_that_misses_another_is_not_to_blame():
-    assert PeerLost.__name__ == PEER_LOST
     lost, boom = ({"status": "error", "type": name, "message": name} for name in (PEER_LOST, "Boom"))
     results = {rank: group_module.Result.model_validate({"outcome": outcome}) for rank, outcome in enumerate((lost, boom, lost))}
     assert group_module._culprit(results, [0, 1, 2]) == 1

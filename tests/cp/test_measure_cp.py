@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from longca.bench.group import PEER_LOST
 from longca.bench.measure_cp import measure_cp
 from longca.bench.result import Result
 from longca.core.cell import Cell
@@ -106,6 +107,7 @@ def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Re
     assert set(first.accuracy.relative) == ({"out"} if CELLS[name].direction == "fwd" else {"out", "dq", "dk", "dv"})
     assert first.accuracy == second.accuracy
     assert len(first.memory.peak_bytes) == len(first.memory.absolute_peak_bytes) == len(first.nodes) == WORLD
+    assert len(first.memory.above_shards_bytes) == WORLD and first.costs["permute_ms"] == 0  # Ulysses takes contiguous shards
     assert first.costs.keys() >= {"plan_ms", "mask_ms", "oracle_ms", "moved_bytes", "formula_bytes", "formula_replicated_bytes"}
     assert first.costs == second.costs
 
@@ -141,7 +143,7 @@ def test_a_rank_that_fails_between_messages_does_not_hang_the_others(plugins: No
     assert fallen.outcome.status == "error"
     assert fallen.outcome.message == "fell"
     assert peer.outcome.status == "error"
-    assert peer.outcome.type == "PeerLost"
+    assert peer.outcome.type == PEER_LOST
     assert fell_after_s < PATIENCE_S  # it does not wait for anybody
     assert waited_s < 30
 
