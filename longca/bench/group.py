@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longca.bench.channel import Message
 from longca.bench.launch import Launcher, Rank, end
-from longca.bench.result import Result
+from longca.bench.result import FAILURES, Result
 from longca.core.cell import Cell
 from longca.core.record import Failed, TimedOut
 from longca.core.study import Measure
@@ -17,7 +17,6 @@ PING_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # for the other ranks, once one has failed
 GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
-FAILURES = ("error", "oom")  # what may leave a process unfit
 PEER_LOST = "PeerLost"  # of `longca.cp.comm`, which needs torch
 
 

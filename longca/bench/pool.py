@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from longca.bench.group import FAILURES, Group, Late, Lost, Refused
+from longca.bench.group import Group, Late, Lost, Refused
 from longca.bench.launch import HostLost, Launcher
 from longca.bench.local import Local
-from longca.bench.result import Result
+from longca.bench.result import FAILURES, Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Failed, Unavailable

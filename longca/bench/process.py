@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 TAIL_CHARS = 4000
+DEATH_SECONDS = 10.0  # from the end of its connection to its own: a driver may still be freeing what it had
 STACK_SIGNAL = signal.SIGUSR1
 FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack as faulthandler prints it
 
@@ -71,8 +72,11 @@ class WorkerProcess:
         return "{1}:{2} in {3}".format(*(own or frames)[0]) if frames else ""
 
     def cause_of_death(self) -> str:
-        """How the process ended; waits for its end, which must be near."""
-        code = self.process.wait()
+        """How the process ended; waits a little for its end, which must be near."""
+        self.wait(DEATH_SECONDS)
+        code = self.process.poll()
+        if code is None:
+            return "it has closed its connection and does not end"
         if code >= 0:
             return f"it exited with code {code}"
         name = signal.Signals(-code).name

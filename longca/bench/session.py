@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from longca.bench.failure import failure
 from longca.bench.launch import Place
 from longca.bench.masks import LatestMasks
 from longca.bench.measure import measure_kernel
-from longca.bench.result import Result
+from longca.bench.result import FAILURES, Result
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
@@ -54,12 +55,20 @@ class Session:
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
         return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices, "uuid": device_uuid(self.device)}
 
-    def measure(self, request: Message) -> Message:
-        """Measure the cell of a request; its memory is free again afterwards."""
+    def measure(self, request: Message, answer: Callable[[Message], object]) -> None:
+        """Measure the cell of a request and answer; its memory is free again afterwards.
+
+        A failure is told first: to free memory can mean to wait for a GPU that waits for a rank which is gone.
+        """
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         result = self._measure(cell, measure)
-        self._free()
-        return {"result": result.model_dump(mode="json")}
+        message = {"result": result.model_dump(mode="json")}
+        if result.outcome.status in FAILURES:
+            answer(message)
+            self._free()
+        else:
+            self._free()
+            answer(message)
 
     def ping(self) -> Message:
         """Whether the device still computes, and the other ranks still answer."""

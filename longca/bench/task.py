@@ -27,7 +27,7 @@ class Task:
     """among the tasks of its machine"""
     host: str
     job: str
-    """the same for all tasks, and for no other job"""
+    """the same for all tasks, and for no other job that runs"""
 
     @property
     def title(self) -> str:
@@ -59,14 +59,12 @@ def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Tas
 
 
 def _of_torchrun(environ: Mapping[str, str]) -> Task:
-    port, restarts = environ.get("MASTER_PORT", ""), environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Task(int(environ["RANK"]), int(environ["WORLD_SIZE"]), int(environ["LOCAL_RANK"]), socket.gethostname(),
-                f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{port}-{restarts}")
+                f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}")
 
 
 def _of_srun(environ: Mapping[str, str]) -> Task:
     # a node's name in Slurm may differ from the machine's; several nodes of one machine certainly do
     host = environ.get("SLURMD_NODENAME") or socket.gethostname()
-    restarts = environ.get("SLURM_RESTART_COUNT", "0")  # a job that was requeued keeps its number
     return Task(int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"]), int(environ["SLURM_LOCALID"]), host,
-                f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}-{restarts}")
+                f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}")

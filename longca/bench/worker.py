@@ -46,7 +46,10 @@ def main() -> None:
     for request in channel:
         if request["do"] == "exit":
             break
-        channel.send(session.ping() if request["do"] == "ping" else session.measure(request))
+        if request["do"] == "ping":
+            channel.send(session.ping())
+        else:
+            session.measure(request, channel.send)
     session.close()
 
 

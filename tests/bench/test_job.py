@@ -197,10 +197,9 @@ STEP = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", 
 
 @pytest.mark.parametrize(("launcher", "environ", "expected"), [
     ("auto", {}, None),
-    ("auto", STEP, Task(5, 8, 1, "gpu2", "slurm-42-0-0")),
-    ("auto", STEP | {"SLURM_RESTART_COUNT": "1"}, Task(5, 8, 1, "gpu2", "slurm-42-0-1")),
-    ("srun", STEP | ELASTIC, Task(5, 8, 1, "gpu2", "slurm-42-0-0")),
-    ("auto", STEP | ELASTIC, Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500-0")),
+    ("auto", STEP, Task(5, 8, 1, "gpu2", "slurm-42-0")),
+    ("srun", STEP | ELASTIC, Task(5, 8, 1, "gpu2", "slurm-42-0")),
+    ("auto", STEP | ELASTIC, Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500")),
     ("local", STEP | ELASTIC, None),
     ("auto", STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),  # one of Snakemake's own steps
     ("auto", {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "42"}, None),  # a batch script
