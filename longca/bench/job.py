@@ -106,7 +106,7 @@ class Job:
         self.close()
 
     def _gather(self) -> None:
-        """All agents, in the order of their tasks."""
+        """All agents, machine by machine in the order of their tasks, however srun has dealt these out: neighbours are near."""
         deadline = time.monotonic() + MEET_SECONDS
         while len(self.agents) < self.task.num_tasks - 1:
             self._check(deadline)
@@ -115,7 +115,10 @@ class Job:
                     self.agents.append(AgentLink(hello, channel, address))
                 else:
                     channel.close()
-        self.agents.sort(key=lambda agent: agent.task)
+        first = {self.task.host: 0}
+        for agent in sorted(self.agents, key=lambda agent: agent.task):
+            first.setdefault(agent.host, agent.task)
+        self.agents.sort(key=lambda agent: (first[agent.host], agent.task))
 
     def _check(self, deadline: float) -> None:
         if self.stopped():

@@ -20,7 +20,7 @@ from pathlib import Path
 from longca.bench.channel import Channel, Message
 from longca.store.files import write_atomically
 
-HANDSHAKE_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 FOLDER = "jobs"
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}

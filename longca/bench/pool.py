@@ -1,6 +1,7 @@
 """The pool: at most a few groups of workers at a time, one for each kernel and each number of ranks; sick ones are replaced."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.group import Group, Late, Lost, Refused
@@ -97,8 +98,8 @@ class Pool:
         try:
             group = self._group(key)
         except (Late, Lost, Refused) as error:
-            if self.launcher.lost:
-                self._check(cell.world)
+            if self.launcher.lost != self._lost:  # not for what the cell does
+                return self.measure(cell, measure)
             return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
                                          message=str(error) or "its processes did not get ready in time"))
         result = group.measure(cell, measure)
@@ -136,11 +137,11 @@ class Pool:
             return self._groups[key]
         while self._groups and not self._has_room(world):
             self._groups.pop(next(iter(self._groups))).close()
-        try:
-            group = self._new_group(world, self.device.type)
-        except HostLost:
-            self._check(world)
-            raise
+        group = None
+        while group is None:
+            with suppress(HostLost):  # with those that are left, again
+                self._check(world)
+                group = self._new_group(world, self.device.type)
         group.ready()
         self._groups[key] = group
         return group
