@@ -79,6 +79,15 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device)
 
 
+def device_uuid(device: torch.device) -> str:
+    """Names one GPU among all; empty for a CPU."""
+    if device.type != "cuda":
+        return ""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 @functools.cache
 def _cpu_name() -> str:
     try:

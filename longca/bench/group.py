@@ -1,15 +1,13 @@
 """A group: the worker processes of all ranks of one method, asked and answered together."""
 
 import selectors
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from longca.bench.channel import Message
-from longca.bench.launch import Place, RankProcess, threads_per_rank
-from longca.bench.result import Result
+from longca.bench.launch import Launcher, Rank, end
+from longca.bench.result import FAILURES, Result
 from longca.core.cell import Cell
 from longca.core.record import Failed, TimedOut
 from longca.core.study import Measure
@@ -17,8 +15,9 @@ from longca.core.study import Measure
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # for the other ranks, once one has failed
+GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
-FAILURES = ("error", "oom")  # what may leave a process unfit
+PEER_LOST = "PeerLost"  # of `longca.cp.comm`, which needs torch
 
 
 class Late(Exception):
@@ -28,10 +27,11 @@ class Late(Exception):
 class Lost(Exception):
     """A rank's process has ended."""
 
-    def __init__(self, rank: RankProcess) -> None:
+    def __init__(self, rank: Rank) -> None:
         self.cause = rank.cause_of_death()
         self.log = rank.tail()
-        super().__init__(self.cause if rank.place.world == 1 else f"rank {rank.place.rank}: {self.cause}")
+        where = f" on {rank.host}" if rank.host else ""
+        super().__init__(self.cause if rank.place.world == 1 else f"rank {rank.place.rank}{where}: {self.cause}")
 
 
 class Refused(Exception):
@@ -39,34 +39,28 @@ class Refused(Exception):
 
 
 class Group:
-    """`world` ranks on this machine.
+    """`world` ranks, wherever the launcher has them.
 
     Every wait ends: with an answer, with a rank's death or its time. After a death or a timeout all ranks are killed.
     """
 
-    def __init__(self, world: int, device: str, log: Path, stopped: Callable[[], bool]) -> None:
+    def __init__(self, launcher: Launcher, world: int, device: str, log: Path, stopped: Callable[[], bool]) -> None:
         """Starts the processes; `ready` waits for them.
 
         Args:
             log: path of the logs, without suffix.
             stopped: asked again and again while waiting; once it says yes, KeyboardInterrupt is raised.
+
+        Raises:
+            OSError: a process cannot be started.
+            HostLost: a machine that was to run some is gone.
         """
         self.stopped = stopped
         self.is_alive = True
-        self._meeting = Path(tempfile.mkdtemp(prefix="longca-")) if world > 1 else None
-        rendezvous = (self._meeting / "ranks").as_uri() if self._meeting else ""
-        self.ranks: list[RankProcess] = []
+        self.ranks = launcher.start(world, device, log)
         self._selector = selectors.DefaultSelector()
-        try:
-            for rank in range(world):
-                suffix = f"-rank{rank}.log" if world > 1 else ".log"
-                process = RankProcess(Place(rank, world, rank, rendezvous), device, threads_per_rank(world),
-                                      log.with_name(log.name + suffix))
-                self.ranks.append(process)
-                self._selector.register(process, selectors.EVENT_READ)
-        except BaseException:
-            self.close(gently=False)
-            raise
+        for rank in self.ranks:
+            self._selector.register(rank, selectors.EVENT_READ)
 
     def ready(self) -> Message:
         """What rank 0 says of its device. Raises Late, Lost or Refused, and the group is gone then."""
@@ -75,6 +69,7 @@ class Group:
             for answer in answers.values():
                 if "refused" in answer:
                     raise Refused(answer["refused"])
+            self._check_devices({rank: answer["ready"] for rank, answer in answers.items()})
         except BaseException:
             self.close(gently=False)
             raise
@@ -88,14 +83,15 @@ class Group:
         try:
             answers = self._ask(request, measure.timeout_s)
         except Late:
+            notes = self._whereabouts()
             self.close(gently=False)
-            return Result(outcome=TimedOut(seconds=measure.timeout_s))
+            return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
         except Lost as lost:
             self.close(gently=False)
             return Result(outcome=Failed(type="WorkerDied", message=f"worker died: {lost}", log=lost.log))
         results = {rank: Result.model_validate(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
-        chosen = self._explained(results[failed[0]], failed) if failed else results[0]
+        chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
         return chosen
@@ -115,10 +111,15 @@ class Group:
             return
         self.is_alive = False
         self._selector.close()
-        for rank in self.ranks:
-            rank.stop(gently=gently)
-        if self._meeting:
-            shutil.rmtree(self._meeting, ignore_errors=True)
+        end(self.ranks, patience_s=GOODBYE_SECONDS if gently else 0.0)
+
+    def _check_devices(self, facts: dict[int, Message]) -> None:
+        """Raises Refused where ranks share a GPU."""
+        holders: dict[str, int] = {}
+        for rank, uuid in ((rank, fact["uuid"]) for rank, fact in sorted(facts.items()) if fact["uuid"]):
+            if uuid in holders:
+                raise Refused(f"ranks {holders[uuid]} and {rank} see the same GPU alone, {uuid}")
+            holders[uuid] = rank
 
     def _explained(self, result: Result, failed: list[int]) -> Result:
         """A failed rank's result, with what the failed ranks printed, and which it was if others did not fail."""
@@ -130,6 +131,13 @@ class Group:
         if len(failed) < world:
             notes = (*notes, f"failed on rank {', '.join(map(str, failed))} of {world} alone")
         return result.model_copy(update={"outcome": outcome, "notes": notes})
+
+    def _whereabouts(self) -> tuple[str, ...]:
+        """For each rank, what it is doing, for a reader who wonders which one all others wait for."""
+        for rank in self.ranks:
+            rank.ask_for_stack()
+        time.sleep(TICK_SECONDS)
+        return tuple(f"rank {rank.place.rank} was at {where}" for rank in self.ranks if (where := rank.whereabouts()))
 
     def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:
         for rank in self.ranks:
@@ -167,6 +175,12 @@ class Group:
                 if rank not in ready:  # a grandchild holds its pipe open
                     raise Lost(rank)
         return answers
+
+
+def _culprit(results: dict[int, Result], failed: list[int]) -> int:
+    """The first of the failed ranks that does not only miss another one."""
+    blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
+    return (blamed or failed)[0]
 
 
 def _is_failure(answer: Message) -> bool:

@@ -1,20 +1,15 @@
-"""Starting ranks: one worker process each, on this machine.
+"""Starting ranks, however the processes come to their machines: what a rank must know, and what a launcher does.
 
-What a rank must know of its place is in `Place` alone, so that another launcher can start the same worker.
+`longca.bench.local.Local` starts them all on this machine; `longca.bench.job.Job` has tasks start them that torchrun or srun
+brought there.
 """
 
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
-from longca.bench.channel import Channel, Message
-
-GOODBYE_SECONDS = 5.0
-TAIL_CHARS = 4000
+from longca.bench.channel import Message
 
 
 @dataclass(frozen=True)
@@ -26,92 +21,103 @@ class Place:
     local_rank: int = 0
     """which of the machine's devices is its own"""
     rendezvous: str = ""
-    """URL at which the ranks meet: file:///… on one machine, tcp://host:port among several; empty for one rank"""
+    """URL at which the ranks meet: tcp://host:port of rank 0; empty for one rank"""
 
 
-class RankProcess:
-    """A worker process, seen from the runner.
+class Rank(Protocol):
+    """A worker process, seen from the runner, wherever it runs."""
 
-    It dies with the thread that started it, and its own children with it.
-    """
-
-    def __init__(self, place: Place, device: str, num_threads: int, log: Path) -> None:
-        """
-        Args:
-            device: "auto", "cpu" or "cuda".
-            num_threads: CPU threads of this rank.
-            log: file that takes all it prints.
-        """
-        self.place = place
-        self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._mark = 0
-        child_reader, writer = os.pipe()
-        reader, child_writer = os.pipe()
-        self.channel = Channel(reader, writer)
-        options = {**asdict(place), "device": device, "threads": num_threads, "reader": child_reader,
-                   "writer": child_writer, "parent": os.getpid()}
-        command = [sys.executable, "-u", "-m", "longca.bench.worker"]
-        command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        try:
-            with log.open("ab") as output:
-                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                                pass_fds=(child_reader, child_writer), start_new_session=True,
-                                                env={**os.environ, "OMP_NUM_THREADS": str(num_threads)})
-        except BaseException:
-            self.channel.close()
-            raise
-        finally:
-            os.close(child_reader)
-            os.close(child_writer)
+    place: Place
+    log: Path
+    """the file that takes what it prints"""
+    host: str
+    """its machine; empty for this one"""
 
     def fileno(self) -> int:
-        return self.channel.fileno()
+        """What a selector waits for: there is a message, or the process has ended."""
+        ...
 
     def send(self, message: Message) -> None:
-        self.channel.send(message)
+        """Raises EOFError where the process has ended."""
+        ...
 
     def receive(self) -> list[Message]:
-        return self.channel.receive()
+        """Waits. Raises EOFError where the process has ended."""
+        ...
 
     @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
+    def is_alive(self) -> bool: ...
 
     def begin(self, title: str) -> None:
-        """Head the part of the log that `tail` will show. A disk too full for it is the store's to report."""
-        with suppress(OSError), self.log.open("ab") as output:
-            output.write(f"== {title}\n".encode())
-            self._mark = output.tell()
+        """Head the part of its log that `tail` will show."""
+        ...
 
     def tail(self) -> str:
         """The end of what it has printed since `begin`."""
-        with self.log.open("rb") as output:
-            output.seek(self._mark)
-            return output.read().decode(errors="replace")[-TAIL_CHARS:].strip()
+        ...
+
+    def ask_for_stack(self) -> None:
+        """Have it print where it is."""
+        ...
+
+    def whereabouts(self) -> str:
+        """File and line of where it was when asked; empty where it did not say."""
+        ...
 
     def cause_of_death(self) -> str:
-        """How the process ended; waits for its end, which must be near."""
-        code = self.process.wait()
-        if code >= 0:
-            return f"it exited with code {code}"
-        name = signal.Signals(-code).name
-        hint = ", which is also how the system frees memory when it runs out" if name == "SIGKILL" else ""
-        return f"it was killed by {name}{hint}"
+        """How the process ended, once it has."""
+        ...
 
-    def stop(self, *, gently: bool) -> None:
-        """End it, in time or by force, with all processes it has started."""
-        if gently and self.is_alive:
-            with suppress(EOFError, subprocess.TimeoutExpired):
-                self.send({"do": "exit"})
-                self.process.wait(GOODBYE_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.channel.close()
+    def ask_to_stop(self, *, gently: bool) -> None:
+        """Tell it to end, or have it killed; does not wait, so that all ranks end at the same time."""
+        ...
+
+    def stop(self, deadline: float) -> None:
+        """Wait for its end until then (by the monotonic clock), and end it by force, with all processes it has started."""
+        ...
 
 
-def threads_per_rank(world: int) -> int:
-    """CPU threads of each of `world` ranks of this machine; OMP_NUM_THREADS is heeded."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else max(1, len(os.sched_getaffinity(0)) // world)
+class Launcher(Protocol):
+    """Starts the ranks of a group."""
+
+    @property
+    def num_ranks(self) -> int | None:
+        """How many there can be; None where that is up to the devices that a rank finds."""
+        ...
+
+    @property
+    def lost(self) -> str:
+        """What has gone since the start, so that there are fewer ranks now; empty if nothing has."""
+        ...
+
+    def start(self, world: int, device: str, log: Path) -> list[Rank]:
+        """By rank, started but not yet ready. Raises OSError where a process cannot be started, and HostLost.
+
+        Args:
+            device: "auto", "cpu" or "cuda".
+            log: path of the logs, without the suffix that tells ranks apart.
+        """
+        ...
+
+
+class HostLost(Exception):
+    """A machine that was to run ranks, or the task there that starts them, is gone."""
+
+
+def end(ranks: list[Rank], *, patience_s: float = 0.0) -> None:
+    """All of them, in time or by force."""
+    for rank in ranks:
+        rank.ask_to_stop(gently=patience_s > 0)
+    deadline = time.monotonic() + patience_s
+    for rank in ranks:
+        rank.stop(deadline)
+
+
+def worker_options(place: Place, device: str) -> dict[str, object]:
+    """What the worker's command line says of its place."""
+    return {**asdict(place), "device": device}
+
+
+def rank_log(log: Path, rank: int, world: int) -> Path:
+    """The file for what a rank prints."""
+    return log.with_name(log.name + (f"-rank{rank}.log" if world > 1 else ".log"))

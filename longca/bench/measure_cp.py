@@ -16,8 +16,9 @@ import torch
 
 from longca.bench.failure import failure
 from longca.bench.inputs import input_seed, make_inputs
-from longca.bench.memory import peak_memory
+from longca.bench.memory import peak_memory, resident_bytes, tensor_bytes
 from longca.bench.oracle import Oracle, wrong
+from longca.bench.permute import Permutation
 from longca.bench.result import Result
 from longca.bench.scope import affordable
 from longca.bench.timer import time_calls
@@ -72,6 +73,8 @@ class _CpTrial(Trial):
     def __init__(self, cell: Cell, measure: Measure, device: torch.device, comm: Comm) -> None:
         super().__init__(cell, measure, device)
         self.comm = comm
+        self._before_bytes: int | None = None  # there before the strategy is prepared
+        self._needed_bytes = 0  # of what attention itself needs on this rank
 
     def run(self) -> Outcome:
         self.nodes = tuple(self.comm.gather(self.nodes[0]))
@@ -89,10 +92,15 @@ class _CpTrial(Trial):
         if reason is not None:
             return Unsupported(reason=reason)
         self.release_memory()
+        self._before_bytes = resident_bytes(self.device)
         problem = self.problem(mask)
         prepared = self._together("prepare", lambda: strategy.prepare(problem, kernel, self.comm), cost="prepare_ms")
         self.take_costs(prepared)
-        shards = self._together("inputs", lambda: self._shards(problem, prepared))
+        permutation = self._permutation(prepared)
+        contiguous, shards = self._together("inputs", lambda: self._shards(problem, prepared, permutation.mine))
+        with self.at("inputs"):
+            self.costs["permute_ms"] = permutation.time_ms(contiguous, self.comm)
+        del contiguous
         return self._check_and_time(problem, prepared, shards)
 
     def _check_and_time(self, problem: Problem, prepared: PreparedStrategy, shards: _Shards) -> Outcome:
@@ -102,6 +110,7 @@ class _CpTrial(Trial):
         if problem.needs_backward:
             with self.at("bwd"):
                 found |= zip(("dq", "dk", "dv"), prepared.backward(forward, shards.dout_checked_LHD), strict=True)
+        self._needed_bytes = tensor_bytes([*vars(shards).values(), *(x for name, x in found.items() if name != "lse")])
         self.accuracy = self._judge(problem, prepared, found)
         reason = wrong(self.accuracy)
         if reason is None:
@@ -116,10 +125,16 @@ class _CpTrial(Trial):
         self._merge_facts()
         return Ok() if reason is None else Incorrect(reason=reason)
 
-    def _shards(self, problem: Problem, prepared: PreparedStrategy) -> _Shards:
+    def _permutation(self, prepared: PreparedStrategy) -> Permutation:
+        positions = self.comm.gather(prepared.shard.positions_L)
+        return self._together("prepare", lambda: Permutation(positions, self.comm.rank))
+
+    def _shards(self, problem: Problem, prepared: PreparedStrategy, part: range) -> tuple[list[torch.Tensor], _Shards]:
+        """q, k and v of a contiguous part, and all inputs of this rank's own tokens."""
         oracle = self._oracle(problem)
         mine, inputs = torch.from_numpy(prepared.shard.positions_L).to(self.device), oracle.inputs
-        return _Shards(*(x[mine] for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, oracle.dout_THD)))
+        contiguous = [x[part.start:part.stop].clone() for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)]
+        return contiguous, _Shards(*(x[mine] for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, oracle.dout_THD)))
 
     def _oracle(self, problem: Problem) -> Oracle:
         return Oracle(problem, make_inputs(self.cell, self.device), scope=affordable(problem, input_seed(self.cell)))
@@ -145,11 +160,17 @@ class _CpTrial(Trial):
             samples = time_calls(call, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.any)
             self.comm.barrier()
             before = self.comm.moved_bytes
-            memory = peak_memory(call, self.device)
+            memory = self._above_shards(peak_memory(call, self.device))
             self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
         of_ranks = self.comm.gather((samples, memory))
         self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks)})
         self.memory = _all_ranks([part for _, part in of_ranks])
+
+    def _above_shards(self, memory: Memory | None) -> Memory | None:
+        if memory is None or self._before_bytes is None:
+            return memory
+        above_bytes = memory.absolute_peak_bytes[0] - self._before_bytes - self._needed_bytes
+        return memory.model_copy(update={"above_shards_bytes": (max(above_bytes, 0),)})
 
     def _together(self, stage: str, work: Callable[[], T], cost: str | None = None) -> T:
         """A rank's own work, of which all ranks hear whether it failed somewhere. Raises _EndedTogether if it did."""
@@ -188,4 +209,5 @@ def _all_ranks(memories: list[Memory | None]) -> Memory | None:
     if len(known) < len(memories):
         return None
     return Memory(peak_bytes=tuple(memory.peak_bytes[0] for memory in known), source=known[0].source,
-                  absolute_peak_bytes=tuple(memory.absolute_peak_bytes[0] for memory in known))
+                  absolute_peak_bytes=tuple(memory.absolute_peak_bytes[0] for memory in known),
+                  above_shards_bytes=tuple(part for memory in known for part in memory.above_shards_bytes))

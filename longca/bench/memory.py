@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -26,6 +26,23 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> Memory | No
     """Peak of one call on this rank; None where the system does not tell."""
     gc.collect()
     return _of_gpu(call, device) if device.type == "cuda" else _of_process(call)
+
+
+def resident_bytes(device: torch.device) -> int | None:
+    """What this rank holds now; None where the system does not tell."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return torch.cuda.memory_allocated(device)
+    _trim_heap()
+    try:
+        return _status_bytes("VmRSS")
+    except OSError:
+        return None
+
+
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)
 
 
 def _of_gpu(call: Callable[[], object], device: torch.device) -> Memory:

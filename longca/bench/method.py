@@ -26,7 +26,7 @@ FOLLOWED = ("longca.kernels", "longca.lowering", "longca.ops", "longca.cp")
 MASK_FILES = ("masks/band.py", "masks/grid.py", "masks/mask.py")
 BENCH_FILES = ("bench/timer.py", "bench/inputs.py", "bench/measure.py", "bench/memory.py", "bench/oracle.py", "bench/raster.py",
                "bench/reference.py", "bench/scope.py", "bench/tally.py", "bench/trial.py")
-CP_FILES = ("bench/measure_cp.py",)
+CP_FILES = ("bench/measure_cp.py", "bench/permute.py")
 DATA_FILES = ("data/corpus.py", "data/sampler.py")
 
 

@@ -8,15 +8,15 @@ from longca.core.cell import Cell
 from longca.masks.table import mask_name
 
 BATCH = 32
-VISITS = 2  # of each method in a long run
+VISITS = 2  # of each group in a long run
 
 
 def shuffled(cells: Iterable[Cell], seed: int) -> list[Cell]:
     """The cells in an order that follows from the seed and their ids alone.
 
-    Cells of one method are shuffled, those of one mask together, and cut into batches: of `BATCH` cells, or of half of
-    the method's where that is more. The batches of all methods are shuffled. A machine that grows slower over an hour
-    thus does so for all methods and lengths alike, while workers are started once a batch, some 5 s each, and forward
+    Cells of one group of workers (a kernel; a number of ranks) are shuffled, those of one mask together, and cut into batches: of
+    `BATCH` cells, or of half of the group's where that is more. The batches of all groups are shuffled. A machine that grows slower
+    over an hour thus does so for all methods and lengths alike, while workers are started once a batch, some 5 s each, and forward
     and backward find the mask already built.
     """
     generator = random.Random(seed)

@@ -3,6 +3,8 @@
 from longca.core.record import Accuracy, MaskFacts, Memory, Node, Outcome, Samples, Software
 from longca.core.schema import Frozen
 
+FAILURES = ("error", "oom")  # statuses that may leave a process unfit
+
 
 class Result(Frozen):
     """A part of `longca.core.record.Record`; the fields mean what they mean there."""

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,11 +14,15 @@ from pathlib import Path
 
 from longca.bench.environment import source
 from longca.bench.expected import check_mask, read_digests
+from longca.bench.job import Job, JobError
+from longca.bench.launch import Launcher
+from longca.bench.local import Local
 from longca.bench.method import method_version
 from longca.bench.order import shuffled
-from longca.bench.pool import Pool
+from longca.bench.pool import Pool, TooFewLeft
 from longca.bench.progress import Progress, duration, make_progress
 from longca.bench.result import Result
+from longca.bench.task import Task
 from longca.core.cell import Cell
 from longca.core.config import Config
 from longca.core.plugin import Registry
@@ -26,6 +30,7 @@ from longca.core.record import STATUSES, Environment, Record, Source
 from longca.core.schema import Frozen
 from longca.core.study import Study
 from longca.store.cells import CellStore, Problem
+from longca.store.text import plural
 
 
 class Summary(Frozen):
@@ -45,7 +50,7 @@ class Summary(Frozen):
 
 
 def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: AbstractSet[str] = frozenset(), force: bool = False,
-              part: str | None = None, log: Path | None = None, progress: Progress | None = None) -> Summary:
+              part: str | None = None, log: Path | None = None, progress: Progress | None = None, task: Task | None = None) -> Summary:
     """Measure those of the cells that have no record of today's method, in random order.
 
     Args:
@@ -54,34 +59,44 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         part: name of the shard that the cells are. Runs of different parts may share the folder of results.
         log: a file that takes one line a cell.
         progress: the display; else what `config.progress` says.
+        task: this process, where it is task 0 of a job; else all ranks are on this machine.
 
     Raises:
         UserError: another run holds the folder, it cannot be written, or the device is not here.
+        JobError: machines were lost, and cells are left that need them. All others are stored.
         KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped. Finished cells are stored.
     """
     store = CellStore(config.results / study.name)
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    with (store.lock(part), closing(progress or make_progress(config.progress, log)) as show, _stopped_by_signals() as stopped,
-          Pool(config.device, store.folder / "logs" / run_id, stopped.is_set) as pool):
+    with (_stopped_by_signals() as stopped, _launcher(task, store.folder, stopped.is_set) as launcher, store.lock(part),
+          closing(progress or make_progress(config.progress, log)) as show,
+          Pool(config.device, store.folder / "logs" / run_id, stopped.is_set, launcher) as pool):
         versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
         kept = {} if force else _kept(store, versions, retry, show)
         counts = Counter(kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
         show.start(len(cells), len(kept))
+        missed = ""
         try:
             for cell in todo:
                 if stopped.is_set():
                     raise KeyboardInterrupt
                 show.begin(cell)
-                record = run.measure(cell)
+                try:
+                    record = run.measure(cell)
+                except TooFewLeft as reason:
+                    missed = str(reason)
+                    continue
                 store.write(record)
                 counts[record.outcome.status] += 1
                 show.end(record)
         except KeyboardInterrupt:
             show.note(f"Stopped with {show.num_left} cells to do: run again to go on")
             raise
+        if missed:
+            raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
     return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(todo),
                    num_kept=len(kept), seconds=round(time.monotonic() - begun, 3))
 
@@ -119,6 +134,15 @@ def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], s
         elif found is not None and found.method_version == version and found.outcome.status not in retry:
             kept[cell_id] = found.outcome.status
     return kept
+
+
+@contextmanager
+def _launcher(task: Task | None, results: Path, stopped: Callable[[], bool]) -> Iterator[Launcher]:
+    if task is None:
+        yield Local()
+    else:
+        with Job(task, results, stopped) as job:
+            yield job
 
 
 @contextmanager

@@ -2,18 +2,19 @@
 
 import gc
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from longca.bench.channel import Message
-from longca.bench.environment import device_name
+from longca.bench.environment import device_name, device_uuid
 from longca.bench.failure import failure
 from longca.bench.launch import Place
 from longca.bench.masks import LatestMasks
 from longca.bench.measure import measure_kernel
-from longca.bench.result import Result
+from longca.bench.result import FAILURES, Result
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
@@ -31,10 +32,11 @@ class NoDevice(Exception):
 class Session:
     """One rank at work."""
 
-    def __init__(self, place: Place, device: str, num_threads: int) -> None:
+    def __init__(self, place: Place, device: str, num_threads: int, meeting: int | None = None) -> None:
         """
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.
+            meeting: file descriptor of the listening socket at which the ranks meet: of rank 0.
 
         Raises:
             NoDevice: there is no GPU for this rank.
@@ -43,7 +45,7 @@ class Session:
         self.device = _choose(device, place.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.place, self.masks = place, LatestMasks()
+        self.place, self.masks, self._meeting = place, LatestMasks(), meeting
         self.comm = self._join() if place.world > 1 else None
         gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
 
@@ -51,14 +53,22 @@ class Session:
     def facts(self) -> Message:
         """What the runner must know of the device."""
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
-        return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices}
+        return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices, "uuid": device_uuid(self.device)}
 
-    def measure(self, request: Message) -> Message:
-        """Measure the cell of a request; its memory is free again afterwards."""
+    def measure(self, request: Message, answer: Callable[[Message], object]) -> None:
+        """Measure the cell of a request and answer; its memory is free again afterwards.
+
+        A failure is told first: to free memory can mean to wait for a GPU that waits for a rank which is gone.
+        """
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         result = self._measure(cell, measure)
-        self._free()
-        return {"result": result.model_dump(mode="json")}
+        message = {"result": result.model_dump(mode="json")}
+        if result.outcome.status in FAILURES:
+            answer(message)
+            self._free()
+        else:
+            self._free()
+            answer(message)
 
     def ping(self) -> Message:
         """Whether the device still computes, and the other ranks still answer."""
@@ -90,7 +100,7 @@ class Session:
         from longca.cp.comm import Comm
 
         place = self.place
-        return Comm(place.rank, place.world, place.local_rank, place.rendezvous, self.device.type, COMM_SECONDS)
+        return Comm(place.rank, place.world, self.device.index or 0, place.rendezvous, self.device.type, COMM_SECONDS, self._meeting)
 
     def _free(self) -> None:
         compiler: Any = sys.modules.get("torch._dynamo")
@@ -107,6 +117,8 @@ def _choose(device: str, local_rank: int) -> torch.device:
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cpu" or (device == "auto" and not found):
         return torch.device("cpu")
+    if found == 1:
+        local_rank = 0  # where each task of a job sees its own GPU alone; the runner finds out if it is not its own
     if local_rank >= found:
         raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
     return torch.device("cuda", local_rank)

@@ -1,4 +1,4 @@
-"""The measuring process: one rank, driven over two pipes. `python -m longca.bench.worker`, started by `longca.bench.launch`."""
+"""The measuring process: one rank, driven over two pipes or a socket. `python -m longca.bench.worker`, started by its task."""
 
 import argparse
 import ctypes
@@ -9,15 +9,28 @@ import sys
 
 from longca.bench.channel import Channel
 from longca.bench.launch import Place
+from longca.bench.process import STACK_SIGNAL
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
+NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process: a collective would wait on the GPU for ever
+    "TORCH_NCCL_ENABLE_MONITORING": "1",  # … also where the thread that looks for broken connections hangs itself,
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60",  # … after so long
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # dumps of past collectives delay the end by up to a minute, and nobody reads them
+}
+"""How a rank's own NCCL gives up; whatever it does, the runner ends all ranks when one has failed or the cell's time is over."""
 
 
 def main() -> None:
     options = _options()
     die_with(options.parent)
     faulthandler.enable()
-    for descriptor in (options.reader, options.writer):
+    faulthandler.register(STACK_SIGNAL, all_threads=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job: the runner's to act on, for all ranks
+    for name, value in NCCL.items():
+        os.environ.setdefault(name, value)
+    for descriptor in {options.reader, options.writer}:
         os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
     channel = Channel(options.reader, options.writer)
 
@@ -25,7 +38,7 @@ def main() -> None:
 
     place = Place(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
-        session = Session(place, options.device, options.threads)
+        session = Session(place, options.device, options.threads, options.meeting)
     except NoDevice as error:
         channel.send({"refused": str(error)})
         return
@@ -33,7 +46,10 @@ def main() -> None:
     for request in channel:
         if request["do"] == "exit":
             break
-        channel.send(session.ping() if request["do"] == "ping" else session.measure(request))
+        if request["do"] == "ping":
+            channel.send(session.ping())
+        else:
+            session.measure(request, channel.send)
     session.close()
 
 
@@ -54,6 +70,7 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("rendezvous", "device"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--meeting", type=int, help="listening socket at which the ranks meet: of rank 0")
     return parser.parse_args()
 
 

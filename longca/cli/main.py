@@ -29,7 +29,7 @@ def main() -> None:
         build_app()()
     except UserError as error:
         print(f"longca: {error}", file=sys.stderr)
-        sys.exit(UserError.exit_code)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader (head, less) has left

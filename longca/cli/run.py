@@ -34,17 +34,29 @@ def command(
     retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom'")] = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
+    launcher: Annotated[str | None, typer.Option(help="Who starts the ranks: auto, local, torchrun or srun", show_default=False)] = None,
     progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
     results: Results = None,
     log: Annotated[Path | None, typer.Option(help="Also write one line a cell to this file", show_default=False)] = None,
 ) -> None:
-    """Measure a study's cells. Finished cells are kept: running again goes on where it stopped."""
+    """Measure a study's cells. Finished cells are kept: running again goes on where it stopped.
+
+    Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
+    """
     from longca.bench.plan import shards
     from longca.bench.runner import run_cells
+    from longca.bench.task import find_task
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
 
-    config, chosen, _ = open_study(study, results=results, device=device, progress=progress, shard_minutes=shard_minutes)
+    config, chosen, folder = open_study(study, results=results, device=device, launcher=launcher, progress=progress,
+                                        shard_minutes=shard_minutes)
+    task = find_task(config.launcher)
+    if task is not None and task.number:
+        from longca.bench.agent import serve
+
+        serve(task, folder)
+        return
     cells = chosen.cells()
     if shard:
         by_name = {piece.name: piece for piece in shards(cells, config.shard_minutes)}
@@ -55,5 +67,5 @@ def command(
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - set(STATUSES):
         raise unknown("status", status, STATUSES)
-    summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log)
+    summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
     print(summary)

@@ -10,6 +10,8 @@ from pydantic import Field
 from longca.core.errors import unknown
 from longca.core.schema import Frozen, merge, parse, read_yaml
 
+Launch = Literal["auto", "local", "torchrun", "srun"]
+
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
 NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_COMMIT"}  # read elsewhere: by the registry and the environment record
@@ -24,6 +26,8 @@ class Config(Frozen):
     """folder of results; each study has its own folder below"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes the GPU where there is one"""
+    launcher: Launch = "auto"
+    """who starts the ranks: longca itself on this machine (local), or torchrun or srun, one task a rank; auto takes what is there"""
     shard_minutes: float = Field(15.0, gt=0)
     """estimated minutes of measuring in one job"""
     image: str = ""

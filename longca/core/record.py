@@ -117,6 +117,9 @@ class Memory(Frozen):
     peak_bytes: tuple[int, ...]
     """largest during one call, above what was resident before it"""
     absolute_peak_bytes: tuple[int, ...]
+    above_shards_bytes: tuple[int, ...] = ()
+    """of context parallelism: the absolute peak above what was there before the strategy was prepared, less the rank's shards of q, k, v,
+    dout, out and, backward, of the gradients: what a strategy takes for itself, kept or not; empty on one device"""
     source: Literal["cuda_allocator", "resident_set"]
 
 
@@ -188,7 +191,7 @@ class Record(Frozen):
     work: Work | None = None
     """of a control, whatever came of it; None for attention"""
     costs: dict[str, float] = {}
-    """outside the timed call: plan_ms, compile_ms, metadata_bytes, mask_ms, oracle_ms …"""
+    """outside the timed call: see `longca.core.costs`"""
     notes: tuple[str, ...] = ()
     """what a reader must know: repaired rows, expanded KV heads, layout"""
     environment: Environment | None = None

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from longca.core.errors import UserError
 from longca.cp.channels import Lane, Team, exchange, peers
@@ -28,7 +29,7 @@ class Comm:
     """
 
     def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
-                 timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+                 timeout_s: float = DEFAULT_TIMEOUT_S, meeting: int | None = None) -> None:
         """
         Args:
             local_rank: number of this rank's GPU on its machine; of no account on CPUs.
@@ -36,6 +37,7 @@ class Comm:
                 empty for a lone rank.
             device_type: "cpu" or "cuda".
             timeout_s: the longest that a rank waits for another one.
+            meeting: for rank 0 and tcp://host:port: a socket that listens there already; without it, rank 0 opens one.
         """
         import torch
         import torch.distributed as dist
@@ -50,9 +52,13 @@ class Comm:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             backend, device_id = "cpu:gloo,cuda:nccl", self.device
+        timeout = timedelta(seconds=timeout_s)
+        url = urlsplit(rendezvous)
         store = None if rendezvous else dist.HashStore()
-        dist.init_process_group(backend, init_method=rendezvous or None, store=store, rank=rank,
-                                world_size=world, timeout=timedelta(seconds=timeout_s), device_id=device_id)
+        if url.scheme == "tcp":
+            store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)
+        dist.init_process_group(backend, init_method=None if store else rendezvous, store=store, rank=rank,
+                                world_size=world, timeout=timeout, device_id=device_id)
         self._token = torch.zeros(1, device=self.device)
         self._timeout = timedelta(seconds=timeout_s)
         self._lanes: dict[str, Lane] = {}

@@ -41,7 +41,7 @@ class PreparedStrategy:
     def __init__(self, problem: Problem, shard: Shard) -> None:
         self.problem = problem
         self.shard = shard
-        self.costs: dict[str, float] = {}  # those of the kernel; bytes by the formula … (times and bytes moved are measured)
+        self.costs: dict[str, float] = {}  # by the names of `longca.core.costs`; permute_ms and moved_bytes are measured
         self.notes: list[str] = []
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

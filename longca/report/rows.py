@@ -23,7 +23,8 @@ DETAILS = (  # what a record shows when it is opened
     "mask_params", "corpus", "tflops_per_device_low", "tflops_per_device_high", "time_ms_q1", "time_ms_q3",
     "time_ms_mean_ranks", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops", "nominal_tflops",
     "peak_percent", "ceiling_tflops", "gb_per_s", "nominal_ms", "drawn", "mask_digest",
-    "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "memory_source",
+    "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "above_shards_bytes", "memory_source",
+    "straggler_percent", "slowest_rank", "single_percent", "single_tflops", "moved_bytes", "formula_bytes", "permute_ms", "num_nodes",
     "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
     "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
 

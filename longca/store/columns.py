@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, Literal
 
+from longca.core.costs import COSTS
 from longca.store.view import View
 
 
@@ -83,6 +85,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("noise", "float", "share", "Interquartile range over median", "samples.time_ms", lambda v: v.noise),
     Column("time_ms_mean_ranks", "float", "ms", "Median over calls of the mean over ranks: how the study timed cp",
            "samples.time_ms", lambda v: None if v.mean_times_ms is None else float(median(v.mean_times_ms))),
+    Column("straggler_percent", "float", "%", "By how much the slowest rank's median time exceeds that of the median rank; empty on one",
+           "samples.time_ms", lambda v: v.straggler_percent),
+    Column("slowest_rank", "int", "", "The rank with the longest median time; empty on one device", "samples.time_ms",
+           lambda v: v.slowest_rank),
     Column("samples_ms", "floats", "ms", "All times in the order measured, slowest rank", "samples.time_ms",
            lambda v: None if v.times_ms is None else tuple(v.times_ms.tolist())),
     Column("warmup", "int", "calls", "Untimed calls before the samples", "samples.warmup",
@@ -127,6 +133,11 @@ COLUMNS: tuple[Column, ...] = (
            "the records of device_copy", lambda v: v.ceiling_gb_per_s),
     Column("ceiling_percent", "float", "%", "tflops_per_device of attention over ceiling_tflops",
            "mask.area, samples.time_ms, the records of matmul", lambda v: v.ceiling_percent),
+    Column("single_tflops", "float", "TFLOP/s", "Under cp, what the same kernel reached alone: on one such device, in the same study, over "
+           "the very same mask (all tokens of all ranks), heads and direction; empty where not measured", "the records of the kernel",
+           lambda v: v.single_tflops),
+    Column("single_percent", "float", "%", "tflops_per_device over single_tflops: how well the ranks do beside one that does it all",
+           "mask.area, samples.time_ms, the records of the kernel", lambda v: v.single_percent),
     # correctness
     Column("error_reference", "str", "", "What the result was compared with", "accuracy.reference",
            lambda v: v.accuracy.reference if v.accuracy else ""),
@@ -154,20 +165,12 @@ COLUMNS: tuple[Column, ...] = (
            "memory.peak_bytes", lambda v: _largest(v.memory.peak_bytes) if v.memory else None),
     Column("absolute_peak_bytes", "int", "bytes", "Most memory in use at all, largest rank", "memory.absolute_peak_bytes",
            lambda v: _largest(v.memory.absolute_peak_bytes) if v.memory else None),
+    Column("above_shards_bytes", "int", "bytes", "Under cp, most memory above what attention itself needs on a rank, its shards of q, k, "
+           "v, of the result and of all gradients. Buffers, plans and what is kept for backward count; largest rank",
+           "memory.above_shards_bytes", lambda v: _largest(v.memory.above_shards_bytes) if v.memory else None),
     Column("memory_source", "str", "", "cuda_allocator, or resident_set on a CPU", "memory.source",
            lambda v: v.memory.source if v.memory else ""),
-    Column("mask_ms", "float", "ms", "Building the mask", "costs.mask_ms", lambda v: v.cost("mask_ms")),
-    Column("plan_ms", "float", "ms", "Preparing the call: layout, indices, plan", "costs.plan_ms", lambda v: v.cost("plan_ms")),
-    Column("schedule_ms", "float", "ms", "Of these, deciding who holds and computes what in context parallelism", "costs.schedule_ms",
-           lambda v: v.cost("schedule_ms")),
-    Column("compile_ms", "float", "ms", "Compiling", "costs.compile_ms", lambda v: v.cost("compile_ms")),
-    Column("oracle_ms", "float", "ms", "Checking the result", "costs.oracle_ms", lambda v: v.cost("oracle_ms")),
-    Column("metadata_bytes", "float", "bytes", "The kernel's own form of the mask", "costs.metadata_bytes",
-           lambda v: v.cost("metadata_bytes")),
-    Column("moved_bytes", "float", "bytes", "Moved between ranks, for each rank and call; empty where a library sends by itself",
-           "costs.moved_bytes", lambda v: v.cost("moved_bytes")),
-    Column("formula_bytes", "float", "bytes", "What the strategy's formula says is moved", "costs.formula_bytes",
-           lambda v: v.cost("formula_bytes")),
+    *(Column(cost.name, "float", cost.unit, cost.meaning, f"costs.{cost.name}", partial(View.cost, name=cost.name)) for cost in COSTS),
     Column("costs", "str", "", "All costs outside the timed call", "costs",
            lambda v: _texts({name: f"{value:g}" for name, value in v.record.costs.items()})),
     # the mask that was used

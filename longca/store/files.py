@@ -8,11 +8,15 @@ from pathlib import Path
 from longca.core.errors import UserError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside and rename: a reader sees the old file or the new one, whenever the writer dies. Raises OSError."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write beside and rename: a reader sees the old file or the new one, whenever the writer dies. Raises OSError.
+
+    Args:
+        mode: who may do what with a new file, less what the process's umask forbids.
+    """
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -10,6 +10,7 @@ from longca.core.record import Record
 from longca.store.ceilings import Ceilings
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
+from longca.store.singles import Singles
 from longca.store.view import View
 
 if TYPE_CHECKING:
@@ -26,15 +27,15 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 def rows(records: Iterable[Record], hardware: Hardware | None = None) -> list[dict[str, Any]]:
     """One row a record, in their order: column name → value, "" or None where a column does not apply.
 
-    Ceilings are those of the same records: of what was measured apart, nothing is known.
+    Ceilings and what kernels did alone are those of the same records: of what was measured apart, nothing is known.
 
     Args:
         hardware: peaks of GPUs; those of `config/hardware.yaml` if not given.
     """
     known = load_hardware() if hardware is None else hardware
     content = list(records)
-    ceilings = Ceilings(content)
-    views = (View(record, known, ceilings) for record in content)
+    ceilings, singles = Ceilings(content), Singles(content)
+    views = (View(record, known, ceilings, singles) for record in content)
     return [{column.name: column.value(view) for column in COLUMNS} for view in views]
 
 

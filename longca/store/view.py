@@ -14,6 +14,7 @@ from longca.store.text import format_bytes
 
 if TYPE_CHECKING:
     from longca.store.ceilings import Ceilings
+    from longca.store.singles import Singles
 
 
 class View:
@@ -22,10 +23,11 @@ class View:
     Args:
         hardware: what GPUs can do by their makers.
         ceilings: what devices did at best beside the record; none if not given.
+        singles: what kernels did alone; none if not given.
     """
 
-    def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None) -> None:
-        self.record, self.cell, self.hardware, self.ceilings = record, record.cell, hardware, ceilings
+    def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None, singles: Singles | None = None) -> None:
+        self.record, self.cell, self.hardware, self.ceilings, self.singles = record, record.cell, hardware, ceilings, singles
         self.samples, self.accuracy, self.memory = record.samples, record.accuracy, record.memory
         self.software = record.environment.software if record.environment else None
 
@@ -56,6 +58,23 @@ class View:
     def mean_times_ms(self) -> np.ndarray | None:
         """For each iteration, the mean of the ranks' times."""
         return self._over_ranks(lambda ranks: sum(ranks) / len(ranks))
+
+    @cached_property
+    def rank_medians_ms(self) -> np.ndarray | None:
+        """Each rank's median time; None on one device."""
+        if self.samples is None or len(self.samples.time_ms) < 2:
+            return None
+        return np.array([np.median(times) for times in self.samples.time_ms])
+
+    @property
+    def straggler_percent(self) -> float | None:
+        """By how much the slowest rank's median exceeds that of the median rank."""
+        times = self.rank_medians_ms
+        return None if times is None else 100 * (float(times.max()) / float(np.median(times)) - 1)
+
+    @property
+    def slowest_rank(self) -> int | None:
+        return None if self.rank_medians_ms is None else int(self.rank_medians_ms.argmax())
 
     @cached_property
     def quartiles_ms(self) -> tuple[float | None, ...]:
@@ -135,6 +154,14 @@ class View:
     def ceiling_percent(self) -> float | None:
         """Of what the matrix product reached; a ceiling has none."""
         return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
+
+    @cached_property
+    def single_tflops(self) -> float | None:
+        return self.singles.tflops(self) if self.singles else None
+
+    @property
+    def single_percent(self) -> float | None:
+        return _percent(self.per_device(self.median_ms), self.single_tflops)
 
     @cached_property
     def worst_tensor(self) -> str | None:

@@ -7,6 +7,8 @@ from longca.core.study import Measure
 
 MEASURE = Measure(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 
+HOARD_BYTES = 200_000_000
+
 KERNELS = {
     "quick": "",
     "sleeper": "import time; time.sleep(1e6)",
@@ -21,11 +23,16 @@ KERNELS = {
 }
 STRATEGIES = {  # only rank 1 misbehaves
     "rank_killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-    "rank_killed_midway": "import os, signal; prepared.forward = lambda q, k, v: os.kill(os.getpid(), signal.SIGKILL)",
     "rank_raises": "raise ValueError('no plan')",
-    "rank_raises_midway": "prepared.forward = lambda q, k, v: {}['no key']",
     "rank_sleeps": "import time; time.sleep(1e6)",
     "rank_hungry": "raise MemoryError",
+    "rank_hoards": f"import torch; prepared.hoard = [prepared, torch.ones({HOARD_BYTES}, dtype=torch.uint8)]",
+}
+MIDWAY = {  # as a rank's local kernel: what rank 1 does in a call, while its peers wait for its next message
+    "midway_hungry": "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')",
+    "midway_raises": "raise KeyError('no key')",
+    "midway_sleeps": "time.sleep(1e6)",
+    "midway_killed_while_timed": "next(calls) > 2 and os.kill(os.getpid(), signal.SIGKILL)",
 }
 KERNEL = '''
 from longca.kernels.backends.naive import Naive
@@ -33,6 +40,19 @@ class Misbehaving(Naive):
     def prepare(self, problem):
         {what}
         return super().prepare(problem)
+'''
+MIDWAY_KERNEL = '''
+import itertools, os, signal, time, torch, torch.distributed
+from longca.kernels.backends.naive import Naive, NaivePrepared
+class Prepared(NaivePrepared):
+    def forward(self, q, k, v):
+        calls = self.__dict__.setdefault("calls", itertools.count(1))
+        if torch.distributed.get_rank() == 1:
+            {what}
+        return super().forward(q, k, v)
+class Misbehaving(Naive):
+    def prepare(self, problem):
+        return Prepared(problem)
 '''
 STRATEGY = '''
 from longca.cp.strategies.ulysses import Ulysses
@@ -47,8 +67,9 @@ class Misbehaving(Ulysses):
 
 def write_plugins(folder: Path) -> Path:
     """All of them below `folder`, which is then one for LONGCA_PLUGINS."""
-    for kind, template, bodies in (("kernels", KERNEL, KERNELS), ("strategies", STRATEGY, STRATEGIES)):
-        (folder / kind).mkdir(parents=True)
+    files = (("kernels", KERNEL, KERNELS), ("kernels", MIDWAY_KERNEL, MIDWAY), ("strategies", STRATEGY, STRATEGIES))
+    for kind, template, bodies in files:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, what in bodies.items():
             (folder / kind / f"{name}.py").write_text(template.format(what=what or "pass"))
     return folder
@@ -59,5 +80,5 @@ def kernel_cell(kernel: str, seqlen: int = 32, **fields: object) -> Cell:
                    "head_dim": 8, "dtype": "fp32", "direction": "fwd", **fields})
 
 
-def cp_cell(strategy: str, world: int = 2, **fields: object) -> Cell:
-    return kernel_cell("naive", kind="cp", strategy=strategy, world=world, **{"num_kv_heads": 2, **fields})
+def cp_cell(strategy: str, world: int = 2, kernel: str = "naive", **fields: object) -> Cell:
+    return kernel_cell(kernel, kind="cp", strategy=strategy, world=world, **{"num_kv_heads": 2, **fields})

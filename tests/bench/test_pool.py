@@ -2,17 +2,19 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from longca.bench import group as group_module
 from longca.bench import pool as pool_module
-from longca.bench.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool
+from longca.bench.launch import HostLost
+from longca.bench.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool, TooFewLeft
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Unsupported
-from tests.bench.misbehaving import MEASURE, kernel_cell
+from tests.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import is_running, wait_until_gone
 
 
@@ -91,7 +93,7 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
     class FakeGroup:
         is_alive = True
 
-        def __init__(self, world: int, *_: object) -> None:
+        def __init__(self, launcher: object, world: int, *_: object) -> None:
             nonlocal most
             alive.append(self)
             most = max(most, len(alive))
@@ -110,8 +112,67 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
         for kernel in ("a", "b", "c", "a", "d"):
             assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
         pool.measure(kernel_cell("a", kind="cp", strategy="s", world=2), MEASURE)
-        assert [key[1] for key in pool._groups] == ["a", "d", "a"][-limit:] and len(alive) == most == limit
+        pool.measure(kernel_cell("b", kind="cp", strategy="t", world=2), MEASURE)
+        assert [key[1:] for key in pool._groups] == [("a", 1), ("d", 1), (None, 2)][-limit:] and len(alive) == most == limit
+        if device == "cpu":
+            pool.measure(kernel_cell("a", kind="cp", strategy="s", world=6), MEASURE)
+            assert [key[2] for key in pool._groups] == [2, 6] and most == limit
     assert not alive
+
+
+class Shrinking:
+    """A launcher of three ranks whose machines go, one each time that a group is started."""
+
+    num_ranks, lost = 3, ""
+
+    def go(self) -> None:
+        self.num_ranks, self.lost = self.num_ranks - 1, f"{self.lost} another"
+        raise HostLost
+
+
+def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
+    launcher = Shrinking()
+
+    class FakeGroup:
+        is_alive, world = True, 0
+
+        def __init__(self, launcher: Shrinking, world: int, *_: object) -> None:
+            self.world = world
+            if launcher.num_ranks == 3 and world == 2:
+                launcher.go()
+
+        def ready(self) -> dict:
+            if self.world == 3:
+                with suppress(HostLost):
+                    launcher.go()
+                raise group_module.Late
+            return {"type": "cpu", "name": "fake", "num_devices": 1}
+
+        def measure(self, *_: object) -> Result:
+            return Result(outcome=Unsupported(reason=f"measured by {self.world}"))
+
+        def close(self, *, gently: bool = True) -> None:
+            """Nothing to end."""
+
+    monkeypatch.setattr(pool_module, "Group", FakeGroup)
+    with Pool("cpu", tmp_path, launcher=launcher) as pool:
+        assert pool.measure(cp_cell("s", 2), MEASURE).outcome.reason == "measured by 2" and launcher.num_ranks == 2
+        with pytest.raises(TooFewLeft, match="another is gone"):
+            pool.measure(cp_cell("s", 3), MEASURE)
+        launcher.num_ranks = 3
+        with pytest.raises(TooFewLeft, match="another another is gone"):
+            pool.measure(cp_cell("s", 3), MEASURE)
+        assert pool.measure(cp_cell("s", 2), MEASURE).outcome.reason == "measured by 2"
+        assert pool.measure(cp_cell("s", 4), MEASURE).outcome.status == "unavailable"
+
+
+def test_memory_is_free_again_between_cells(pool):
+    usual, hoard, after = (pool.measure(cp_cell(strategy, seqlen=seqlen), MEASURE) for strategy, seqlen in
+                       (("ulysses", 32), ("rank_hoards", 32), ("ulysses", 48)))
+    assert hoard.memory.absolute_peak_bytes[1] - usual.memory.absolute_peak_bytes[1] > HOARD_BYTES / 2
+    assert after.outcome.status == "ok"
+    for before_bytes, after_bytes in zip(usual.memory.absolute_peak_bytes, after.memory.absolute_peak_bytes, strict=True):
+        assert after_bytes - before_bytes < HOARD_BYTES / 2
 
 
 def test_too_many_ranks_are_unavailable_and_start_nothing(pool):

@@ -52,7 +52,7 @@ class FakePool:
     outcome: Callable[[Cell], Result]
     measured: list[Cell]
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool]) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], launcher: object) -> None:
         FakePool.measured = []
 
     def __enter__(self) -> "FakePool":

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from longca.bench.channel import Channel
-from longca.bench.launch import Place, RankProcess, threads_per_rank
+from longca.bench.launch import Place, end
+from longca.bench.local import RankProcess
+from longca.bench.process import threads_per_rank
 
 START_AND_WAIT = """
 import pathlib, sys, time
-from longca.bench.launch import Place, RankProcess
+from longca.bench.launch import Place
+from longca.bench.local import RankProcess
 worker = RankProcess(Place(), "cpu", 1, pathlib.Path(sys.argv[1]) / "worker.log")
 if sys.argv[2] == "ready":
     worker.receive()
@@ -82,7 +85,7 @@ def test_a_worker_answers_and_leaves_when_told_to(tmp_path):
     assert worker.receive()[0]["ready"]["type"] == "cpu"
     worker.send({"do": "ping"})
     assert worker.receive() == [{"healthy": True}]
-    worker.stop(gently=True)
+    end([worker], patience_s=5.0)
     assert worker.process.returncode == 0 and not worker.is_alive
 
 
@@ -99,7 +102,7 @@ def test_what_it_prints_is_in_its_log(tmp_path):
         worker.receive()
     assert worker.cause_of_death() == "it exited with code 1" and "set_num_threads" in worker.tail()
     assert worker.log.read_text().startswith("== a cell\n")
-    worker.stop(gently=True)
+    end([worker], patience_s=5.0)
 
 
 def test_threads_are_shared_among_ranks(monkeypatch):

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from longca.bench.group import PEER_LOST
 from longca.bench.measure_cp import measure_cp
 from longca.bench.result import Result
 from longca.core.cell import Cell
@@ -114,6 +115,12 @@ def test_a_measured_cell_has_everything_of_every_rank(results: dict[str, list[Re
     assert first.costs == second.costs
 
 
+def test_what_a_strategy_takes_for_itself_is_known_of_each_rank(results: dict[str, list[Result]]):
+    first, second = results["bwd"]
+    assert first.memory == second.memory and len(first.memory.above_shards_bytes) == WORLD
+    assert first.costs["permute_ms"] == 0  # Ulysses takes contiguous shards
+
+
 def test_bytes_moved_are_of_one_call(results: dict[str, list[Result]]):
     costs = results["block"][0].costs  # all divides there, so that the formula is exact
     assert costs["moved_bytes"] == costs["formula_bytes"] == 128 * (8 + 2) * 16 * 2 * 2 / 4
@@ -147,7 +154,7 @@ def test_a_rank_that_fails_between_messages_does_not_hang_the_others(plugins: No
     assert fallen.outcome.status == "error"
     assert fallen.outcome.message == "fell"
     assert peer.outcome.status == "error"
-    assert peer.outcome.type == "PeerLost"
+    assert peer.outcome.type == PEER_LOST
     assert fell_after_s < PATIENCE_S  # it does not wait for anybody
     assert waited_s < 30
 

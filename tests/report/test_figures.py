@@ -74,6 +74,13 @@ def test_only_right_results_are_speeds(quick):
             assert data.value[data.status != "ok"].isna().all()
 
 
+def test_the_slowest_rank_is_shown(quick):
+    figure = Registry("figure").load("cp_ranks")
+    data = figure.data(quick)
+    assert set(data.world) == {2} and (data.straggler_percent > 0).all() and set(data.slowest_rank) <= {0, 1}
+    assert "is typically" in figure.title(data) and "ulysses+sdpa ×2" in draw(figure, data, Style(METHODS))
+
+
 def test_a_density_axis(quick):
     data = Registry("figure").load("sparse_throughput").data(quick)
     assert sorted(set(data.density)) == [0.2, 0.5] and set(data.seqlen) == {2048}

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from longca.core.cell import Cell
+from longca.core.costs import COSTS
 from longca.core.errors import UserError
-from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, OutOfMemory, Samples, TimedOut
+from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, in_order, rows
@@ -196,3 +197,45 @@ def test_hardware_is_found_by_its_whole_name(tmp_path):
     twice.write_text(entry.replace("value: 1", "value: 0", 1))
     with pytest.raises(UserError, match="greater than 0"):
         load_hardware(twice)
+
+
+def changed(**fields):
+    return Cell(**CELL.model_dump() | fields)
+
+
+def test_a_straggler_is_seen_and_named():
+    cell = changed(kind="cp", strategy="ulysses", world=3)
+    row = one(cell, samples=samples((1.0, 2.0, 9.0), (2.0, 2.0, 2.0), (3.0, 4.0, 3.0)))
+    assert row["slowest_rank"] == 2 and row["straggler_percent"] == pytest.approx(50.0)
+    pair = one(changed(kind="cp", strategy="ulysses", world=2), samples=samples((1.0,), (3.0,)))
+    assert pair["slowest_rank"] == 1 and pair["straggler_percent"] == pytest.approx(50.0)  # above the middle of the two
+    assert one()["straggler_percent"] is one()["slowest_rank"] is None
+
+
+def test_ranks_are_held_against_their_kernel_alone():
+    cell = changed(kind="cp", strategy="ulysses", world=2)
+    both = record(cell, mask=FACTS, samples=samples((1.0,), (1.0,)))
+
+    def percent(*others):
+        return rows([both, *others])[0]["single_percent"]
+
+    def single(time_ms, cell=CELL, **fields):
+        return record(cell, mask=FACTS, samples=samples((time_ms,)), **fields)
+
+    assert percent(single(1.5)) == pytest.approx(75.0) and rows([both, single(1.5)])[1]["single_percent"] is None
+    early, late = (single(time_ms, started_at=f"2026-11-20T1{hour}:00:00Z") for time_ms, hour in ((1.5, 0), (1.0, 1)))
+    assert percent(late, early) == pytest.approx(50.0)  # the later one
+    others = ({"direction": "bwd"}, {"seqlen": 50}, {"mask": "full"}, {"num_kv_heads": 4}, {"kernel": "naive"}, {"seed": 1})
+    assert all(percent(single(1.5, changed(**change))) is None for change in others)
+    assert percent(single(1.5, study="other")) is percent(single(1.5, gpu="NVIDIA H200")) is percent() is None
+    assert percent(record(CELL, Incorrect(reason="off"))) is None
+
+
+def test_costs_have_columns_of_their_names():
+    row = one(costs={cost.name: float(number) for number, cost in enumerate(COSTS)})
+    assert [row[cost.name] for cost in COSTS] == list(range(len(COSTS)))
+
+
+def test_memory_above_the_shards_is_that_of_the_largest_rank():
+    memory = Memory(peak_bytes=(9, 8), absolute_peak_bytes=(90, 80), above_shards_bytes=(3, 5), source="cuda_allocator")
+    assert one(memory=memory)["above_shards_bytes"] == 5 and one()["above_shards_bytes"] is None

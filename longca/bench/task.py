@@ -1,0 +1,70 @@
+"""The task: this process as one of those that torchrun or srun started, all with the same command.
+
+Task 0 is the runner; the others start and watch the ranks' processes for it. World size, place and machine come from the
+environment that the launcher sets for each task, so nothing of them stands in a command.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longca.core.config import Launch
+from longca.core.errors import UserError
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""What srun sets; a batch script has some of them, but no SLURM_STEP_NUM_TASKS: it is no task of a step"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of `num_tasks`."""
+
+    number: int
+    num_tasks: int
+    local_number: int
+    """among the tasks of its machine"""
+    host: str
+    job: str
+    """the same for all tasks, and for no other job that runs"""
+
+    @property
+    def title(self) -> str:
+        return f"task {self.number} on {self.host}"
+
+
+def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Task | None:
+    """The task that the environment describes; None where this process is alone and starts all ranks itself.
+
+    Args:
+        launcher: "auto" takes what is there. A job of one task counts as none.
+
+    Raises:
+        UserError: a launcher was named that has not started this process.
+    """
+    environ = os.environ if environ is None else environ
+    ways = {"torchrun": (TORCHRUN, _of_torchrun), "srun": (SRUN, _of_srun)}
+    for name, (variables, read) in ways.items():
+        if launcher not in ("auto", name):
+            continue
+        missing = [variable for variable in variables if not environ.get(variable)]
+        if not missing:
+            task = read(environ)
+            return task if task.num_tasks > 1 else None
+        if launcher == name:
+            raise UserError(f"This process was not started by {name}", why=f"{missing[0]} is not set",
+                            todo=f"Start it with {name}, or choose another `launcher`")
+    return None
+
+
+def _of_torchrun(environ: Mapping[str, str]) -> Task:
+    return Task(int(environ["RANK"]), int(environ["WORLD_SIZE"]), int(environ["LOCAL_RANK"]), socket.gethostname(),
+                f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}")
+
+
+def _of_srun(environ: Mapping[str, str]) -> Task:
+    # a node's name in Slurm may differ from the machine's; several nodes of one machine certainly do
+    host = environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return Task(int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"]), int(environ["SLURM_LOCALID"]), host,
+                f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}")
