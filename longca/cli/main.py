@@ -7,7 +7,7 @@ import typer
 
 from longca.core.errors import UserError
 
-COMMANDS = ("doctor", "list", "explain", "plan", "run", "status", "export", "report", "data")  # in the order of use
+COMMANDS = ("doctor", "list", "explain", "plan", "run", "status", "export", "report", "archive", "verify", "data")  # in the order of use
 
 
 def build_app() -> typer.Typer:

@@ -12,7 +12,7 @@ from longca.core.schema import Frozen, merge, parse, read_yaml
 
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_COMMIT"}  # read elsewhere: by the registry and the environment record
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT"}  # read by the registry and for records
 
 
 class Config(Frozen):
