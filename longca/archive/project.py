@@ -9,6 +9,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
 
 OWN = ("config", "containers", "longca", "workflow")  # a file that Git does not know yet belongs to the project only here
+SITE = "config/site.yaml"  # one cluster's settings, its account among them: not the study's
 MEASURED = "measured"  # folder of the records and of the page
 PLUGINS = "plugins"
 MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # of a bundle, not of the project
@@ -47,7 +48,7 @@ def _entry(path: Path) -> Entry:
 def _of_checkout(root: Path) -> list[str] | None:
     tracked = git(root, "ls-files", "-z")
     new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *OWN)
-    return None if tracked is None or new is None else [name for name in (tracked + new).split("\0") if name]
+    return None if tracked is None or new is None else [name for name in (tracked + new).split("\0") if name and name != SITE]
 
 
 def _of_bundle(root: Path) -> list[str] | None:
