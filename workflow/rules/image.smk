@@ -4,9 +4,9 @@ rule image:
         IMAGE.stamp if IMAGE else "images/none",
     log:
         RESULTS / "logs/image.log",
+    localrule: True
     container:
         outside
-    localrule: True
     params:
         longca=f"{sys.executable} -m longca",
         image=CONFIG.image,
