@@ -32,5 +32,6 @@ site=$(python -c "import sysconfig; print(sysconfig.get_path('platlib'))")
 python "$here/build_fa1.py" "$sources/flash_attn-1.0.9.tar.gz" "$site"
 
 # fastvideo-kernel's wheel holds a driver library: the machine's own has to be taken
-find "$site/fastvideo_kernel" -name "*.so" -exec patchelf --replace-needed libcuda-266916da.so.580.173.02 libcuda.so.1 {} +
+find "$site" -maxdepth 3 -name "*.so" \( -path "*/fastvideo_kernel/*" -o -name "fp4*_cuda*" \) \
+  -exec patchelf --replace-needed libcuda-266916da.so.580.173.02 libcuda.so.1 {} +
 rm -f "$site"/fastvideo_kernel.libs/libcuda-*

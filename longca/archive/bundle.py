@@ -1,6 +1,6 @@
 """Making a bundle: a study's records and page, the study, and the project that repeats it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -58,7 +58,8 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
     """
     _refuse_damaged(study, loaded.problems)
     entries = project_files(ROOT) | plugin_files()
-    entries |= {f"config/studies/{study.name}.yaml": Entry(study_file.read_bytes()), "config/config.yaml": Entry(_config(study, config))}
+    entries |= {f"config/studies/{study.name}.yaml": Entry(study_file.read_bytes()),
+                "config/config.yaml": Entry(_config(study, config, entries))}
     entries |= _measured(study, loaded.records, results, ROOT)
     facts = provenance.provenance(study, loaded.records, entries)
     entries[provenance.NAME] = Entry(facts.model_dump_json(indent=1).encode() + b"\n")
@@ -85,9 +86,11 @@ def _measured(study: Study, records: list[Record], results: Path, root: Path) ->
     return {f"{MEASURED}/{path}": Entry(content) for path, content in (made | drawn).items()}
 
 
-def _config(study: Study, config: Config) -> bytes:
-    """The settings in force, so that the workflow repeats this study by itself."""
+def _config(study: Study, config: Config, files: Mapping[str, Entry]) -> bytes:
+    """The settings in force, so that the workflow repeats this study by itself. An image that is a file of this machine is left out."""
     settings = config.model_dump(mode="json") | {"study": study.name, "results": "results"}
+    if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
+        settings |= {"image": "", "image_digest": ""}
     return b"# Settings of the study that is archived here.\n" + yaml.safe_dump(settings, sort_keys=False).encode()
 
 
