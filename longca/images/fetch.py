@@ -34,8 +34,9 @@ def fetch(recipe: Recipe) -> Path:
         command.append(f"--extra-index-url={recipe.index}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines() or ["pip says nothing"]
-        raise UserError(f"The packages of image '{recipe.name}' cannot be fetched", why=errors[0].removeprefix("ERROR: "))
+        lines = done.stderr.splitlines() or ["pip says nothing"]
+        first = next((line for line in lines if line.startswith("ERROR:")), lines[-1])
+        raise UserError(f"The packages of image '{recipe.name}' cannot be fetched", why=first.removeprefix("ERROR: "))
     for digest, url in locked_sources(recipe):
         _fetch_source(url, digest, folder / url.rpartition("/")[2])
     return folder

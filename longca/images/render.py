@@ -35,7 +35,8 @@ def _steps(recipe: Recipe) -> list[str]:
              f"DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {' '.join(recipe.apt)}",
              "rm -rf /var/lib/apt/lists/*",
              f"python{recipe.python} -m venv {VENV}",
-             f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes -r {PARTS}/requirements.lock"]
+             f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes"
+             f" -r {PARTS}/requirements.lock"]
     if recipe.build:
         steps.append(f"PATH={VENV}/bin:$PATH bash {PARTS}/{recipe.build} /wheels")
     return steps
@@ -71,6 +72,7 @@ def _dockerfile(recipe: Recipe) -> str:
     copies = "\n".join(f"COPY {source} {target}" for source, target in _files(recipe))
     steps = " \\\n && ".join([*_steps(recipe), _check(recipe)])
     variables = " \\\n    ".join(f"{name}={value}" for name, value in _environment(recipe).items())
-    return (f"{HEAD}\n# {recipe.about}\n# In the project's root: longca image fetch {recipe.name} && docker build -f containers/{recipe.name}/Dockerfile .\n"
-            f"FROM {recipe.base.image}@{recipe.base.digest}\n{copies}\n"
-            f"RUN --mount=type=bind,source={WHEELS}/{recipe.name},target=/wheels \\\n    {steps}\nENV {variables}\nLABEL org.longca.lock={lock_digest(recipe)}\n")
+    how = f"longca image fetch {recipe.name} && docker build -f containers/{recipe.name}/Dockerfile ."
+    return (f"{HEAD}\n# {recipe.about}\n# In the project's root: {how}\nFROM {recipe.base.image}@{recipe.base.digest}\n{copies}\n"
+            f"RUN --mount=type=bind,source={WHEELS}/{recipe.name},target=/wheels \\\n    {steps}\n"
+            f"ENV {variables}\nLABEL org.longca.lock={lock_digest(recipe)}\n")

@@ -11,8 +11,8 @@ import pytest
 from longca.core.errors import UserError
 from longca.images.image import check, locate
 from longca.images.obtain import obtain
-from longca.images.render import lock_digest
 from longca.images.recipe import load_recipe
+from longca.images.render import lock_digest
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1800)]

@@ -42,8 +42,9 @@ def build(tmp_path: Path):
         (tools / tool).chmod(0o755)
 
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", str(tmp_path / "build_flash_attention.sh"), str(sources)], capture_output=True, text=True, check=False,
-                              env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin", "MAX_JOBS": "3"})
+        command = ["bash", str(tmp_path / "build_flash_attention.sh"), str(sources)]
+        environ = {**os.environ, "PATH": f"{tools}:/usr/bin:/bin", "MAX_JOBS": "3"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
 
     return run
 
