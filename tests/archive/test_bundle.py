@@ -46,10 +46,9 @@ def test_its_settings_name_the_study(bundle):
 
 
 @pytest.mark.parametrize(("image", "kept"), [("cpu", "cpu"), ("/scratch/mine.sif", "''"), (f"docker://us/longca@{DIGEST}", "docker://us")])
-def test_an_image_of_this_machine_alone_is_no_setting(study, study_file, results, tmp_path, image, kept):
-    made = write_bundle(study, study_file, Config(image=image), results, load(results), tmp_path / "b.tar.gz")
-    with opened(made.path) as folder:
-        assert f"\nimage: {kept}" in (folder / "config/config.yaml").read_text()
+def test_an_image_of_this_machine_alone_is_no_setting(study, image, kept):
+    settings = making._config(study, Config(image=image), {"containers/cpu/image.yaml": Entry(b"")})
+    assert f"\nimage: {kept}" in settings.decode()
 
 
 def test_provenance_names_images_jobs_and_locks(bundle, records):
