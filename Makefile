@@ -5,7 +5,7 @@ STUDY ?= quick
 ARGS ?=
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report test test-images setup lint dry-run lock containers lock-containers images docs clean
+.PHONY: report test setup lint dry-run lock docs clean
 
 report: setup
 	@snakemake --profile workflow/profiles/local --config study=$(STUDY) $(ARGS)
@@ -13,10 +13,6 @@ report: setup
 
 test: setup
 	@python -m pytest $(ARGS)
-
-# builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
-test-images: setup
-	@python -m pytest -m images -rs tests/images $(ARGS)
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -47,6 +43,12 @@ lock-containers: setup
 # the images, each built unless it is there; says why where it cannot be
 images: setup
 	@for name in $(notdir $(wildcard containers/*)); do longca image get $$name || true; done
+
+# builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
+test-images: setup
+	@python -m pytest -m images -rs tests/images $(ARGS)
+
+.PHONY: containers lock-containers images test-images
 
 # pages that are made from the code: the architecture page, the settings' schema
 docs: setup

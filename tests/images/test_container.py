@@ -16,7 +16,7 @@ from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
 from tests.support import ROOT, TINY
 
-pytestmark = [pytest.mark.images, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
