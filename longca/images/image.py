@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
         raise UserError(f"Image '{image.file}' is not the one that is asked for", why=f"its digest is {found}, not {digest}",
                         todo="Get the right one, or correct image_digest")
     return found
+
+
+def check_or_exit(image: Image, digest: str = "") -> None:
+    """For the workflow, where an exception would be many lines: an image that is here and not the right one ends it with one."""
+    if image.stamp.exists():
+        try:
+            check(image, digest)
+        except UserError as error:
+            print(f"longca: {error}", file=sys.stderr)
+            sys.exit(UserError.exit_code)
 
 
 def stamp(image: Image, digest: str = "") -> str:

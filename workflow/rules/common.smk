@@ -7,10 +7,9 @@ from snakemake.settings.types import DeploymentMethod
 from longca.bench.plan import shards
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
-from longca.core.errors import UserError
 from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
-from longca.images.image import check, locate
+from longca.images.image import check_or_exit, locate
 
 CONFIG = load_config({key: config[key] for key in config})
 STUDY_FILE = study_path(CONFIG.study)
@@ -26,15 +25,9 @@ LONGCA = (
     else f"{sys.executable} -m longca"
 )
 IMAGE_STAMP = [IMAGE.stamp] if IMAGE else []
-if IMAGE:  # there is no Git inside
-    os.environ.setdefault(COMMIT, described(source()))
-
-if IMAGE and IMAGE.stamp.exists():
-    try:
-        check(IMAGE, CONFIG.image_digest)
-    except UserError as error:
-        print(f"longca: {error}", file=sys.stderr)
-        sys.exit(UserError.exit_code)
+if IMAGE:
+    check_or_exit(IMAGE, CONFIG.image_digest)
+    os.environ.setdefault(COMMIT, described(source()))  # there is no Git inside
 
 
 def image(wildcards):
