@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from longca.archive import manifest
 from longca.core.errors import UserError
@@ -56,14 +56,24 @@ def opened(bundle: Path) -> Iterator[Path]:
         try:
             with tarfile.open(bundle, mode="r:gz") as tar:
                 for member in tar:
-                    if not member.isfile() and not member.isdir():
-                        raise UserError(f"'{bundle}' is no bundle", why=f"'{member.name}' in it is neither file nor folder")
-                    tar.extract(member, name, filter="data")
+                    _extract(tar, member, Path(name), bundle)
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise UserError(f"'{bundle}' cannot be unpacked", why=" ".join(str(error).split()),
                             todo="It is damaged, or no bundle: get it again") from error
         inside = sorted(Path(name).iterdir())
         yield _with_manifest(inside[0] if len(inside) == 1 else Path(name), bundle)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, bundle: Path) -> None:
+    """By hand, since tarfile's own filters are not in every Python 3.11."""
+    path, content = PurePosixPath(member.name), tar.extractfile(member) if member.isfile() else None
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"'{bundle}' is no bundle", why=f"'{member.name}' in it lies outside of it")
+    if content is not None:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content.read())
+    elif not member.isdir():
+        raise UserError(f"'{bundle}' is no bundle", why=f"'{member.name}' in it is neither file nor folder")
 
 
 def _with_manifest(folder: Path, bundle: Path) -> Path:

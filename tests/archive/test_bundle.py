@@ -120,13 +120,16 @@ def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
         assert (folder / "plugins/figures/_shared.py").is_file() and "LONGCA_PLUGINS" in (folder / "BUNDLE.md").read_text()
 
 
-def test_an_archive_with_links_is_refused(tmp_path):
+@pytest.mark.parametrize(("name", "kind", "why"), [
+    ("top/link", tarfile.SYMTYPE, "neither file nor folder"), ("top/../../file", tarfile.REGTYPE, "lies outside of it"),
+    ("/tmp/file", tarfile.REGTYPE, "lies outside of it")])
+def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
     path = tmp_path / "evil.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
-        link = tarfile.TarInfo("top/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-    with pytest.raises(UserError, match="neither file nor folder"), opened(path):
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd" if kind == tarfile.SYMTYPE else ""
+        tar.addfile(member)
+    with pytest.raises(UserError, match=why), opened(path):
         pass
 
 

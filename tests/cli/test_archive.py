@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,7 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path):
     done = longca("verify", bundle)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "byte for byte" in done.stdout
-    with tarfile.open(bundle) as tar:
-        tar.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xzf", bundle, "-C", tmp_path], check=True)
     folder = tmp_path / "longca-tiny"
     for profile in ("workflow/profiles/local", "slurm"):
         dry = subprocess.run([sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run"], cwd=folder, capture_output=True,
