@@ -72,6 +72,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, bundle
     if content is not None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content.read())
+        (folder / path).chmod(0o755 if member.mode & 0o100 else 0o644)
     elif not member.isdir():
         raise UserError(f"'{bundle}' is no bundle", why=f"'{member.name}' in it is neither file nor folder")
 
