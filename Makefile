@@ -32,6 +32,24 @@ lock: setup
 	uv pip compile pyproject.toml --extra dev --extra tokenizers --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
 
+# definition files of the images, from containers/*/image.yaml
+containers: setup
+	python tools/containers.py write
+
+# the images' locks, resolved again, and the digests of their bases
+lock-containers: setup
+	python tools/containers.py lock
+
+# the images, each built unless it is there; says why where it cannot be
+images: setup
+	@for name in $(notdir $(wildcard containers/*)); do longca image get $$name || true; done
+
+# builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
+test-images: setup
+	@python -m pytest -m images -rs tests/images $(ARGS)
+
+.PHONY: containers lock-containers images test-images
+
 # pages that are made from the code: the architecture page, the settings' schema
 docs: setup
 	python tools/architecture.py

@@ -11,6 +11,7 @@ validate(config, "workflow/schemas/config.schema.json")
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/image.smk"
 include: "workflow/rules/corpora.smk"
 include: "workflow/rules/masks.smk"
 include: "workflow/rules/kernels.smk"

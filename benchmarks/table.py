@@ -83,7 +83,8 @@ def read_records(folder: Path, name: str) -> list[dict[str, str]]:
 
 def machine(device: torch.device) -> str:
     """The device and the versions that a number depends on."""
-    from longca.bench.environment import device_name, node, software, source
+    from longca.bench.environment import device_name, node, software
+    from longca.core.checkout import source
 
     packages, sha = software().packages, source().git_sha
     driver = node(device).gpu.get("driver")

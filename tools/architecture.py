@@ -18,10 +18,12 @@ ALLOWED = {
     "ops": {"core", "masks", "lowering"},
     "kernels": {"core", "masks", "lowering", "ops"},
     "report": {"core", "store"},
+    "archive": {"core", "store", "report"},
+    "images": {"core", "store"},
     "cp": {"core", "masks", "lowering", "ops", "kernels"},
     "bench": {"core", "data", "masks", "kernels", "cp", "store"},
     "model": {"core", "masks", "cp", "store"},
-    "cli": {"core", "data", "masks", "kernels", "cp", "store", "report", "bench", "model"},
+    "cli": {"core", "data", "masks", "kernels", "cp", "store", "report", "archive", "images", "bench", "model"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them

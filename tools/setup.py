@@ -18,6 +18,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "longca-setup"
 LOCK = ROOT / "requirements.lock"
+RECORDED_LOCK = VENV / "longca-lock"  # its digest, which records name
 OLDEST_TORCH = (2, 11)
 PINNED_TORCH = "torch==2.13.0"
 
@@ -47,6 +48,7 @@ def main() -> None:
         index = os.environ.get("TORCH_INDEX")
         pip("install", PINNED_TORCH, *(["--index-url", index] if index else []))
     pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    RECORDED_LOCK.write_text(f"sha256:{hashlib.sha256(LOCK.read_bytes()).hexdigest()}\n")
     STAMP.write_text(wanted)
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.bench.nvml import Gpu, open_gpu
-from longca.core.record import Node, Software, Source
+from longca.core.record import Node, Software
 
 if TYPE_CHECKING:
     import torch
 
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
-COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
-DIRTY = "-dirty"
+LOCK = "LONGCA_LOCK"  # digest of the lock that an image was built from, set in the image
+LOCK_FILE = "longca-lock"  # the same in a virtual environment, written by tools/setup.py
 PACKAGES = (
     "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
@@ -48,26 +48,19 @@ def software() -> Software:
     has_cuda = torch.version.cuda is not None
     return Software(python=platform.python_version(), packages=_packages(), cuda=torch.version.cuda,
                     cudnn=_dotted(torch.backends.cudnn.version()) if has_cuda else None,
-                    nccl=_nccl() if has_cuda else None, container=os.environ.get(CONTAINER),
+                    nccl=_nccl() if has_cuda else None, container=os.environ.get(CONTAINER), lock=_lock(),
                     env={name: os.environ[name] for name in ENV if name in os.environ})
 
 
-@functools.cache
-def source() -> Source:
-    """Version of this code: of the package, and of the Git checkout that it runs from or was copied from."""
-    sha, dirty = _checkout(Path(__file__).resolve().parents[2])
-    return Source(version=_version("longca") or "uninstalled", git_sha=sha, git_dirty=dirty)
+def slurm_job() -> str | None:
+    """Number of the job that this process is part of."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
-def _checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit, and whether it was changed since: what `LONGCA_COMMIT` says, or else the checkout itself."""
-    described = os.environ.get(COMMIT)
-    if described:
-        return described.removesuffix(DIRTY), described.endswith(DIRTY)
-    if not (root / ".git").exists():
-        return None, None
-    status, sha = _git(root, "status", "--porcelain", "--untracked-files=no"), _git(root, "rev-parse", "HEAD")
-    return (None, None) if status is None or sha is None else (sha, bool(status))
+def _lock() -> str | None:
+    file = Path(sys.prefix) / LOCK_FILE
+    return os.environ.get(LOCK) or (file.read_text(encoding="utf-8").strip() if file.is_file() else None)
 
 
 def device_name(device: torch.device) -> str:
@@ -161,11 +154,3 @@ def _nccl() -> str | None:
 def _dotted(cudnn: int | None) -> str | None:
     """91900 → "9.19.0"."""
     return None if cudnn is None else f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
-
-
-def _git(root: Path, *args: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from longca.bench.environment import source
+from longca.bench.environment import slurm_job
 from longca.bench.expected import check_mask, read_digests
 from longca.bench.job import Job, JobError
 from longca.bench.launch import Launcher
@@ -24,6 +24,7 @@ from longca.bench.progress import Progress, duration, make_progress
 from longca.bench.result import Result
 from longca.bench.task import Task
 from longca.core.cell import Cell
+from longca.core.checkout import source
 from longca.core.config import Config
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Record, Source
@@ -115,7 +116,7 @@ class _Run:
     def measure(self, cell: Cell) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
         result = check_mask(cell, self.pool.measure(cell, self.study.measure), self.digests)
-        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source)
+        environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,

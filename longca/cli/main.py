@@ -7,7 +7,8 @@ import typer
 
 from longca.core.errors import UserError
 
-COMMANDS = ("doctor", "list", "explain", "plan", "run", "status", "export", "report", "data")  # in the order of use
+COMMANDS = (  # in the order of use
+    "doctor", "list", "explain", "plan", "run", "status", "export", "report", "archive", "verify", "data", "image")
 
 
 def build_app() -> typer.Typer:

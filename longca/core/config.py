@@ -14,7 +14,7 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_COMMIT"}  # read elsewhere: by the registry and the environment record
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT"}  # read by the registry and for records
 
 
 class Config(Frozen):
@@ -31,7 +31,9 @@ class Config(Frozen):
     shard_minutes: float = Field(15.0, gt=0)
     """estimated minutes of measuring in one job"""
     image: str = ""
-    """container that the workflow's jobs run in under `--sdm apptainer`: a file or a URL; empty for none"""
+    """container of the workflow's jobs under `--sdm apptainer`: a name in containers/, a file, or a URL with digest; empty for none"""
+    image_digest: str = Field("", pattern=r"^(sha256:[0-9a-f]{64})?$")
+    """what the image must be; as it was obtained if empty"""
     progress: Literal["auto", "rich", "plain"] = "auto"
     """plain lines where there is no terminal or CI is set"""
 

@@ -156,6 +156,8 @@ class Software(Frozen):
     nccl: str | None = None
     container: str | None = None
     """digest of the image, from LONGCA_CONTAINER"""
+    lock: str | None = None
+    """digest of the lock that the packages were installed from; None where they were not"""
     env: dict[str, str] = {}
     """environment variables that change results, from a fixed list"""
 
@@ -171,6 +173,8 @@ class Environment(Frozen):
     """one for each rank"""
     software: Software
     source: Source
+    slurm_job: str | None = None
+    """number of the Slurm job, "123_4" in an array; None outside Slurm"""
 
 
 class Record(Frozen):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longca import __version__
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
@@ -18,9 +19,9 @@ from longca.report.style import Style, theme
 from longca.report.svg import draw, inline
 from longca.store.cells import Problem
 from longca.store.columns import COLUMNS
-from longca.store.export import csv_bytes, export, generator_version
+from longca.store.export import csv_bytes, export
 from longca.store.files import replace_file
-from longca.store.hardware import load_hardware
+from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, in_order
 from longca.store.text import format_bytes, number, percent, plural
 
@@ -56,12 +57,14 @@ class Drawn:
     """why it could not be drawn"""
 
 
-def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str) -> Path:
+def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str,
+          hardware: Hardware | None = None) -> Path:
     """Write the page to `out`, its figures to `figures/` beside it, and the records' tables where there are none yet.
 
     Args:
         problems: files and rows that could not be read; the page names them.
         study_title: the page's title.
+        hardware: what GPUs can do; that of `load_hardware` if not given.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
@@ -70,7 +73,7 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
     if not ordered:
         raise UserError("There are no records to report on", todo="Measure first with `longca run`",
                         why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
-    hardware = load_hardware()
+    hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
     named = labelled(table)
     methods = _methods(table)
@@ -90,7 +93,7 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
         "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())) | {"count": len(ordered)},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"),
-        "generator": generator_version(),
+        "generator": __version__,
     }
     template = _environment().get_template("page.html.j2")
     for level, left_out in LEVELS:

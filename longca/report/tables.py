@@ -94,17 +94,17 @@ def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
             commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
             facts = {"longca": source.version, "commit": commit, "python": used.python, **used.packages,
                      **{name: value for name, value in (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl),
-                                                        ("container", used.container)) if value}, **used.env}
+                                                        ("container", used.container), ("lock", used.lock)) if value}, **used.env}
             counts[tuple(facts.items())] += 1
     return [(dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each run: study, when, how many cells."""
+    """Each run: study, when, how many cells, in which Slurm jobs."""
     found = []
     for (study, run_id), cells in table.groupby(["study", "run_id"]):
         found.append({"study": study, "run_id": run_id, "first": cells.started_at.min(), "last": cells.started_at.max(),
-                      "num_cells": len(cells),
+                      "num_cells": len(cells), "jobs": sorted(set(cells.slurm_job) - {""}),
                       "minutes": cells.seconds.sum() / 60})
     return found
 

@@ -205,9 +205,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("nccl", "str", "", "Version of NCCL", "environment.software", lambda v: (v.software and v.software.nccl) or ""),
     Column("container", "str", "", "Digest of the image", "environment.software",
            lambda v: (v.software and v.software.container) or ""),
+    Column("lock", "str", "", "Digest of the lock that the packages were installed from; empty where they were not", "environment.software",
+           lambda v: (v.software and v.software.lock) or ""),
     # provenance
     Column("method_version", "str", "", "Hash of all that defines how this number was made", "method_version",
            lambda v: v.record.method_version),
+    Column("slurm_job", "str", "", "Slurm job that measured it; empty outside Slurm", "environment.slurm_job",
+           lambda v: (v.record.environment and v.record.environment.slurm_job) or ""),
     Column("run_id", "str", "", "The run that measured it", "run_id", lambda v: v.record.run_id),
     Column("git_sha", "str", "", "Commit of the code", "environment.source", lambda v: _source(v, "git_sha") or ""),
     Column("git_dirty", "bool", "", "The code had uncommitted changes", "environment.source", lambda v: _source(v, "git_dirty")),

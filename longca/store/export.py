@@ -6,10 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longca import __version__
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.columns import COLUMNS
 from longca.store.files import replace_file
@@ -52,14 +52,6 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def generator_version() -> str:
-    """Of the longca that writes."""
-    try:
-        return metadata.version("longca")
-    except metadata.PackageNotFoundError:
-        return "uninstalled"
-
-
 def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,7 +60,7 @@ def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
         "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
     arrays = {column.name: pa.array([row[column.name] for row in content], types[column.type]()) for column in COLUMNS}
     arrays[RECORD_COLUMN] = pa.array(truths, pa.string())
-    facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: generator_version()}
+    facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__}
     table = pa.table(arrays).replace_schema_metadata(facts)
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
@@ -76,7 +68,7 @@ def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
 
 
 def _json(truths: list[str]) -> bytes:
-    head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": generator_version()})
+    head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": __version__})
     lines = ",\n".join(truths)
     return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'.encode()
 

@@ -1,12 +1,12 @@
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from longca.bench import environment
-from longca.bench.environment import CONTAINER, device_name, node, software, source
+from longca.bench.environment import CONTAINER, device_name, node, software
 from longca.bench.nvml import Gpu
+from longca.core.checkout import source
 from longca.core.record import Environment
 
 CPU = torch.device("cpu")
@@ -33,18 +33,6 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     found = software()
     assert found.env["OMP_NUM_THREADS"] == "3" and "SOMEBODYS_SECRET" not in found.env
     assert found.container == "sha256:abc"
-
-
-def test_without_git_the_commit_is_what_the_copy_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "longca" / "bench" / "environment.py"))
-    assert source.__wrapped__().git_sha is None
-    for described, sha, dirty in (("0a" * 20, "0a" * 20, False), ("0a" * 20 + "-dirty", "0a" * 20, True)):
-        monkeypatch.setenv("LONGCA_COMMIT", described)
-        assert (source.__wrapped__().git_sha, source.__wrapped__().git_dirty) == (sha, dirty)
-    monkeypatch.delenv("LONGCA_COMMIT")
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert source.__wrapped__().git_sha is None and source.__wrapped__().git_dirty is None
 
 
 def test_what_nvml_refuses_is_left_out() -> None:

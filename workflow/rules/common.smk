@@ -1,12 +1,15 @@
 # What all stages share: the study, its shards, and the command.
+import os
 import sys
 
 from snakemake.settings.types import DeploymentMethod
 
 from longca.bench.plan import shards
+from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
+from longca.images.image import check_or_exit, locate
 
 CONFIG = load_config({key: config[key] for key in config})
 STUDY_FILE = study_path(CONFIG.study)
@@ -14,11 +17,25 @@ STUDY = load_study(CONFIG.study)
 RESULTS = CONFIG.results / STUDY.name
 SHARDS = {shard.name: shard for shard in shards(STUDY.cells(), CONFIG.shard_minutes)}
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
-LONGCA = f"{'python' if CONTAINED else sys.executable} -m longca"
+IMAGE = locate(CONFIG.image) if CONTAINED and CONFIG.image else None
+# `image` is run first; inside the container, records learn from its stamp which image it is
+LONGCA = (
+    f"env LONGCA_CONTAINER=sha256:$(cut -c-64 {IMAGE.stamp}) python -m longca"
+    if IMAGE
+    else f"{sys.executable} -m longca"
+)
+IMAGE_STAMP = [IMAGE.stamp] if IMAGE else []
+if IMAGE:
+    check_or_exit(IMAGE, CONFIG.image_digest)
+    os.environ.setdefault(COMMIT, described(source()))  # there is no Git inside
 
 
 def image(wildcards):
-    return CONFIG.image or None
+    return str(IMAGE.file) if IMAGE else None
+
+
+def outside(wildcards):
+    return None
 
 
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must

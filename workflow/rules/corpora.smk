@@ -2,6 +2,7 @@
 rule corpora:
     input:
         STUDY_FILE,
+        IMAGE_STAMP,
     output:
         RESULTS / "corpora.json",
     log:

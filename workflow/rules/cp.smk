@@ -3,6 +3,7 @@ rule cp:
     input:
         STUDY_FILE,
         rules.masks.output,
+        IMAGE_STAMP,
     output:
         touch(RESULTS / "shards/{shard}.done"),
     log:

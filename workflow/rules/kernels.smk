@@ -3,6 +3,7 @@ rule kernels:
     input:
         STUDY_FILE,
         rules.masks.output,
+        IMAGE_STAMP,
     output:
         touch(RESULTS / "shards/{shard}.done"),
     log:

@@ -1,0 +1,100 @@
+"""Making a bundle: a study's records and page, the study, and the project that repeats it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from longca.archive import crate, manifest, provenance
+from longca.archive.packing import Entry, pack
+from longca.archive.page import page_files
+from longca.archive.project import MEASURED, PLUGINS, plugin_files, project_files
+from longca.archive.provenance import Provenance
+from longca.core.checkout import COMMIT_FILE, ROOT, described
+from longca.core.config import Config
+from longca.core.errors import UserError
+from longca.core.record import Record
+from longca.core.study import Study
+from longca.store.cells import Problem
+from longca.store.files import replace_file
+from longca.store.load import Loaded
+from longca.store.text import plural
+
+BESIDE = ("corpora.json", "masks.json")  # what the study drew, where the workflow wrote it
+README = """# {title}: a study by longca
+
+{num_records} records of {num_cells} cells, measured from {first} to {last}.
+
+- `{measured}/report.html` is the report, `{measured}/records.parquet` what it was made from.
+- `{provenance}` says by what code, in which containers and on which machines; `{crate}` says so in the words of RO-Crate.
+- `sha256sum --check {manifest}` checks every file. With longca, `longca verify .` also makes the page again.
+- To repeat the study, in this folder: `make setup`, then `. .venv/bin/activate` and{plugins} `snakemake --profile workflow/profiles/local`
+  on one machine, or `snakemake --profile slurm` on a cluster. What it measures goes to `results/`.
+"""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that was written."""
+
+    path: Path
+    digest: str
+    num_files: int
+    num_bytes: int
+    facts: Provenance
+
+
+def write_bundle(study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path) -> Bundle:
+    """One file from which the study can be checked and repeated. The same records and code give the same bytes.
+
+    Args:
+        results: the study's folder of results.
+        loaded: what lies there.
+
+    Raises:
+        UserError: there are no records, some are damaged, or the project's files are not known.
+    """
+    _refuse_damaged(study, loaded.problems)
+    entries = project_files(ROOT) | plugin_files()
+    entries |= {f"config/studies/{study.name}.yaml": Entry(study_file.read_bytes()),
+                "config/config.yaml": Entry(_config(study, config, entries))}
+    entries |= _measured(study, loaded.records, results, ROOT)
+    facts = provenance.provenance(study, loaded.records, entries)
+    entries[provenance.NAME] = Entry(facts.model_dump_json(indent=1).encode() + b"\n")
+    entries["BUNDLE.md"] = Entry(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
+    if facts.source.git_sha:
+        entries[COMMIT_FILE] = Entry(described(facts.source).encode() + b"\n")
+    entries[crate.NAME] = Entry(crate.crate(facts, loaded.records, dict(sorted(entries.items()))))
+    entries[manifest.NAME] = Entry(manifest.manifest({path: entry.content for path, entry in entries.items()}))
+    content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
+    return Bundle(replace_file(out, content), manifest.sha256(content), len(entries), len(content), facts)
+
+
+def _refuse_damaged(study: Study, problems: Sequence[Problem]) -> None:
+    if problems:
+        raise UserError(f"Study '{study.name}' cannot be archived",
+                        why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
+                        todo=f"`longca run {study.name}` measures those cells again")
+
+
+def _measured(study: Study, records: list[Record], results: Path, root: Path) -> dict[str, Entry]:
+    """The page, its figures and tables, made anew from the records, and what was drawn."""
+    made = page_files(records, study.title or study.name, root / "config/hardware.yaml")
+    drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
+    return {f"{MEASURED}/{path}": Entry(content) for path, content in (made | drawn).items()}
+
+
+def _config(study: Study, config: Config, files: Mapping[str, Entry]) -> bytes:
+    """The settings in force, so that the workflow repeats this study by itself. An image that is a file of this machine is left out."""
+    settings = config.model_dump(mode="json") | {"study": study.name, "results": "results"}
+    if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
+        settings |= {"image": "", "image_digest": ""}
+    return b"# Settings of the study that is archived here.\n" + yaml.safe_dump(settings, sort_keys=False).encode()
+
+
+def _readme(facts: Provenance, with_plugins: bool) -> bytes:
+    plugins = f" `export LONGCA_PLUGINS=$PWD/{PLUGINS}`, then" if with_plugins else ""
+    return README.format(title=facts.title, num_records=facts.num_records, num_cells=facts.num_cells, first=facts.first, last=facts.last,
+                         measured=MEASURED, provenance=provenance.NAME, crate=crate.NAME, manifest=manifest.NAME, plugins=plugins).encode()

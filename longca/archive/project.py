@@ -1,0 +1,59 @@
+"""The project's own files: what a bundle needs so that its study can be repeated."""
+
+from pathlib import Path
+
+from longca.archive import manifest
+from longca.archive.packing import Entry
+from longca.core.checkout import git
+from longca.core.errors import UserError
+from longca.core.plugin import plugin_folders
+
+OWN = ("config", "containers", "longca", "workflow")  # a file that Git does not know yet belongs to the project only here
+SITE = "config/site.yaml"  # one cluster's settings, its account among them: not the study's
+MEASURED = "measured"  # folder of the records and of the page
+PLUGINS = "plugins"
+MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # of a bundle, not of the project
+
+
+def project_files(root: Path) -> dict[str, Entry]:
+    """Path → file as it is now; a link to a folder is the folder's files, so that bundles hold no links.
+
+    Raises:
+        UserError: `root` is neither a Git checkout nor an unpacked bundle.
+    """
+    names = _of_checkout(root) if (root / ".git").exists() else _of_bundle(root)
+    if names is None:
+        raise UserError(f"Which files of '{root}' belong to longca is not known", why="it is neither a Git checkout nor an unpacked bundle",
+                        todo="Archive from a clone, with Git installed")
+    files: dict[str, Entry] = {}
+    for name in names:
+        place = root / name
+        if place.is_dir():
+            files |= {f"{name}/{path.relative_to(place).as_posix()}": _entry(path) for path in place.rglob("*") if path.is_file()}
+        elif place.is_file():  # else it was deleted since
+            files[name] = _entry(place)
+    return files
+
+
+def plugin_files() -> dict[str, Entry]:
+    """Path below `plugins` → file: what records may rest on outside the project. Two folders' files of one name cannot be."""
+    return {f"{PLUGINS}/{path.relative_to(folder).as_posix()}": _entry(path) for folder in plugin_folders()
+            for path in sorted(folder.glob("*/*")) if path.suffix in (".py", ".json")}
+
+
+def _entry(path: Path) -> Entry:
+    return Entry(path.read_bytes(), executable=bool(path.stat().st_mode & 0o100))
+
+
+def _of_checkout(root: Path) -> list[str] | None:
+    tracked = git(root, "ls-files", "-z")
+    new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *OWN)
+    return None if tracked is None or new is None else [name for name in (tracked + new).split("\0") if name and name != SITE]
+
+
+def _of_bundle(root: Path) -> list[str] | None:
+    listed = root / manifest.NAME
+    if not listed.is_file():
+        return None
+    return [name for name in manifest.read_manifest(listed.read_bytes())
+            if name not in MADE and not name.startswith((f"{MEASURED}/", f"{PLUGINS}/"))]

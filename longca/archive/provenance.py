@@ -1,0 +1,100 @@
+"""Where a bundle's records come from: code, images, locks, machines, and what made its page."""
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Any, Literal
+
+from longca.archive.manifest import sha256
+from longca.archive.packing import Entry
+from longca.core.checkout import source
+from longca.core.record import Record, Source
+from longca.core.schema import Frozen
+from longca.core.source import source_digest
+from longca.core.study import Study
+
+NAME = "provenance.json"
+BUNDLE_VERSION = 1
+PAGE_PACKAGES = ("jinja2", "matplotlib", "numpy", "pandas", "pyarrow")
+DRAWN_BY = ("core", "store", "report")  # packages of longca whose code decides the page's bytes
+
+
+class Count(Frozen):
+    """Something, and in how many records it stands."""
+
+    what: Any
+    num_records: int
+
+
+class PageMaker(Frozen):
+    """What decides the bytes of the page, of its figures and tables, beside the records."""
+
+    longca: str
+    code: str
+    """digest of the code that draws it"""
+    python: str
+    packages: dict[str, str]
+
+
+class Provenance(Frozen):
+    """The bundle in short; its records say the same one by one."""
+
+    bundle_version: Literal[1] = BUNDLE_VERSION
+    study: str
+    title: str
+    num_cells: int
+    """of the study"""
+    num_records: int
+    statuses: dict[str, int]
+    first: str
+    last: str
+    """UTC: when the first and the last cell was measured"""
+    source: Source
+    """the code in this bundle"""
+    locks: dict[str, str]
+    """SHA-256 of the lock files in this bundle"""
+    measured_by: tuple[Count, ...]
+    """versions of the code that measured"""
+    images: tuple[Count, ...]
+    """digests of the containers that it was measured in"""
+    measured_locks: tuple[Count, ...]
+    """digests of the locks that the measuring environments were installed from"""
+    jobs: tuple[Count, ...]
+    """Slurm jobs that measured"""
+    software: tuple[Count, ...]
+    nodes: tuple[Count, ...]
+    page: PageMaker
+
+
+def provenance(study: Study, records: Iterable[Record], files: Mapping[str, Entry]) -> Provenance:
+    """Of these records, at least one, and of the project's files."""
+    records = list(records)
+    taken = [record.environment for record in records if record.environment]
+    starts = sorted(record.started_at for record in records)
+    return Provenance(
+        study=study.name, title=study.title or study.name, num_cells=len(study.cells()), num_records=len(records),
+        statuses=dict(sorted(Counter(record.outcome.status for record in records).items())), first=starts[0], last=starts[-1],
+        source=source(), locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
+        measured_by=_counted(environment.source.model_dump() for environment in taken),
+        images=_counted(environment.software.container for environment in taken if environment.software.container),
+        measured_locks=_counted(environment.software.lock for environment in taken if environment.software.lock),
+        jobs=_counted(environment.slurm_job for environment in taken if environment.slurm_job),
+        software=_counted(environment.software.model_dump() for environment in taken),
+        nodes=_counted(node.model_dump() for environment in taken
+                       for node in {node.model_dump_json(): node for node in environment.nodes}.values()),
+        page=page_maker())
+
+
+def page_maker() -> PageMaker:
+    """Here and now."""
+    import longca
+
+    return PageMaker(longca=longca.__version__, code=source_digest(*DRAWN_BY), python=platform.python_version(),
+                     packages={name: metadata.version(name) for name in PAGE_PACKAGES})
+
+
+def _counted(things: Iterable[Any]) -> tuple[Count, ...]:
+    counts = Counter(json.dumps(thing, sort_keys=True) for thing in things)
+    return tuple(Count(what=json.loads(text), num_records=count) for text, count in sorted(counts.items()))

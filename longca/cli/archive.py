@@ -1,0 +1,41 @@
+"""`longca archive`: a study in one file that can be checked and repeated."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longca.cli.options import Json, Results, StudyName, open_study, print_json
+
+
+def command(
+    study: StudyName = None,
+    results: Results = None,
+    out: Annotated[Path | None, typer.Option(help="The bundle to write [default: <results>/<study>.tar.gz]", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Put records, page, study, code, locks and provenance into one reproducible bundle."""
+    from longca.archive.bundle import write_bundle
+    from longca.archive.packing import SUFFIX
+    from longca.core.errors import UserError
+    from longca.core.study import study_path
+    from longca.store.load import load
+    from longca.store.text import format_bytes, plural
+
+    config, chosen, folder = open_study(study, results=results)
+    if out is not None and not out.name.endswith(SUFFIX):
+        raise UserError(f"'{out}' is no name for a bundle", why=f"it does not end in {SUFFIX}")
+    target = out or folder.with_name(f"{chosen.name}{SUFFIX}")
+    bundle = write_bundle(chosen, study_path(config.study), config, folder, load(folder), target)
+    facts = bundle.facts
+    if as_json:
+        print_json({"bundle": bundle.path, "sha256": bundle.digest, "num_files": bundle.num_files, "num_bytes": bundle.num_bytes,
+                    "num_records": facts.num_records, "num_cells": facts.num_cells})
+        return
+    print(f"{plural(facts.num_records, 'record')} of {plural(facts.num_cells, 'cell')}, {plural(bundle.num_files, 'file')}, "
+          f"{format_bytes(bundle.num_bytes)}, sha256:{bundle.digest}")
+    if facts.source.git_dirty:
+        print("note: the code in it has changes that are in no commit")
+    if any(count.what != facts.source.model_dump() for count in facts.measured_by):
+        print("note: some records were measured by another version of the code than the one in it")
+    print(bundle.path)

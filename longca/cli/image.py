@@ -1,0 +1,66 @@
+"""`longca image`: container images."""
+
+from typing import Annotated
+
+import typer
+
+from longca.cli.options import Json, print_json, print_table
+
+app = typer.Typer(no_args_is_help=True, help="Container images: build or pull them once, and check them.")
+Wanted = Annotated[str | None, typer.Argument(help="Name in containers/, file, or URL with digest [default: the configured one]",
+                                              show_default=False)]
+Digest = Annotated[str | None, typer.Option(help="What it must be: sha256:…", show_default=False)]
+
+
+@app.command("list")
+def list_images(as_json: Json = False) -> None:
+    """List the images that can be built, and which are here."""
+    from longca.images.image import locate
+    from longca.images.recipe import load_recipe, names
+
+    rows = [{"name": recipe.name, "here": locate(recipe.name).file.exists(), "base": recipe.base.image, "python": recipe.python,
+             "about": recipe.about} for recipe in map(load_recipe, names())]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(f"{len(rows)} images", list(rows[0]), [["yes" if value is True else "no" if value is False else value
+                                                            for value in row.values()] for row in rows])
+
+
+@app.command()
+def get(image: Wanted = None, digest: Digest = None) -> None:
+    """Build or pull an image unless it is here, check it, and note its digest."""
+    from longca.images.obtain import obtain
+
+    found, wanted = _configured(image, digest)
+    print(obtain(found, wanted))
+    print(found.file)
+
+
+@app.command()
+def check(image: Wanted = None, digest: Digest = None) -> None:
+    """Read the whole image and compare it with the digest noted when it was obtained."""
+    from longca.images.image import check as checked
+
+    found, wanted = _configured(image, digest)
+    print(checked(found, wanted, thorough=True))
+
+
+@app.command()
+def fetch(name: Annotated[str, typer.Argument(help="Name in containers/")]) -> None:
+    """Fetch an image's Python packages, each by its hash, for a build without a network."""
+    from longca.images.fetch import fetch as fetched
+    from longca.images.recipe import load_recipe
+
+    print(fetched(load_recipe(name)))
+
+
+def _configured(image: str | None, digest: str | None):
+    from longca.core.config import load_config
+    from longca.core.errors import UserError
+    from longca.images.image import locate
+
+    config = load_config({"image": image, "image_digest": digest})
+    if not config.image:
+        raise UserError("No image is given", todo="Name one of `longca image list`, or set image in config/config.yaml")
+    return locate(config.image), config.image_digest

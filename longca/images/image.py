@@ -1,0 +1,101 @@
+"""An image as a file, and its stamp: the SHA-256 that it had when it was obtained, in the form that `sha256sum --check` reads."""
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT
+from longca.images.recipe import names
+from longca.store.files import replace_file
+
+IMAGES = PACKAGE_ROOT.parent / "images"
+PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Image:
+    """Where an image lies, or will."""
+
+    wanted: str
+    """name in containers/, file or URL, as given"""
+    file: Path
+    stamp: Path
+
+
+def locate(wanted: str) -> Image:
+    """Raises UserError: a URL that does not say which image, and would give another one tomorrow."""
+    if wanted in names():
+        file = IMAGES / f"{wanted}.sif"
+    elif "://" in wanted:
+        if not PINNED.fullmatch(wanted):
+            raise UserError(f"Image '{wanted}' is not pinned", todo="Give docker://NAME@sha256:… or oras://NAME@sha256:…")
+        file = IMAGES / (re.sub(r"[^A-Za-z0-9]+", "-", wanted.partition("://")[2])[-120:].strip("-") + ".sif")
+    else:
+        file = Path(wanted).expanduser().resolve()
+    return Image(wanted, file, IMAGES / f"{file.name}.sha256")
+
+
+def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
+    """The image's digest, "sha256:…", if it is the one that was obtained, and the one that is asked for.
+
+    Args:
+        digest: the one that is asked for; any if empty.
+        thorough: read the whole file even if nothing has touched it since it was stamped.
+
+    Raises:
+        UserError: it is another image, or there is none.
+    """
+    if not image.file.is_file():
+        raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
+    stamped = _read(image.stamp)
+    if stamped is not None and not thorough and _untouched(image):
+        found = stamped
+    else:
+        found = f"sha256:{_sha256(image.file)}"
+        if stamped not in (None, found):
+            raise UserError(f"Image '{image.file}' is not the one that was obtained", why=f"its digest is {found}, it was {stamped}",
+                            todo=f"Put that one back, or remove it and {image.stamp.name} and get it anew")
+    if digest not in ("", found):
+        raise UserError(f"Image '{image.file}' is not the one that is asked for", why=f"its digest is {found}, not {digest}",
+                        todo="Get the right one, or correct image_digest")
+    return found
+
+
+def check_or_exit(image: Image, digest: str = "") -> None:
+    """For the workflow, where an exception would be many lines: an image that is here and not the right one ends it with one."""
+    if image.stamp.exists():
+        try:
+            check(image, digest)
+        except UserError as error:
+            print(f"longca: {error}", file=sys.stderr)
+            sys.exit(UserError.exit_code)
+
+
+def stamp(image: Image, digest: str = "") -> str:
+    """Note what the image is, once. Raises UserError as `check` does."""
+    found = check(image, digest)
+    replace_file(image.stamp, f"{found.removeprefix('sha256:')}  {image.file}\n".encode())
+    return found
+
+
+def _read(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8")
+    if not re.match(r"[0-9a-f]{64}  ", text):
+        raise UserError(f"'{path}' is damaged", todo="Remove it, and get the image again")
+    return f"sha256:{text[:64]}"
+
+
+def _untouched(image: Image) -> bool:
+    """Neither its content nor its place in the folder has changed since it was stamped."""
+    touched = image.file.stat()
+    return max(touched.st_mtime_ns, touched.st_ctime_ns) <= image.stamp.stat().st_mtime_ns
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

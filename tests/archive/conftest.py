@@ -1,0 +1,57 @@
+"""A study that was measured, once for all tests of bundles, without a device: two cells of naive and a control."""
+
+from pathlib import Path
+
+import pytest
+
+from longca.archive.bundle import Bundle, write_bundle
+from longca.core.config import Config
+from longca.core.record import Record
+from longca.core.study import Study, load_study
+from longca.store.cells import CellStore
+from longca.store.load import load
+from tests.records import record
+
+DIGEST = f"sha256:{'ab' * 32}"
+STUDY = """
+title: Three cells
+grids:
+  - {kernel: naive, mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: [fwd, bwd]}
+  - {kernel: control, mask: full, seqlen: 512, heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}
+"""
+
+
+@pytest.fixture(scope="session")
+def study_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "three.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture(scope="session")
+def study(study_file: Path) -> Study:
+    return load_study(str(study_file))
+
+
+@pytest.fixture(scope="session")
+def records(study: Study) -> list[Record]:
+    first, *others = (record(cell, study=study.name) for cell in study.cells())
+    assert first.environment is not None
+    contained = first.environment.software.model_copy(update={"container": DIGEST, "lock": f"sha256:{'cd' * 32}"})
+    environment = first.environment.model_copy(update={"software": contained, "slurm_job": "17_3"})
+    return [first.model_copy(update={"environment": environment}), *others]
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory, study: Study, records: list[Record]) -> Path:
+    folder = tmp_path_factory.mktemp("results") / study.name
+    store = CellStore(folder)
+    for one in records:
+        store.write(one)
+    (folder / "masks.json").write_text("[]\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory, study: Study, study_file: Path, results: Path) -> Bundle:
+    return write_bundle(study, study_file, Config(), results, load(results), tmp_path_factory.mktemp("bundle") / "three.tar.gz")

@@ -1,0 +1,146 @@
+"""What a bundle holds, that its bytes follow from its content, and what is refused."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from longca.archive import bundle as making
+from longca.archive.bundle import write_bundle
+from longca.archive.manifest import NAME as MANIFEST
+from longca.archive.manifest import read_manifest, sha256
+from longca.archive.packing import Entry, opened, pack
+from longca.core.config import Config
+from longca.core.errors import UserError
+from longca.store.cells import CellStore
+from longca.store.load import load
+from tests.archive.conftest import DIGEST
+
+
+def test_the_same_study_gives_the_same_bytes(study, study_file, results, bundle, tmp_path):
+    again = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "again.tar.gz")
+    assert again.digest == bundle.digest == sha256(again.path.read_bytes())
+
+
+def test_time_and_owner_of_files_do_not_matter():
+    entries = {"b": Entry(b"2", executable=True), "a": Entry(b"1")}
+    assert pack(entries, "top", 7) == pack(dict(reversed(entries.items())), "top", 7) != pack(entries, "top", 8)
+
+
+def test_it_holds_what_repeats_and_what_explains(bundle):
+    with tarfile.open(bundle.path) as tar:
+        members = {member.name.removeprefix("longca-three/"): member for member in tar}
+    wanted = {"Snakefile", "requirements.lock", "CITATION.cff", "longca/core/record.py", "workflow/rules/report.smk", "slurm/config.yaml",
+              "config/studies/three.yaml", "measured/records.parquet", "measured/report.html", "measured/masks.json", "provenance.json",
+              "ro-crate-metadata.json", "BUNDLE.md", MANIFEST}
+    assert wanted <= members.keys()
+    assert {(member.isfile(), member.uid, member.uname) for member in members.values()} == {(True, 0, "")}
+    assert members["tools/install_browser.sh"].mode == 0o755 and members["Snakefile"].mode == 0o644
+
+
+def test_its_settings_name_the_study(bundle):
+    with opened(bundle.path) as folder:
+        settings = (folder / "config/config.yaml").read_text()
+        assert "study: three\n" in settings and "results: results\n" in settings
+
+
+@pytest.mark.parametrize(("image", "kept"), [("cpu", "cpu"), ("/scratch/mine.sif", "''"), (f"docker://us/longca@{DIGEST}", "docker://us")])
+def test_an_image_of_this_machine_alone_is_no_setting(study, image, kept):
+    settings = making._config(study, Config(image=image), {"containers/cpu/image.yaml": Entry(b"")})
+    assert f"\nimage: {kept}" in settings.decode()
+
+
+def test_provenance_names_images_jobs_and_locks(bundle, records):
+    facts = bundle.facts
+    assert facts.num_records == facts.num_cells == len(records)
+    assert [(count.what, count.num_records) for count in facts.images] == [(DIGEST, 1)]
+    assert [(count.what, count.num_records) for count in facts.jobs] == [("17_3", 1)]
+    assert "requirements.lock" in facts.locks and len(facts.nodes) == 1
+
+
+def test_crate_describes_files_as_they_are(bundle):
+    with opened(bundle.path) as folder:
+        graph = {entity["@id"]: entity for entity in json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]}
+        for part in graph["./"]["hasPart"]:
+            place, entity = folder / part["@id"], graph[part["@id"]]
+            assert place.exists(), part
+            if entity["@type"] != "Dataset":
+                assert entity["sha256"] == sha256(place.read_bytes()) and entity["contentSize"] == str(place.stat().st_size)
+    assert graph["ro-crate-metadata.json"]["about"] == {"@id": "./"}
+    assert "ComputationalWorkflow" in graph[graph["./"]["mainEntity"]["@id"]]["@type"]
+    run = graph[graph["./"]["mentions"][0]["@id"]]
+    assert run["startTime"] <= run["endTime"] and graph[run["containerImage"][0]["@id"]]["sha256"] == DIGEST.removeprefix("sha256:")
+
+
+def test_every_reference_of_the_crate_leads_somewhere(bundle):
+    with opened(bundle.path) as folder:
+        graph = json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]
+    known = {entity["@id"] for entity in graph}
+    for entity in graph:
+        for value in entity.values():
+            for target in value if isinstance(value, list) else [value]:
+                if isinstance(target, dict) and not target["@id"].startswith("http"):
+                    assert target["@id"] in known
+
+
+def test_a_bundle_can_be_made_from_an_unpacked_bundle(study, study_file, results, bundle, tmp_path, monkeypatch):
+    with opened(bundle.path) as folder:
+        monkeypatch.setattr(making, "ROOT", folder)
+        again = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "again.tar.gz")
+    assert again.digest == bundle.digest
+
+
+def test_damaged_records_are_refused(study, study_file, records, tmp_path):
+    store = CellStore(tmp_path / "three")
+    store.write(records[0]).write_text("{")
+    with pytest.raises(UserError, match=r"cannot be archived: 1 file cannot be used.*longca run three"):
+        write_bundle(study, study_file, Config(), store.folder, load(store.folder), tmp_path / "b.tar.gz")
+    assert not (tmp_path / "b.tar.gz").exists()
+
+
+def test_a_project_of_unknown_files_is_refused(study, study_file, results, tmp_path, monkeypatch):
+    monkeypatch.setattr(making, "ROOT", tmp_path)
+    with pytest.raises(UserError, match="neither a Git checkout nor an unpacked bundle"):
+        write_bundle(study, study_file, Config(), results, load(results), tmp_path / "b.tar.gz")
+
+
+@pytest.mark.parametrize("line", ["abc  file", f"{'0' * 64} file", f"{'0' * 64}  ../file", f"{'0' * 64}  /file"])
+def test_a_manifest_that_cannot_be(line):
+    with pytest.raises(ValueError, match="line 1"):
+        read_manifest(line.encode())
+
+
+def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
+    (tmp_path / "mine" / "figures").mkdir(parents=True)
+    (tmp_path / "mine" / "figures" / "_shared.py").write_text("")
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / "mine"))
+    made = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "b.tar.gz")
+    with opened(made.path) as folder:
+        assert (folder / "plugins/figures/_shared.py").is_file() and "LONGCA_PLUGINS" in (folder / "BUNDLE.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "kind", "why"), [
+    ("top/link", tarfile.SYMTYPE, "neither file nor folder"), ("top/../../file", tarfile.REGTYPE, "lies outside of it"),
+    ("/tmp/file", tarfile.REGTYPE, "lies outside of it")])
+def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
+    path = tmp_path / "evil.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd" if kind == tarfile.SYMTYPE else ""
+        tar.addfile(member)
+    with pytest.raises(UserError, match=why), opened(path):
+        pass
+
+
+def test_a_bundle_cut_off_is_refused(bundle, tmp_path):
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes(bundle.path.read_bytes()[:50_000])
+    with pytest.raises(UserError, match="cannot be unpacked"), opened(cut):
+        pass
+
+
+def test_nothing_of_this_machine_is_in_it(bundle):
+    with opened(bundle.path) as folder:
+        made = [folder / name for name in ("BUNDLE.md", "config/config.yaml", "provenance.json", "ro-crate-metadata.json")]
+        assert not [path.name for path in made if str(Path.home()) in path.read_text() or str(bundle.path.parent) in path.read_text()]

@@ -1,0 +1,85 @@
+"""A bundle is checked: what is whole passes, each kind of change is named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from longca.archive import verify as checking
+from longca.archive.manifest import NAME as MANIFEST
+from longca.archive.manifest import manifest, read_manifest
+from longca.archive.packing import opened
+from longca.archive.verify import verify
+from longca.core.errors import UserError
+
+
+@pytest.fixture
+def folder(bundle, tmp_path) -> Path:
+    with opened(bundle.path) as place:
+        return Path(shutil.copytree(place, tmp_path / "unpacked"))
+
+
+def checks(folder: Path) -> dict[str, checking.Check]:
+    return {check.name: check for check in verify(folder)}
+
+
+def changed(folder: Path) -> tuple[str, ...]:
+    return checking._files(folder, read_manifest((folder / MANIFEST).read_bytes())).differences
+
+
+def rehash(folder: Path) -> None:
+    """As somebody would who changes a file and hides it."""
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    (folder / MANIFEST).write_bytes(manifest({path: content for path, content in files.items() if path != MANIFEST}))
+
+
+def test_a_whole_bundle_passes(folder):
+    assert all(check.passed and not check.differences for check in verify(folder))
+
+
+def test_use_leaves_nothing_to_complain_of(folder):
+    for place in ("results/three/cells", ".venv/bin", ".snakemake/log", "longca/core/__pycache__"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "file").write_text("x")
+    assert not changed(folder)
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda folder: (folder / "Snakefile").write_text("rule all: input: 'x'"), "Snakefile was changed"),
+    (lambda folder: (folder / "measured/records.csv").unlink(), "measured/records.csv is missing"),
+    (lambda folder: (folder / "longca/more.py").write_text(""), "longca/more.py is not in the manifest")])
+def test_changed_files_are_named(folder, change, expected):
+    change(folder)
+    assert changed(folder) == (expected,)
+
+
+def test_a_changed_page_is_found_behind_good_hashes(folder):
+    page = folder / "measured/report.html"
+    page.write_text(page.read_text().replace("Three cells", "Four cells"))
+    rehash(folder)
+    found = checks(folder)
+    assert found["files"].passed and found["records"].passed and not found["page"].passed
+    assert "report.html" in found["page"].detail and "were changed" in found["page"].differences[0]
+
+
+def test_what_draws_otherwise_is_named(folder, monkeypatch):
+    maker = checking.provenance.page_maker()
+    other = maker.model_copy(update={"code": "0" * 12, "packages": maker.packages | {"matplotlib": "0.1"}})
+    monkeypatch.setattr(checking.provenance, "page_maker", lambda: other)
+    page = folder / "measured/report.html"
+    page.write_text(page.read_text() + " ")
+    causes = checks(folder)["page"].differences
+    assert len(causes) == 2 and "other code of longca" in causes[0] and causes[1].endswith("0.1 here")
+
+
+def test_a_damaged_table_of_records_is_no_crash(folder):
+    (folder / "measured/records.parquet").write_bytes(b"PAR1")
+    found = checks(folder)
+    assert not any(check.passed for check in found.values())
+
+
+@pytest.mark.parametrize(("name", "content"), [(MANIFEST, "no digest"), ("provenance.json", '{"bundle_version": 2}')])
+def test_what_describes_the_bundle_must_be_readable(folder, name, content):
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=name):
+        verify(folder)

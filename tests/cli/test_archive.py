@@ -1,0 +1,50 @@
+"""`longca archive` and `longca verify` as a user calls them, and the workflow in an unpacked bundle."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_archive_verify_and_repeat(longca, tiny, tmp_path):
+    assert longca("run", tiny, "-k", "naive", "-d", "fwd", "-m", "full").returncode == 0
+    done = longca("archive", tiny)
+    assert done.returncode == 0 and "1 record of 9 cells" in done.stdout, done.stdout + done.stderr
+    bundle = Path(done.stdout.splitlines()[-1])
+    assert bundle == tmp_path / "results" / "tiny.tar.gz"
+    before = bundle.read_bytes()
+    told = json.loads(longca("archive", tiny, "--json").stdout)
+    assert bundle.read_bytes() == before and told["num_records"] == 1 and told["num_bytes"] == len(before)
+    done = longca("verify", bundle)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "byte for byte" in done.stdout
+    subprocess.run(["tar", "-xzf", bundle, "-C", tmp_path], check=True)
+    folder = tmp_path / "longca-tiny"
+    for profile in ("workflow/profiles/local", "slurm"):
+        dry = subprocess.run([sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run"], cwd=folder, capture_output=True,
+                             text=True, check=False, env={name: value for name, value in os.environ.items() if name != "LONGCA_RESULTS"})
+        assert dry.returncode == 0, dry.stdout + dry.stderr
+        assert "\nkernels " in dry.stdout and "\nreport " in dry.stdout
+    (folder / "measured" / "report.html").write_text("another")
+    changed = longca("verify", folder)
+    assert changed.returncode == 1 and "files: measured/report.html was changed" in changed.stdout
+    checks = json.loads(longca("verify", folder, "--json").stdout)
+    assert [check["passed"] for check in checks] == [False, True, False]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["archive", "quik"], ["Unknown study 'quik'", "'quick'"]),
+    (["archive", "quick"], ["no records"]),
+    (["verify", "README.md"], ["'README.md' cannot be unpacked"]),
+    (["verify", "docs"], ["'docs' is no bundle", "manifest-sha256.txt"]),
+])
+def test_what_cannot_be(longca, arguments, expected):
+    done = longca(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    for part in expected:
+        assert part in done.stderr
+

@@ -1,0 +1,74 @@
+"""The CPU image, really built, and a study in it. Not part of `make test`: `make test-images` runs it, or says why it cannot."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.images.image import check, locate
+from longca.images.obtain import obtain
+from longca.images.recipe import load_recipe
+from longca.images.render import lock_digest
+from tests.support import ROOT, TINY
+
+pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def digest() -> str:
+    image = locate("cpu")
+    if shutil.which("apptainer") is None:
+        pytest.skip("there is no apptainer on this machine")
+    try:
+        return obtain(image)
+    except UserError as error:
+        if image.file.exists():
+            raise
+        pytest.skip(f"the CPU image cannot be made here: {error}")
+
+
+@pytest.fixture
+def workflow(tmp_path: Path):
+    """workflow(*arguments) → the finished Snakemake, in a copy of the project's folders that the container can see."""
+    study = tmp_path / "tiny.yaml"
+    study.write_text(TINY)
+
+    def run(*settings: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "snakemake", "--profile", "workflow/profiles/local", "--sdm", "apptainer",
+                   f"--apptainer-args=--bind {tmp_path}", "--config", f"study={study}", f"results={tmp_path / 'results'}", "device=cpu",
+                   "image=cpu", *settings]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "CI": "1"}, check=False)
+
+    return run
+
+
+def test_a_study_in_the_image(digest, workflow, tmp_path):
+    done = workflow()
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads((tmp_path / "results/tiny/records.json").read_text())["records"]
+    assert len(records) == 9 and {record["outcome"]["status"] for record in records} == {"ok"}
+    software = [record["environment"]["software"] for record in records]
+    assert {facts["container"] for facts in software} == {digest}
+    assert {facts["lock"] for facts in software} == {lock_digest(load_recipe("cpu"))}
+    assert {facts["packages"]["torch"] for facts in software} == {"2.13.0+cpu"}
+    if (ROOT / ".git").exists():
+        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        assert {record["environment"]["source"]["git_sha"] for record in records} == {head}
+    assert digest in (tmp_path / "results/tiny/report.html").read_text()
+    again = workflow()
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr
+
+
+def test_another_image_is_refused(digest, workflow):
+    done = workflow(f"image_digest=sha256:{'ab' * 32}")
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if "is not the one that is asked for" in line and digest in line]
+
+
+def test_the_whole_image_is_still_the_one_that_was_built(digest):
+    assert check(locate("cpu"), thorough=True) == digest

@@ -1,0 +1,124 @@
+"""Images are built or pulled once; what cannot be is said in a line. Apptainer and registries are stood in for."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.images import image as images
+from longca.images import obtain as obtaining
+from longca.images.image import locate
+from longca.images.obtain import definition, obtain
+from longca.images.recipe import Base, load_recipe
+from tools.containers import current_digest
+
+DIGEST = f"sha256:{'cd' * 32}"
+APPTAINER = """#!/bin/sh
+echo "$@" >> "{log}"
+for word; do last=$word; done
+case "$*" in *fail*) echo "FATAL: no such image"; exit 255;; esac
+case "$1" in build) target=$3;; pull) target=$2;; esac
+echo "image of $last" > "$target"
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What apptainer is called with, a line each."""
+    log, tool = tmp_path / "calls", tmp_path / "bin" / "apptainer"
+    tool.parent.mkdir()
+    tool.write_text(APPTAINER.format(log=log))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    for module in (images, obtaining):
+        monkeypatch.setattr(module, "IMAGES", tmp_path / "images")
+    monkeypatch.setattr(obtaining, "fetch", lambda recipe: None)
+    monkeypatch.setattr(obtaining, "definition", lambda recipe: tmp_path / "containers" / "apptainer.def")
+    return log
+
+
+def quiet(line: str) -> None:
+    assert line
+
+
+def test_it_is_built_once(calls, tmp_path):
+    first = obtain(locate("cpu"), announce=quiet)
+    assert obtain(locate("cpu"), announce=quiet) == first
+    assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
+    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["cpu.sif", "cpu.sif.sha256"]
+
+
+def test_it_is_pulled_by_digest(calls):
+    obtain(locate(f"docker://ghcr.io/us/longca@{DIGEST}"), announce=quiet)
+    assert calls.read_text().startswith("pull ") and calls.read_text().endswith(f"docker://ghcr.io/us/longca@{DIGEST}\n")
+
+
+def test_a_failed_build_leaves_nothing(calls, tmp_path, capsys):
+    with pytest.raises(UserError, match="could not be made"):
+        obtain(locate(f"docker://ghcr.io/fail@{DIGEST}"), announce=quiet)
+    assert "FATAL: no such image" in capsys.readouterr().err
+    assert not list((tmp_path / "images").iterdir())
+
+
+def test_another_image_than_asked_for_is_no_success(calls):
+    with pytest.raises(UserError, match="not the one that is asked for"):
+        obtain(locate("cpu"), DIGEST, announce=quiet)
+
+
+def test_without_apptainer(calls, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="There is no apptainer on this machine"):
+        obtain(locate("cpu"), announce=quiet)
+
+
+def test_without_a_registry_only_debian_can_be_built(monkeypatch):
+    monkeypatch.setattr(obtaining, "reachable", lambda url: False)
+    assert definition(load_recipe("cpu")).name == "apptainer-debian.def"
+    with pytest.raises(UserError, match=r"'hopper-cu130' cannot be built here: its base comes from docker\.io, which cannot be reached"):
+        definition(load_recipe("hopper-cu130"))
+    monkeypatch.setattr(obtaining, "reachable", lambda url: True)
+    assert definition(load_recipe("hopper-cu130")).name == "apptainer.def"
+
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    """Wants a token, as registries do."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"token": "let-me-in"}' if "scope=pull" in self.path else b"{}")
+
+    def do_HEAD(self) -> None:
+        known = self.headers.get("Authorization") == "Bearer let-me-in"
+        self.send_response(200 if known else 401)
+        if known:
+            self.send_header("Docker-Content-Digest", DIGEST)
+        else:
+            self.send_header("WWW-Authenticate", f'Bearer realm="http://{self.headers["Host"]}/token",service="here",scope="pull"')
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_digest_of_a_tag_is_asked_of_its_registry(registry, monkeypatch):
+    monkeypatch.setattr("tools.containers.HUB", {"here": registry})
+    monkeypatch.setattr("tools.containers.SCHEME", "http")
+    base = Base(image="here/library/debian:12", digest=f"sha256:{'0' * 64}")
+    assert current_digest(base) == DIGEST
+    monkeypatch.setattr("tools.containers.HUB", {"here": "127.0.0.1:1"})
+    assert current_digest(base) is None
