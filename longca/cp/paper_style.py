@@ -36,8 +36,7 @@ class PaperStyle(Strategy):
         return None
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        reason = super().refusal(cell, traits, kernel, device_type)
-        return reason or (None if kernel.returns_lse else "its parts are put together by their LSE, and the kernel returns none")
+        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell, device_type)
 
 
 def local_cell(cell: Cell, seqlen: int) -> Cell:
