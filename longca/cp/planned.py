@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-MOST_ASKED = 16  # ranks whose step masks a kernel is asked about; of more ranks, so many evenly spread
+MOST_ASKED = 8  # ranks, and steps of each, whose masks a kernel is asked about; of more, so many evenly spread
+T = TypeVar("T")
 PREFERENCE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
 MANY = 1 << 20
 
@@ -50,13 +51,19 @@ class PlannedStrategy(Strategy):
                 "KV heads so that each has whole groups or heads of one")
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        reason = kernel.in_parts(cell, device_type) or super().refusal(cell, traits, kernel, device_type)
-        if reason is None or traits.is_block_grid or self.supports(cell, traits) or kernel.in_parts(cell, device_type):
+        reason = kernel.in_parts(cell, device_type) or self.supports(cell, traits)
+        if reason is not None or self._does_all(cell, traits, kernel, device_type):
             return reason
+        if traits.is_block_grid:
+            return super().refusal(cell, traits, kernel, device_type)
         from longca.masks.build import cell_mask
 
-        others = self._plans(cell_mask(cell), cell)[1:]
-        return None if any(self._misfit(plan, cell, kernel, device_type) is None for plan in others) else reason
+        reasons = []
+        for plan in self._plans(cell_mask(cell), cell):
+            reasons.append(self._misfit(plan, cell, kernel, device_type))
+            if reasons[-1] is None:
+                return None
+        return reasons[0]
 
     def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
         """Those of all steps of all ranks. Of block masks, which are dear to draw, a bound of what may come: blocks of any size."""
@@ -66,7 +73,7 @@ class PlannedStrategy(Strategy):
             return [piece for part in groups if part is not None for piece in self._pieces(cell, [_any_blocks(traits, len(part))])]
         from longca.masks.build import cell_mask
 
-        return self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0]))
+        return list(self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0])))
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedPlan:
         from longca.cp.prepared_plan import PreparedPlan
@@ -87,9 +94,7 @@ class PlannedStrategy(Strategy):
     def _plan_for(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> Plan:
         """The one that promises to be quickest, of those whose steps the kernel does; the same on all ranks."""
         plans = self._plans(mask, cell)
-        anything = replace(mask.traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True,
-                           max_row_intervals=MANY, max_col_intervals=MANY)
-        if mask.grid is not None or all(kernel.supports(*piece, device_type) is None for piece in self._pieces(cell, [anything])):
+        if mask.grid is not None or self._does_all(cell, mask.traits, kernel, device_type):
             return plans[0]
         return next((plan for plan in plans if self._misfit(plan, cell, kernel, device_type) is None), plans[0])
 
@@ -103,21 +108,29 @@ class PlannedStrategy(Strategy):
         order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * PREFERENCE ** number)
         return [choices[number].plan for number in order]
 
+    def _does_all(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> bool:
+        """Whether a kernel does any mask of bands, so that steps need not be looked at."""
+        anything = replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True,
+                           max_row_intervals=MANY, max_col_intervals=MANY)
+        return not traits.is_block_grid and all(kernel.supports(*piece, device_type) is None for piece in self._pieces(cell, [anything]))
+
     def _misfit(self, plan: Plan, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
         """Why a kernel does not do some step of a plan; None if it does all."""
         reasons = (kernel.supports(*piece, device_type) for piece in self._pieces(cell, _step_traits(plan)))
         return next(filter(None, reasons), None)
 
-    def _pieces(self, cell: Cell, traits: Sequence[Traits] | Iterator[Traits]) -> list[tuple[Cell, Traits]]:
+    def _pieces(self, cell: Cell, traits: Iterable[Traits]) -> Iterator[tuple[Cell, Traits]]:
         """Kernel cells of masks with these traits, for the heads that each rank has; each once."""
-        found: dict[tuple[Cell, Traits], None] = {}
-        shares = {(len(share.q), len(share.kv)) for share in self._heads(cell).ranks}
-        for piece in dict.fromkeys(traits):
-            for num_q_heads, num_kv_heads in sorted(shares):
+        found: set[Traits] = set()
+        shares = sorted({(len(share.q), len(share.kv)) for share in self._heads(cell).ranks})
+        for piece in traits:
+            if piece in found:
+                continue
+            found.add(piece)
+            for num_q_heads, num_kv_heads in shares:
                 local = {"kind": "kernel", "strategy": None, "world": 1, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads,
                          "seqlen": max(piece.seqlen_q, piece.seqlen_k, 1)}
-                found[Cell(**cell.model_dump() | local), piece] = None
-        return list(found)
+                yield Cell(**cell.model_dump() | local), piece
 
     def _heads(self, cell: Cell) -> HeadPlan:
         return plan_heads(cell.num_q_heads, cell.num_kv_heads, self.mesh(cell.world, cell.num_kv_heads).heads)
@@ -128,8 +141,13 @@ class PlannedStrategy(Strategy):
 
 
 def _step_traits(plan: Plan) -> Iterator[Traits]:
-    ranks = np.unique(np.linspace(0, plan.world - 1, min(plan.world, MOST_ASKED)).astype(int))
-    return (seen_rows(step)[2].traits for rank in ranks.tolist() for step in plan.steps(rank))
+    return (seen_rows(step)[2].traits for rank in _some(range(plan.world)) for step in _some(plan.steps(rank)))
+
+
+def _some(items: Sequence[T]) -> list[T]:
+    """All, or MOST_ASKED of them, the first and the last among these."""
+    places = np.linspace(0, len(items) - 1, min(len(items), MOST_ASKED)).astype(int)
+    return [items[place] for place in places.tolist()]
 
 
 def _any_blocks(traits: Traits, num_groups: int) -> Traits:
