@@ -5,12 +5,14 @@ from snakemake.settings.types import DeploymentMethod
 
 from longca.bench.plan import shards
 from longca.core.config import load_config
+from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
 
 CONFIG = load_config({key: config[key] for key in config})
 STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
+SITE = load_site()
 RESULTS = CONFIG.results / STUDY.name
 SHARDS = {shard.name: shard for shard in shards(STUDY.cells(), CONFIG.shard_minutes)}
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
@@ -30,5 +32,24 @@ def shard_files(kind):
     ]
 
 
+# what a retry asks for: more of it, in a new job
+def growing(first):
+    return lambda wildcards, attempt: first * attempt
+
+
 def shard_minutes(wildcards, attempt):
-    return int(SHARDS[wildcards.shard].minutes * 2 * attempt) + 10
+    return (int(SHARDS[wildcards.shard].minutes * 2) + 10) * attempt
+
+
+def measuring(name):
+    return lambda wildcards, attempt: SITE.measuring_job(
+        SHARDS[wildcards.shard].world, attempt
+    ).get(name)
+
+
+CPU_JOB = SITE.cpu_job()
+MEASURING_JOB = {
+    "runtime": shard_minutes,
+    "retry": lambda wildcards, attempt: "error" if attempt > 1 else "",
+    **{name: measuring(name) for name in MEASURING_RESOURCES},
+}
