@@ -71,7 +71,7 @@ class Site(Frozen):
         """What starts a command on every rank of a job of several nodes; "" for one node. Its geometry is explicit: the job's own
         SLURM_* variables do not reach the command."""
         nodes, ranks = layout(world, self.gpus_per_node or MOST_RANKS)
-        return f"srun --nodes={nodes} --ntasks-per-node={ranks} --cpus-per-task={self.cores_per_gpu} --kill-on-bad-exit=1" if nodes > 1 else ""
+        return f"srun --nodes={nodes} --ntasks-per-node={ranks} --cpus-per-task={self.cores_per_gpu}" if nodes > 1 else ""
 
 
 def _given(**resources: Any) -> Resources:

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.slurm.cluster.cluster import Cluster
 from tests.slurm.cluster.space import UID
 from tests.support import ROOT
 
 PARTS = ("Snakefile", "config", "longca", "slurm", "workflow")
-QUICK_STATUS = ("--slurm-init-seconds-before-status-checks", "3")  # of a cluster that starts jobs at once
+QUICK_STATUS = ("--slurm-init-seconds-before-status-checks", "1")  # of a cluster that starts jobs at once
 SITE = """
 account: bench
 partition: gpu
@@ -27,10 +28,15 @@ memory_per_gpu_gb: 2
 
 
 class Project:
-    """A copy of the sources, a study and its results."""
+    """A folder with the sources, a study and its results."""
 
-    def __init__(self, cluster: Cluster, name: str, study: str, site: str = SITE, plugins: dict[str, str] | None = None) -> None:
+    def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.folder = cluster, cluster.space.home / name
+        self.results = cluster.space.inside(self.folder / "results/study")
+
+    @classmethod
+    def new(cls, cluster: Cluster, name: str, study: str, site: str = SITE, plugins: dict[str, str] | None = None) -> "Project":
+        self = cls(cluster, name)
         self.folder.mkdir()
         for part in PARTS:
             source = ROOT / part
@@ -43,9 +49,15 @@ class Project:
         for path, text in (plugins or {}).items():
             (self.folder / "plugins" / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "plugins" / path).write_text(text)
-        for path in (self.folder, *self.folder.rglob("*")):
-            os.chown(path, UID, UID, follow_symlinks=False)
-        self.results = self.folder / "results/study"
+        self._own()
+        return self
+
+    def copy(self, name: str) -> "Project":
+        """Another folder with all that is in this one."""
+        other = Project(self.cluster, name)
+        shutil.copytree(self.folder, other.folder, symlinks=True)
+        other._own()
+        return other
 
     def start(self, *arguments: str, profile: str = "slurm", **environ: str) -> "Run":
         """Snakemake with the study, in the background."""
@@ -66,12 +78,26 @@ class Project:
                 found[record["cell_id"]] = record["outcome"]["status"], path.stat().st_mtime_ns
         return found
 
+    def records(self) -> list[dict[str, Any]]:
+        """As the workflow has collected them."""
+        return json.loads((self.results / "records.json").read_text())["records"]
+
+    def _own(self) -> None:
+        for path in (self.folder, *self.folder.rglob("*")):
+            os.chown(path, UID, UID, follow_symlinks=False)
+
     def wait_for(self, condition: Callable[[], object], run: "Run", timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert run.process.poll() is None, f"Snakemake has ended:\n{run.finish()}"
             assert time.monotonic() < deadline, "not in time"
             time.sleep(0.1)
+
+
+def outcomes(project: Project) -> dict[str, tuple[str, dict[str, float] | None]]:
+    """What each cell came to, and its errors."""
+    return {record["cell_id"]: (record["outcome"]["status"], record["accuracy"] and record["accuracy"]["relative"])
+            for record in project.records()}
 
 
 class Run:
@@ -97,6 +123,6 @@ class Run:
     def _leaf(self) -> int:
         """Snakemake itself, below the processes that have entered the namespaces."""
         pid = self.process.pid
-        while Path(f"/proc/{pid}/comm").read_text().strip() in ("nsenter", "setpriv", "env", "sh"):
+        while Path(f"/proc/{pid}/comm").read_text().strip() in ("nsenter", "setpriv", "env", "sh", "setsid"):
             pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         return pid

@@ -29,7 +29,7 @@ class Job:
     nodes: str
     seconds: int
     memory: str
-    tres: str
+    """asked for on each node"""
 
 
 class Cluster:
@@ -59,18 +59,17 @@ class Cluster:
         for daemon in self._daemons.values():
             daemon.wait()
 
-    def sacct(self) -> list[Job]:
-        """All jobs, once for each time they ran."""
-        if self.layout.accounting:
-            fields = "JobIDRaw,Comment,State,NodeList,ElapsedRaw,ReqMem,AllocTRES"
-            out = self.space.run(f"sacct -a -X -D -P -n -S now-1hour -o {fields}").stdout
-        else:
-            out = self.space.run("squeue -a -h -t all -S i -o '%i|%k|%T|%N|0|%m|'").stdout
-        jobs = []
-        for line in out.splitlines():
-            job_id, comment, state, nodes, seconds, memory, tres = line.split("|")
-            jobs.append(Job(job_id, comment.removeprefix("rule_"), state.split()[0], nodes, int(seconds), memory, tres))
-        return jobs
+    def accounted(self) -> list[Job]:
+        """All jobs, once for each time they ran. What a job is called is known when it has ended."""
+        fields = "JobIDRaw,Comment,State,NodeList,ElapsedRaw,ReqMem"
+        return _jobs(self.space.run(f"sacct -a -X -D -P -n -S now-1hour -o {fields}").stdout)
+
+    def queued(self) -> list[Job]:
+        """All jobs that Slurm's controller still knows, each as it is now."""
+        return _jobs(self.space.run("squeue -a -h -t all -S i -o '%i|%k|%T|%N|0|%m'").stdout)
+
+    def jobs(self) -> list[Job]:
+        return self.accounted() if self.layout.accounting else self.queued()
 
     def fail_node(self, node: str) -> None:
         """A node is gone: slurmd and all jobs on it, at once."""
@@ -89,7 +88,8 @@ class Cluster:
         user = f"{USER}:x:{UID}:{UID}::{space.home}:/bin/bash\n"
         space.overlay_file("/etc/passwd", Path("/etc/passwd").read_text() + user)
         space.overlay_file("/etc/group", Path("/etc/group").read_text() + f"{USER}:x:{UID}:\n")
-        devices = "\n".join(f"mknod -m 666 {self.folder}/dev/nvidia{number} c {GPU_MAJOR} {number}" for number in range(layout.gpus_per_node))
+        devices = "\n".join(f"mknod -m 666 {self.folder}/dev/nvidia{number} c {GPU_MAJOR} {number}"
+                            for number in range(layout.gpus_per_node))
         space.run(f"""
             hostname {HEAD}
             ip link set lo up
@@ -115,13 +115,14 @@ class Cluster:
 
     def _start_accounting(self) -> None:
         options = DATABASE_OPTIONS.format(folder=self.folder)
-        self.space.run(f"mariadb-install-db {options} --skip-test-db --auth-root-authentication-method=normal > {self.folder}/log/db.log 2>&1")
+        self.space.run(f"mariadb-install-db {options} --skip-test-db --auth-root-authentication-method=normal"
+                       f" > {self.folder}/log/db.log 2>&1")
         small = "--innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 --bind-address=127.0.0.1"
         self._start("mariadbd", ["mariadbd", *options.split(), *small.split()])
         client = f"mariadb --no-defaults --socket={self.folder}/mysql.sock -uroot -e"
         self._wait(lambda: self._succeeds(f"{client} 'select 1'"), "mariadbd")
-        self.space.run("; ".join(f"{client} \"create user slurm@'{host}' identified by 'slurm'; grant all on {DATABASE}.* to slurm@'{host}'\""
-                                 for host in ("localhost", "127.0.0.1")))
+        for host in ("localhost", "127.0.0.1"):
+            self.space.run(f"{client} \"create user slurm@'{host}' identified by 'slurm'; grant all on {DATABASE}.* to slurm@'{host}'\"")
         self._start("slurmdbd", ["slurmdbd", "-D"])
         self._wait(lambda: self._succeeds("sacctmgr -n list cluster"), "slurmdbd")
         self.space.run(f"""exec >/dev/null
@@ -144,3 +145,11 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{daemon} does not get ready:\n{(self.folder / 'log' / f'{daemon}.log').read_text()[-3000:]}")
             time.sleep(0.1)
+
+
+def _jobs(lines: str) -> list[Job]:
+    jobs = []
+    for line in lines.splitlines():
+        job_id, comment, state, nodes, seconds, memory = line.split("|")
+        jobs.append(Job(job_id, comment.removeprefix("rule_"), state.split()[0], nodes, int(seconds), memory))
+    return jobs

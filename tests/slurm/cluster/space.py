@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tests.slurm.cluster.machine import NAMESPACES, SYSTEM_PATH
 
@@ -43,9 +42,9 @@ class Space:
         subprocess.run([*self._enter(""), "ip", "link", "set", "eth0", "netns", str(self._inner_pid(pid))], env=_ENVIRON, check=True)
         self.run(f"hostname {name}; ip addr add {ip}/24 dev eth0; ip link set eth0 up; ip link set lo up", node=name)
 
-    def run(self, script: str, *, node: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *, node: str = "") -> subprocess.CompletedProcess[str]:
         """A shell script as root; an error raises."""
-        done = subprocess.run([*self._enter(node), "sh", "-ec", script], capture_output=True, text=True, env=_ENVIRON, check=False, **options)
+        done = subprocess.run([*self._enter(node), "sh", "-ec", script], capture_output=True, text=True, env=_ENVIRON, check=False)
         if done.returncode:
             raise RuntimeError(f"{script}\n{done.stdout}{done.stderr}")
         return done
@@ -57,23 +56,29 @@ class Space:
 
     def as_user(self, command: list[str], cwd: Path, **environ: str) -> list[str]:
         """The command line that runs `command` as the plain user, with a clean environment."""
-        variables = {"HOME": str(self.home), "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8", "TERM": "dumb", "PATH": SYSTEM_PATH, **environ}
+        variables = {"HOME": str(self.home), "USER": USER, "LOGNAME": USER, "TERM": "dumb", "LANG": "C.UTF-8", "PATH": SYSTEM_PATH,
+                     **environ}
+        script = f'cd {shlex.quote(str(cwd))} && exec setsid --wait "$@"'
         return [*self._enter(""), "setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "env", "-i",
-                *(f"{name}={value}" for name, value in variables.items()), "sh", "-c", f'cd {shlex.quote(str(cwd))} && exec "$@"', "sh", *command]
+                *(f"{name}={value}" for name, value in variables.items()), "sh", "-c", script, "sh", *command]
 
     def kill_node(self, name: str) -> None:
         """Every process of a node dies at once but the one that holds its namespaces."""
         holder = self._holders[name][1]
-        network = os.stat(f"/proc/{holder}/ns/net").st_ino
+        network = Path(f"/proc/{holder}/ns/net").stat().st_ino
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if int(folder.name) != holder and os.stat(folder / "ns/net").st_ino == network:
+                if int(folder.name) != holder and (folder / "ns/net").stat().st_ino == network:
                     os.kill(int(folder.name), 9)
             except OSError:
                 continue  # it has ended
 
     def mount_tmpfs(self, place: Path, size: str) -> None:
         self.run(f"mount -t tmpfs -o size={size},mode=755,uid={UID},gid={UID} tmpfs {place}")
+
+    def inside(self, path: Path) -> Path:
+        """Where a path inside is found from outside."""
+        return Path(f"/proc/{self._holders[''][1]}/root{path}")
 
     def overlay_file(self, path: str, content: str) -> None:
         """Another content of a system file, inside."""
