@@ -53,3 +53,20 @@ MEASURING_JOB = {
     "retry": lambda wildcards, attempt: "error" if attempt > 1 else "",
     **{name: measuring(name) for name in MEASURING_RESOURCES},
 }
+
+
+# srun is not inside an image: where it starts the ranks, each enters the image on its own
+def image_of_ranks(wildcards):
+    return None if SITE.launch(SHARDS[wildcards.shard].world) else image(wildcards)
+
+
+def longca_on_ranks(wildcards):
+    launch, container = SITE.launch(SHARDS[wildcards.shard].world), image(wildcards)
+    if not launch:
+        return LONGCA
+    enter = (
+        f"apptainer exec --nv --bind $PWD --pwd $PWD {container} "
+        if CONTAINED and container
+        else ""
+    )
+    return f"${{SLURM_JOB_ID:+{launch}}} {enter}{LONGCA}"

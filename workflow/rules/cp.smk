@@ -10,14 +10,13 @@ rule cp:
     wildcard_constraints:
         shard="cp-.+",
     container:
-        image
+        image_of_ranks
     threads: workflow.resource_settings.cores or SITE.cores_per_gpu
     resources:
         **MEASURING_JOB,
         device=1,
     params:
-        launch=lambda wildcards: SITE.launch(SHARDS[wildcards.shard].world),
-        longca=LONGCA,
+        longca=longca_on_ranks,
         study=CONFIG.study,
         results=CONFIG.results,
         device=CONFIG.device,
@@ -25,5 +24,5 @@ rule cp:
         progress=CONFIG.progress,
         code=source_digest("core", "data", "masks", "kernels", "cp", "bench"),
     shell:
-        "${{SLURM_JOB_ID:+{params.launch}}} {params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
+        "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
         " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

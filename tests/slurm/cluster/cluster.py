@@ -46,7 +46,7 @@ class Cluster:
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             if self.layout.cgroups:
-                stack.callback(remove_cgroups, self.layout.nodes)
+                stack.callback(remove_cgroups)
             self.layout.write()
             self.space = stack.enter_context(Space(self.folder))
             self._prepare()

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.slurm.cluster.machine import node_name
+
 HEAD = "head"
 HEAD_IP = "10.77.0.1"
 ACCOUNT = "bench"
@@ -26,7 +28,7 @@ class Layout:
 
     @property
     def nodes(self) -> list[str]:
-        return [f"node{number}" for number in range(1, self.num_nodes + 1)]
+        return [node_name(number) for number in range(1, self.num_nodes + 1)]
 
     def ip(self, node: str) -> str:
         return f"10.77.0.{10 + self.nodes.index(node) + 1}"

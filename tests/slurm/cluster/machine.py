@@ -48,10 +48,16 @@ def has_cgroups() -> bool:
     return all(Path("/sys/fs/cgroup", name, "tasks").exists() for name in ("memory", "devices", "freezer"))
 
 
-def remove_cgroups(nodes: list[str]) -> None:
-    """The control groups that Slurm's daemons leave behind."""
-    for node in nodes:
-        for top in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}"):
+def node_name(number: int) -> str:
+    """A name that no cluster of another process has: Slurm's control groups on this machine are called so."""
+    return f"p{os.getpid()}n{number}"
+
+
+def remove_cgroups() -> None:
+    """The control groups that Slurm's daemons leave behind: those of this process, and of processes that are gone."""
+    for top in Path("/sys/fs/cgroup").glob("*/slurm_p*n*"):
+        pid = top.name.removeprefix("slurm_p").partition("n")[0]
+        if pid == str(os.getpid()) or not Path("/proc", pid).exists():
             for folder in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
                 folder.rmdir()
             top.rmdir()
