@@ -1,6 +1,8 @@
-"""The tables of docs/slurm.md: `python -m tests.slurm.page` makes a cluster, runs all scenarios on it, and writes what happened.
+"""The tables of docs/slurm.md: the jobs of a study, and what happened in the scenarios.
 
-`--only jobs` counts the jobs of a study without a cluster.
+    python -m tests.slurm.page jobs [--study paper]     counts; no cluster is made
+    python -m tests.slurm.page scenarios [-k PART]      makes clusters and runs all scenarios, or some of them, on it
+    python -m tests.slurm.page scenarios --log FILE …   of runs with LONGCA_SLURM_LOG=FILE
 """
 
 import argparse
@@ -27,16 +29,19 @@ OTHER_STAGES = ("corpora", "masks", "collect", "report")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=("jobs", "scenarios"))
     parser.add_argument("--study", default="paper")
-    parser.add_argument("--seconds-per-job", type=float, default=12.0,
-                        help="what a job costs beside its measuring, as the scenarios show it")
-    parser.add_argument("--only", choices=("jobs", "scenarios"))
+    parser.add_argument("--overhead-s", type=float, default=12.0, help="what a job costs beside its measuring, as the scenarios show it")
+    parser.add_argument("-k", dest="part", default="", help="only these tests")
+    parser.add_argument("--log", type=Path, nargs="+", help="logs of earlier runs")
     options = parser.parse_args()
-    if options.only != "scenarios":
-        jobs_table(options.study, options.seconds_per_job).write_into(PAGE)
-    if options.only != "jobs":
-        scenarios_table(run_scenarios()).write_into(PAGE)
+    if options.table == "jobs":
+        table = jobs_table(options.study, options.overhead_s)
+    else:
+        table = scenarios_table([entry for log in options.log for entry in read_log(log)] if options.log else run_scenarios(options.part))
+    table.write_into(PAGE)
+    table.show()
 
 
 def jobs_table(study_name: str, overhead_s: float) -> Table:
@@ -65,13 +70,17 @@ def jobs_table(study_name: str, overhead_s: float) -> Table:
                  tuple(records), texts=("stage",))
 
 
-def run_scenarios() -> list[dict[str, Any]]:
-    """All tests of this folder on clusters of their own; one record each."""
+def run_scenarios(part: str) -> list[dict[str, Any]]:
+    """The tests of this folder; one record each."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        subprocess.run([sys.executable, "-m", "pytest", "tests/slurm", "-m", "slurm"], cwd=ROOT, check=True,
+        subprocess.run([sys.executable, "-m", "pytest", "tests/slurm", "-m", "slurm", "-k", part], cwd=ROOT, check=True,
                        env={**os.environ, LOG: str(log)})
-        return [json.loads(line) for line in log.read_text().splitlines()]
+        return read_log(log)
+
+
+def read_log(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def scenarios_table(records: list[dict[str, Any]]) -> Table:

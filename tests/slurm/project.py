@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,8 +105,8 @@ class Run:
     """Snakemake at work."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
-                                        start_new_session=True)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  a file, since nobody reads a pipe while it works
+        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -113,12 +114,17 @@ class Run:
 
     def finish(self, timeout_s: float = 300, code: int = 0) -> str:
         try:
-            output, _ = self.process.communicate(timeout=timeout_s)
+            self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.kill(self._leaf(), signal.SIGKILL)
-            raise AssertionError(f"Snakemake does not end:\n{self.process.communicate()[0]}") from None
+            raise AssertionError(f"Snakemake does not end:\n{self._printed()}") from None
+        output = self._printed()
         assert self.process.returncode == code, f"exit code {self.process.returncode}:\n{output}"
         return output
+
+    def _printed(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode()
 
     def _leaf(self) -> int:
         """Snakemake itself, below the processes that have entered the namespaces."""

@@ -35,10 +35,10 @@ class Job:
 class Cluster:
     """Slurm in namespaces; a context manager."""
 
-    def __init__(self, num_nodes: int = 2, *, accounting: bool = True, cgroups: bool | None = None) -> None:
+    def __init__(self, num_nodes: int = 2, *, accounting: bool = True, gpus_per_node: int = 2, cores_per_node: int = 16) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="longca-slurm-"))
         self.folder.chmod(0o755)
-        self.layout = Layout(self.folder, num_nodes, accounting=accounting, cgroups=has_cgroups() if cgroups is None else cgroups)
+        self.layout = Layout(self.folder, num_nodes, gpus_per_node, cores_per_node, accounting=accounting, cgroups=has_cgroups())
         self._stack = ExitStack()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -117,7 +117,7 @@ class Cluster:
         options = DATABASE_OPTIONS.format(folder=self.folder)
         self.space.run(f"mariadb-install-db {options} --skip-test-db --auth-root-authentication-method=normal"
                        f" > {self.folder}/log/db.log 2>&1")
-        small = "--innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 --bind-address=127.0.0.1"
+        small = "--innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900 --bind-address=127.0.0.1"
         self._start("mariadbd", ["mariadbd", *options.split(), *small.split()])
         client = f"mariadb --no-defaults --socket={self.folder}/mysql.sock -uroot -e"
         self._wait(lambda: self._succeeds(f"{client} 'select 1'"), "mariadbd")
@@ -139,7 +139,7 @@ class Cluster:
     def _succeeds(self, script: str) -> bool:
         return not self.space.run(f"({script}) > /dev/null 2>&1 && echo || echo no").stdout.strip()
 
-    def _wait(self, ready: Callable[[], bool], daemon: str, seconds: float = 60) -> None:
+    def _wait(self, ready: Callable[[], bool], daemon: str, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > deadline:

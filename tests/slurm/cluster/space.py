@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -130,3 +131,4 @@ def _hold(command: list[str]) -> tuple[subprocess.Popen[bytes], int]:
             return process, pid
         if process.poll() is not None:
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+        time.sleep(0.02)
