@@ -95,9 +95,9 @@ class Project:
             time.sleep(0.1)
 
 
-def outcomes(project: Project) -> dict[str, tuple[str, dict[str, float] | None]]:
-    """What each cell came to, and its errors."""
-    return {record["cell_id"]: (record["outcome"]["status"], record["accuracy"] and record["accuracy"]["relative"])
+def outcomes(project: Project) -> dict[str, tuple[str, dict[str, float]] | None]:
+    """What each cell came to, and its errors; of a control, whose error is one of time, only that it is there."""
+    return {record["cell_id"]: None if record["work"] else (record["outcome"]["status"], (record["accuracy"] or {}).get("relative", {}))
             for record in project.records()}
 
 
