@@ -49,7 +49,10 @@ def scenario(request) -> Callable[..., object]:
         before = {job.job_id for job in cluster.jobs()}
 
         def jobs() -> list[Job]:
-            return [job for job in cluster.jobs() if job.job_id not in before]
+            """The accounting learns of a job with some delay."""
+            accounted = cluster.jobs()
+            known = before | {job.job_id for job in accounted}
+            return [job for job in accounted if job.job_id not in before] + [job for job in cluster.queued() if job.job_id not in known]
 
         begun = time.monotonic()
         yield jobs

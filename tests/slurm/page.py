@@ -86,15 +86,15 @@ def read_log(log: Path) -> list[dict[str, Any]]:
 def scenarios_table(records: list[dict[str, Any]]) -> Table:
     rows = tuple((record["scenario"], str(record["seconds"]), str(len({job["job_id"] for job in record["jobs"]})), _states(record["jobs"]))
                  for record in records)
-    return Table("slurm_scenarios", "Two cores that pretend to be two or three nodes. Times include the waits between looks at the queue.",
+    return Table("slurm_scenarios", "Two cores that pretend to be two or three nodes, busy with other work as well. Times include the waits between looks at the queue.",
                  ("scenario", "seconds", "jobs", "states of its jobs"), rows, tuple(records), texts=("scenario", "states of its jobs"))
 
 
 def _states(jobs: list[dict[str, Any]]) -> str:
-    """How often each state; what did not end well with the name of its job."""
-    completed = Counter(job["state"] for job in jobs)["COMPLETED"]
-    others = [f"{job['state']} ({job['name'].partition('_wildcards_')[2] or job['name']})" for job in jobs if job["state"] != "COMPLETED"]
-    return ", ".join([*others, f"{completed} COMPLETED"])
+    """How often each state; what has ended otherwise, with the name of its job."""
+    plain = Counter(job["state"] for job in jobs if job["state"] in ("PENDING", "COMPLETED"))
+    others = [f"{job['state']} ({job['name'].partition('_wildcards_')[2] or job['name']})" for job in jobs if job["state"] not in plain]
+    return ", ".join([*others, *(f"{count} {state}" for state, count in plain.items())])
 
 
 if __name__ == "__main__":

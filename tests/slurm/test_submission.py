@@ -28,10 +28,10 @@ def test_whole_study(new_cluster, scenario):
             (project.folder / "results/study" / name).write_text("[]")
         for path in (project.folder / "results", *project.folder.glob("results/**/*")):
             os.chown(path, UID, UID)
-        with scenario(cluster):
+        with scenario(cluster) as jobs:
             run = project.start("--jobs", "200")
             project.wait_for(lambda: len(cluster.queued()) == len(expected), run)
-        assert Counter(job.state for job in cluster.queued()) == {"PENDING": len(expected)}
+            assert Counter(job.state for job in jobs()) == {"PENDING": len(expected)}
         run.interrupt()
         run.finish(code=1)
         assert Counter(job.state for job in cluster.queued()) == {"CANCELLED": len(expected)}
