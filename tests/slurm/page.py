@@ -86,8 +86,9 @@ def read_log(log: Path) -> list[dict[str, Any]]:
 def scenarios_table(records: list[dict[str, Any]]) -> Table:
     rows = tuple((record["scenario"], str(record["seconds"]), str(len({job["job_id"] for job in record["jobs"]})), _states(record["jobs"]))
                  for record in records)
-    return Table("slurm_scenarios", "Two cores that pretend to be two or three nodes, busy with other work as well. Times include the waits between looks at the queue.",
-                 ("scenario", "seconds", "jobs", "states of its jobs"), rows, tuple(records), texts=("scenario", "states of its jobs"))
+    caption = ("Two cores that pretend to be two or three nodes, busy with other work as well. Times include the waits between looks at the"
+               " queue.")
+    return Table("slurm_scenarios", caption, ("scenario", "seconds", "jobs", "states of its jobs"), rows, tuple(records), texts=("scenario", "states of its jobs"))
 
 
 def _states(jobs: list[dict[str, Any]]) -> str:
