@@ -88,7 +88,8 @@ def scenarios_table(records: list[dict[str, Any]]) -> Table:
                  for record in records)
     caption = ("Two cores that pretend to be two or three nodes, busy with other work as well. Times include the waits between looks at the"
                " queue.")
-    return Table("slurm_scenarios", caption, ("scenario", "seconds", "jobs", "states of its jobs"), rows, tuple(records), texts=("scenario", "states of its jobs"))
+    texts = ("scenario", "states of its jobs")
+    return Table("slurm_scenarios", caption, ("scenario", "seconds", "jobs", "states of its jobs"), rows, tuple(records), texts)
 
 
 def _states(jobs: list[dict[str, Any]]) -> str:
