@@ -82,19 +82,15 @@ class Cluster:
     def _prepare(self) -> None:
         space, layout = self.space, self.layout
         space.make_readable(python_paths())
-        hosts = "".join(f"{ip} {name}\n" for name, ip in [("localhost", "127.0.0.1"), (HEAD, HEAD_IP),
-                                                            *((node, layout.ip(node)) for node in layout.nodes)])
-        space.overlay_file("/etc/hosts", hosts)
-        user = f"{USER}:x:{UID}:{UID}::{space.home}:/bin/bash\n"
-        space.overlay_file("/etc/passwd", Path("/etc/passwd").read_text() + user)
-        space.overlay_file("/etc/group", Path("/etc/group").read_text() + f"{USER}:x:{UID}:\n")
+        hosts = [f"127.0.0.1 localhost\n{HEAD_IP} {HEAD}", *(f"{layout.ip(node)} {node}" for node in layout.nodes)]
+        space.own_etc("\n".join([f"rm -rf slurm; cp -a {layout.etc} slurm; : > hosts", *(f"echo '{line}' >> hosts" for line in hosts),
+                                 f"echo {USER}:x:{UID}:{UID}::{space.home}:/bin/bash >> passwd; echo {USER}:x:{UID}: >> group"]))
         devices = "\n".join(f"mknod -m 666 {self.folder}/dev/nvidia{number} c {GPU_MAJOR} {number}"
                             for number in range(layout.gpus_per_node))
         space.run(f"""
             hostname {HEAD}
             ip link set lo up
             ip link add {BRIDGE} type bridge; ip addr add {HEAD_IP}/24 dev {BRIDGE}; ip link set {BRIDGE} up
-            mount --bind {layout.etc} /etc/slurm
             mkdir -p /run/munge; mount -t tmpfs -o mode=755 tmpfs /run/munge
             mkdir {self.folder}/dev; {devices}
             dd if=/dev/urandom of={self.folder}/munge.key bs=128 count=1 status=none; chmod 600 {self.folder}/munge.key

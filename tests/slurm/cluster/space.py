@@ -81,11 +81,14 @@ class Space:
         """Where a path inside is found from outside."""
         return Path(f"/proc/{self._holders[''][1]}/root{path}")
 
-    def overlay_file(self, path: str, content: str) -> None:
-        """Another content of a system file, inside."""
-        source = self.folder / "etc" / Path(path).name
-        source.write_text(content)
-        self.run(f"mount --bind {source} {path}")
+    def own_etc(self, script: str) -> None:
+        """A copy of /etc in its place, changed by a script that runs in it.
+
+        The whole folder, since a file mounted over another is gone as soon as somebody outside replaces that one: as adding a user does.
+        """
+        place = self.folder / "own-etc"
+        self.run(f"mkdir {place}; mount -t tmpfs -o mode=755 tmpfs {place}; cp -a /etc/. {place}; cd {place}\n{script}\n"
+                 f"mount --bind {place} /etc")
 
     def make_readable(self, paths: Iterable[Path]) -> None:
         """Give the plain user a way to folders that lie below one of root's own: that one is hidden, they are put back."""
