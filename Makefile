@@ -1,11 +1,12 @@
 # make report   measure config/studies/$(STUDY).yaml, or the file STUDY=….yaml, on this machine and build its page
-# make test     all tests
+# make test     all tests but those that need a cluster
+# make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root
 PYTHON ?= python3
 STUDY ?= quick
 ARGS ?=
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report test setup lint dry-run lock docs clean
+.PHONY: report test test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@snakemake --profile workflow/profiles/local --config study=$(STUDY) $(ARGS)
@@ -13,6 +14,10 @@ report: setup
 
 test: setup
 	@python -m pytest $(ARGS)
+
+test-slurm test-slurm-all: setup
+	@python -m tests.slurm.cluster.machine
+	@python -m pytest tests/slurm -m 'slurm$(if $(findstring all,$@),, and not slow)' -v -rs --durations=0 $(ARGS)
 
 setup:
 	@$(PYTHON) tools/setup.py

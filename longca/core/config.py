@@ -9,6 +9,7 @@ from pydantic import Field
 
 from longca.core.errors import unknown
 from longca.core.schema import Frozen, merge, parse, read_yaml
+from longca.core.site import PREFIX as SITE_PREFIX
 
 Launch = Literal["auto", "local", "torchrun", "srun"]
 
@@ -44,7 +45,7 @@ def load_config(overrides: Mapping[str, Any] | None = None, path: Path = CONFIG_
     environ = os.environ if environ is None else environ
     from_env = {}
     for key, value in environ.items():
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS:
+        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not key.startswith(SITE_PREFIX):
             name = key.removeprefix(PREFIX).lower()
             if name not in Config.model_fields:
                 raise unknown("environment variable", key, [PREFIX + field.upper() for field in Config.model_fields])

@@ -26,6 +26,21 @@ def test_dry_run(profile, study, tmp_path):
         assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
 
 
+def test_a_site_is_told_in_the_environment(tmp_path):
+    site = {"LONGCA_SITE_ACCOUNT": "bench", "LONGCA_SITE_GPU_MODEL": "h100", "LONGCA_SITE_GPUS_PER_NODE": "4"}
+    done = snakemake("--profile", "slurm", "--dry-run", "--config", "study=paper", f"results={tmp_path}", **site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = [line for line in done.stdout.splitlines() if "resources:" in line and "retry=" in line]
+    assert jobs and all("slurm_account=bench" in job and "gres=gpu:h100:" in job for job in jobs)
+    widest = next(job for job in jobs if "nodes=24," in job)
+    assert "tasks_per_node=4" in widest and "mpi=srun" in widest
+
+
+def test_a_wrong_site_is_refused():
+    done = snakemake("--profile", "slurm", "--dry-run", LONGCA_SITE_ACOUNT="bench")
+    assert done.returncode != 0 and "did you mean 'LONGCA_SITE_ACCOUNT'" in done.stdout + done.stderr
+
+
 def test_slurm_is_found_by_its_bare_name():
     assert (ROOT / "slurm").is_symlink() and (ROOT / "slurm" / "config.yaml").exists()
 

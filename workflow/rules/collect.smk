@@ -10,8 +10,9 @@ rule collect:
     container:
         image
     resources:
-        mem_mb=4000,
-        runtime=10,
+        **CPU_JOB,
+        mem_mb=growing(4000),
+        runtime=growing(10),
     params:
         longca=LONGCA,
         study=CONFIG.study,

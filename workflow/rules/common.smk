@@ -7,6 +7,7 @@ from snakemake.settings.types import DeploymentMethod
 from longca.bench.plan import shards
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
+from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate
@@ -14,6 +15,7 @@ from longca.images.image import check_or_exit, locate
 CONFIG = load_config({key: config[key] for key in config})
 STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
+SITE = load_site()
 RESULTS = CONFIG.results / STUDY.name
 SHARDS = {shard.name: shard for shard in shards(STUDY.cells(), CONFIG.shard_minutes)}
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
@@ -47,5 +49,41 @@ def shard_files(kind):
     ]
 
 
+# what a retry asks for: more of it, in a new job
+def growing(first):
+    return lambda wildcards, attempt: first * attempt
+
+
 def shard_minutes(wildcards, attempt):
-    return int(SHARDS[wildcards.shard].minutes * 2 * attempt) + 10
+    return (int(SHARDS[wildcards.shard].minutes * 2) + 10) * attempt
+
+
+def measuring(name):
+    return lambda wildcards, attempt: SITE.measuring_job(
+        SHARDS[wildcards.shard].world, attempt
+    ).get(name)
+
+
+CPU_JOB = SITE.cpu_job()
+MEASURING_JOB = {
+    "runtime": shard_minutes,
+    "retry": lambda wildcards, attempt: "error" if attempt > 1 else "",
+    **{name: measuring(name) for name in MEASURING_RESOURCES},
+}
+
+
+# srun is not inside an image: where it starts the ranks, each enters the image on its own
+def image_of_ranks(wildcards):
+    return None if SITE.launch(SHARDS[wildcards.shard].world) else image(wildcards)
+
+
+def longca_on_ranks(wildcards):
+    launch, container = SITE.launch(SHARDS[wildcards.shard].world), image(wildcards)
+    if not launch:
+        return LONGCA
+    enter = (
+        f"apptainer exec --nv --bind $PWD --pwd $PWD {container} "
+        if CONTAINED and container
+        else ""
+    )
+    return f"${{SLURM_JOB_ID:+{launch}}} {enter}{LONGCA}"

@@ -10,8 +10,9 @@ rule corpora:
     container:
         image
     resources:
-        mem_mb=2000,
-        runtime=10,
+        **CPU_JOB,
+        mem_mb=growing(2000),
+        runtime=growing(10),
     params:
         longca=LONGCA,
         study=CONFIG.study,

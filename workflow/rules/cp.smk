@@ -1,4 +1,4 @@
-# Measures context parallelism: one process a rank, all on one node.
+# Measures context parallelism: one process a rank. A job on one node starts its ranks itself, one on several by srun.
 rule cp:
     input:
         STUDY_FILE,
@@ -11,15 +11,13 @@ rule cp:
     wildcard_constraints:
         shard="cp-.+",
     container:
-        image
-    threads: workflow.cores or 8
+        image_of_ranks
+    threads: workflow.resource_settings.cores or SITE.cores_per_gpu
     resources:
+        **MEASURING_JOB,
         device=1,
-        gpu=lambda wildcards: SHARDS[wildcards.shard].world,
-        mem_mb=lambda wildcards: 32000 * SHARDS[wildcards.shard].world,
-        runtime=shard_minutes,
     params:
-        longca=LONGCA,
+        longca=longca_on_ranks,
         study=CONFIG.study,
         results=CONFIG.results,
         device=CONFIG.device,
@@ -28,4 +26,4 @@ rule cp:
         code=source_digest("core", "data", "masks", "kernels", "cp", "bench"),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
-        " --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"
+        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

@@ -12,12 +12,10 @@ rule kernels:
         shard="kernel-.+",
     container:
         image
-    threads: workflow.cores or 8
+    threads: workflow.resource_settings.cores or SITE.cores_per_gpu
     resources:
+        **MEASURING_JOB,
         device=1,
-        gpu=1,
-        mem_mb=32000,
-        runtime=shard_minutes,
     params:
         longca=LONGCA,
         study=CONFIG.study,
@@ -28,4 +26,4 @@ rule kernels:
         code=source_digest("core", "data", "masks", "kernels", "bench"),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
-        " --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"
+        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

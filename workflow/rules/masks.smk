@@ -10,8 +10,9 @@ rule masks:
     container:
         image
     resources:
-        mem_mb=8000,
-        runtime=30,
+        **CPU_JOB,
+        mem_mb=growing(8000),
+        runtime=growing(30),
     params:
         longca=LONGCA,
         study=CONFIG.study,

@@ -9,8 +9,9 @@ rule report:
     container:
         image
     resources:
-        mem_mb=4000,
-        runtime=10,
+        **CPU_JOB,
+        mem_mb=growing(4000),
+        runtime=growing(10),
     params:
         longca=LONGCA,
         study=CONFIG.study,

@@ -1,0 +1,134 @@
+"""The project in the home of the cluster's plain user, and Snakemake run there as that user."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.slurm.cluster.cluster import Cluster
+from tests.slurm.cluster.space import UID
+from tests.support import ROOT
+
+PARTS = ("Snakefile", "config", "longca", "slurm", "workflow")
+QUICK_STATUS = ("--slurm-init-seconds-before-status-checks", "1")  # of a cluster that starts jobs at once
+SITE = """
+account: bench
+partition: gpu
+gpu_model: h100
+gpus_per_node: 2
+cores_per_gpu: 1
+memory_per_gpu_gb: 2
+"""
+
+
+class Project:
+    """A folder with the sources, a study and its results."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.folder = cluster, cluster.space.home / name
+        self.results = cluster.space.inside(self.folder / "results/study")
+
+    @classmethod
+    def new(cls, cluster: Cluster, name: str, study: str, site: str = SITE, plugins: dict[str, str] | None = None) -> "Project":
+        self = cls(cluster, name)
+        self.folder.mkdir()
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir() and not source.is_symlink():
+                shutil.copytree(source, self.folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "site.yaml"))
+            else:
+                shutil.copy(source, self.folder / part, follow_symlinks=False)
+        (self.folder / "config/site.yaml").write_text(site)
+        (self.folder / "study.yaml").write_text(study)
+        for path, text in (plugins or {}).items():
+            (self.folder / "plugins" / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / "plugins" / path).write_text(text)
+        self._own()
+        return self
+
+    def copy(self, name: str) -> "Project":
+        """Another folder with all that is in this one."""
+        other = Project(self.cluster, name)
+        shutil.copytree(self.folder, other.folder, symlinks=True)
+        other._own()
+        return other
+
+    def start(self, *arguments: str, profile: str = "slurm", **environ: str) -> "Run":
+        """Snakemake with the study, in the background."""
+        polling = QUICK_STATUS if profile == "slurm" else ()
+        command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml"]
+        return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", OMP_NUM_THREADS="1", **environ))
+
+    def run(self, *arguments: str, timeout_s: float = 300, **options: str) -> str:
+        """Snakemake to its end, which must be a good one: what it printed."""
+        return self.start(*arguments, **options).finish(timeout_s)
+
+    def cells(self) -> dict[str, tuple[str, int]]:
+        """Each measured cell: its status, and when its file was written."""
+        found = {}
+        for path in self.results.glob("cells/*/*.json"):
+            if not path.name.startswith("."):
+                record = json.loads(path.read_text())
+                found[record["cell_id"]] = record["outcome"]["status"], path.stat().st_mtime_ns
+        return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """As the workflow has collected them."""
+        return json.loads((self.results / "records.json").read_text())["records"]
+
+    def _own(self) -> None:
+        for path in (self.folder, *self.folder.rglob("*")):
+            os.chown(path, UID, UID, follow_symlinks=False)
+
+    def wait_for(self, condition: Callable[[], object], run: "Run", timeout_s: float = 180) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert run.process.poll() is None, f"Snakemake has ended:\n{run.finish()}"
+            assert time.monotonic() < deadline, "not in time"
+            time.sleep(0.1)
+
+
+def outcomes(project: Project) -> dict[str, tuple[str, dict[str, float]] | None]:
+    """What each cell came to, and its errors; of a control, whose error is one of time, only that it is there."""
+    return {record["cell_id"]: None if record["work"] else (record["outcome"]["status"], (record["accuracy"] or {}).get("relative", {}))
+            for record in project.records()}
+
+
+class Run:
+    """Snakemake at work."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  a file, since nobody reads a pipe while it works
+        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        os.killpg(os.getpgid(self._leaf()), signal.SIGINT)
+
+    def finish(self, timeout_s: float = 300, code: int = 0) -> str:
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.kill(self._leaf(), signal.SIGKILL)
+            raise AssertionError(f"Snakemake does not end:\n{self._printed()}") from None
+        output = self._printed()
+        assert self.process.returncode == code, f"exit code {self.process.returncode}:\n{output}"
+        return output
+
+    def _printed(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode()
+
+    def _leaf(self) -> int:
+        """Snakemake itself, below the processes that have entered the namespaces."""
+        pid = self.process.pid
+        while Path(f"/proc/{pid}/comm").read_text().strip() in ("nsenter", "setpriv", "env", "sh", "setsid"):
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        return pid

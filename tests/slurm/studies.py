@@ -1,0 +1,44 @@
+"""Studies for a cluster of two cores: one of every stage, and one that leaves time for accidents."""
+
+WHOLE = """
+title: every stage
+measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+grids:
+  - kernel: [naive, sdpa]
+    mask: [full, causal_document, sliding_window: {window: 16}, block_sparse_uniform: {block: 64, density: 0.5}]
+    seqlen: 128
+    heads: "4:2"
+    head_dim: 16
+    dtype: fp32
+  - {kind: cp, strategy: ulysses, kernel: naive, world: 2, mask: [causal, prefix_lm_document], seqlen: 128, heads: "4:2", head_dim: 16,
+     dtype: fp32}
+"""
+
+ACCIDENTS = """
+title: accidents
+measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 300}
+grids:
+  - {kernel: [naive, slow], mask: [full, causal, prefix_lm, causal_document], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32,
+     direction: fwd}
+"""
+
+PLUGINS = {"kernels/slow.py": '''
+"""Takes its time and memory, as the environment says."""
+import os
+import time
+from longca.kernels.backends.naive import Naive
+class Slow(Naive):
+    label, summary = "Slow", "waits before it starts"
+    def prepare(self, problem):
+        time.sleep(float(os.environ.get("SLOW_SECONDS", "4")))
+        self.held = b"x" * int(float(os.environ.get("SLOW_BYTES", "0")))
+        return super().prepare(problem)
+'''}
+
+WIDE = """
+title: over several nodes
+measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 120}
+grids:
+  - {kind: cp, strategy: ulysses, kernel: naive, world: [3, 4], mask: causal_document, seqlen: 192, heads: "12:12", head_dim: 16,
+     dtype: fp32}
+"""
