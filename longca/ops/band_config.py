@@ -39,8 +39,8 @@ TUNED = {
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
 # Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
-# such a tile idle. It makes dQ too where no other kernel does. Not for fewer than LEAST_PACK heads that share a step: it loads a step's
-# statistics by TMA, from addresses that are then not always multiples of 16 bytes, and stops with "illegal instruction".
+# such a tile idle. It makes dQ too where no other kernel does. With fewer than LEAST_PACK heads in a step it stopped ("illegal
+# instruction"), as a step's statistics did not always begin at a multiple of 16 bytes. Now they do, and no GPU has tried it: hence not chosen.
 HOPPER_KEYS, LEAST_PACK = Tuned(128, 64, 4, 3, hopper=1), 4
 # Where keys come in short blocks, a tile is any two of them.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)

@@ -64,12 +64,13 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
     num_kv_heads, pack, groups, num_pieces = k.shape[1], 64 // lines.step, len(lines.pieces), lines.pieces.shape[1]
     num_items, num_rows = num_kv_heads * num_pieces, seqlen_q * num_heads
     shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=q.device)
+    base, delta = statistics(base), statistics(delta)
     tiles = (_boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
              _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
     tables = torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
     sizes = (lines.num_slots, num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack,
-             base.shape[1] * pack, scale, scale * LOG2_E, pack)
+             base[0].numel(), scale, scale * LOG2_E, pack)
     grid, sums = (min(num_items, _processors(q)),), torch.zeros(0, dtype=torch.float32, device=q.device)
     if dq is not None:
         sums = torch.zeros(seqlen_q + 64, num_heads, head_dim, dtype=torch.float32, device=q.device)  # the last step may stick out
@@ -121,6 +122,16 @@ def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
     return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], box, layout)
 
 
+def statistics(x: Tensor) -> Tensor:
+    """Statistics of rows (packs, tokens, P) as `band_hopper_feed.place_of_stats` finds them: (packs, copies, tokens of a copy, P).
+
+    TMA reads from multiples of 16 bytes only (else: "illegal instruction"), and steps begin at any token. Where 16 bytes are several
+    tokens, there are as many copies, each of which begins a token later than the one before.
+    """
+    packs, num_tokens, pack = x.shape
+    copies = 4 // pack if pack < 4 else 1
+    return x.as_strided((packs, copies, (num_tokens + 1 - copies) // copies * copies, pack), (num_tokens * pack, pack, pack, 1)).contiguous()
+
+
 def _stats(x: Tensor) -> TensorDescriptor:
-    x = x.flatten() if x.data_ptr() % 16 == 0 else x.flatten().clone()
-    return TensorDescriptor.from_tensor(x, [64], gl.NVMMASharedLayout(0, 32, 1))
+    return TensorDescriptor.from_tensor(x.flatten(), [64], gl.NVMMASharedLayout(0, 32, 1))

@@ -152,7 +152,7 @@ def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        base_desc, delta_desc: float32 (H · tokens,), as `band_backward.prepare` makes them, in boxes of 64.
+        base_desc, delta_desc: float32 (H / PACK · stats_of_pack,), as `band_hopper.statistics` lays them out, in boxes of 64.
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         next_ptr: int32 (1,), zero.
         pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 keys in steps of 64 / PACK queries.

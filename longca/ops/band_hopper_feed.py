@@ -14,21 +14,29 @@ FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shap
 
 
 @gluon.jit
-def _feed(column, shape, pack, stats, count, descs, smem, bars, PACK: gl.constexpr, STAGES: gl.constexpr):
+def place_of_stats(column, pack, stats_of_pack, PACK: gl.constexpr):
+    """Where the statistics of a step's rows begin: at a multiple of 16 bytes, in the copy that has them there."""
+    COPIES: gl.constexpr = 4 // PACK if PACK < 4 else 1
+    return pack * stats_of_pack + column % COPIES * (stats_of_pack // COPIES) + column // COPIES * (COPIES * PACK)
+
+
+@gluon.jit
+def _feed(column, shape, pack, stats_of_pack, count, descs, smem, bars, PACK: gl.constexpr, STAGES: gl.constexpr):
     q_desc, dout_desc, base_desc, delta_desc = descs
     q_smem, dout_smem, base_smem, delta_smem, notes = smem
     q_full, dout_full, empty = bars[0], bars[1], bars[2]
     slot, phase = count % STAGES, (count // STAGES) & 1
     place = gl.arange(0, 4, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    stats = place_of_stats(column, pack, stats_of_pack, PACK)
     mbarrier.wait(empty.index(slot), phase ^ 1)
     notes.index(slot).store(gl.where(place == 0, column, gl.where(place == 1, shape, pack)))
     mbarrier.arrive(q_full.index(slot), count=1)
     mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + base_desc.block_type.nbytes)
     tma.async_copy_global_to_shared(q_desc, [column, pack * PACK, 0], q_full.index(slot), q_smem.index(slot))
-    tma.async_copy_global_to_shared(base_desc, [stats + column * PACK], q_full.index(slot), base_smem.index(slot))
+    tma.async_copy_global_to_shared(base_desc, [stats], q_full.index(slot), base_smem.index(slot))
     mbarrier.expect(dout_full.index(slot), dout_desc.block_type.nbytes + delta_desc.block_type.nbytes)
     tma.async_copy_global_to_shared(dout_desc, [column, pack * PACK, 0], dout_full.index(slot), dout_smem.index(slot))
-    tma.async_copy_global_to_shared(delta_desc, [stats + column * PACK], dout_full.index(slot), delta_smem.index(slot))
+    tma.async_copy_global_to_shared(delta_desc, [stats], dout_full.index(slot), delta_smem.index(slot))
 
 
 @gluon.jit
@@ -65,7 +73,6 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
             tma.async_copy_global_to_shared(k_desc, [row + team * ROWS, kv_head, 0], kv_full, k_smem.index(team))
             tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
         for pack in range(kv_head * packs_per_kv_head, (kv_head + 1) * packs_per_kv_head):
-            stats = pack * stats_of_pack
             full, partial = middle - 1, last - 1
             for number in range(gl.maximum(last - first, 1)):
                 if DOWN:
@@ -73,7 +80,7 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
                 else:
                     column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
                 for _ in range(gl.where(first == last, 1, num_steps)):
-                    _feed(column, gl.where(first == last, EMPTY, shape), pack, stats, count, descs, smem, bars, PACK, STAGES)
+                    _feed(column, gl.where(first == last, EMPTY, shape), pack, stats_of_pack, count, descs, smem, bars, PACK, STAGES)
                     column += -STEP if DOWN else STEP
                     count += 1
         turn += 1

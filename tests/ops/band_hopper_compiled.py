@@ -1,5 +1,6 @@
 """Compiles the Hopper kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_hopper_compiled forward|backward."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -7,12 +8,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from longca.ops.band_hopper import statistics
 from longca.ops.band_hopper_backward import backward_kernel
+from longca.ops.band_hopper_feed import place_of_stats
 from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
 
@@ -67,7 +71,19 @@ def assembled(ptx: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
+def check_statistics(num_tokens: int, pack: int) -> None:
+    """A step's rows, wherever it begins, at a multiple of 16 bytes; with room past the last token."""
+    rows = torch.arange(3 * (num_tokens + 256) * pack, dtype=torch.float32).view(3, num_tokens + 256, pack)
+    laid_out = statistics(rows)
+    for head, column in itertools.product(range(3), range(num_tokens)):
+        place = place_of_stats.fn(column, head, laid_out[0].numel(), pack)
+        assert place % 4 == 0
+        torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
+
+
 def main(direction: str) -> None:
+    for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8)):
+        check_statistics(num_tokens, pack)
     for kernel, types, constants, maxnreg in builds(direction):
         names = kernel.arg_names
         signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
