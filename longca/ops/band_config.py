@@ -24,8 +24,8 @@ class Tuned:
     stages: int  # loads under way at once
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
-    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; 2 … 5: keys, `band_hopper_fused`
-    in_order: int = 0  # 1: keys, `band_hopper_fused`: dQ's sums come about in one order
+    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ; 3: and that BESIDE
+    in_order: int = 0  # 1: keys, with dQ: sums come about in one order
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
@@ -39,9 +39,10 @@ TUNED = {
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
 # Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
-# such a tile idle. It makes dQ too where no other kernel does. With fewer than LEAST_PACK heads in a step it stopped ("illegal
-# instruction"), as a step's statistics did not always begin at a multiple of 16 bytes. Now they do, and no GPU has tried it: hence not chosen.
+# such a tile idle. With fewer than LEAST_PACK heads in a step it stopped there ("illegal instruction"), as a step's statistics did not always
+# begin at a multiple of 16 bytes. Now they do, but no GPU has tried it: hence not chosen.
 HOPPER_KEYS, LEAST_PACK = Tuned(128, 64, 4, 3, hopper=1), 4
+HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too
 # Where keys come in short blocks, a tile is any two of them.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)
 
@@ -66,7 +67,7 @@ def tiles_for(head_dim: int, device: torch.device, *, pack: int, block: int | No
         short = block is not None and block % 128 != 0
         tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
         if not short and pack >= LEAST_PACK:
-            tiles[Use.KEYS] = HOPPER_KEYS
+            tiles[Use.KEYS] = HOPPER_KEYS if deterministic else HOPPER_GRADIENTS
             if not deterministic:
                 del tiles[Use.QUERIES]
     return tiles

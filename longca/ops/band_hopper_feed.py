@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from longca.ops.band_hopper_pieces import ROWS, piece_of, run_below, run_of, tell
+from longca.ops.band_hopper_pieces import ROWS, keys_piece_of, run_below, run_of, tell
 
 FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shape
 
@@ -62,17 +62,19 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
     if DOWN:
         item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
     while item < sizes[1]:
-        entry, kv_head = piece_of(item, pieces_ptr, sizes)
+        entry, piece, kv_head, part = keys_piece_of(item, pieces_ptr, sizes)
         if not DOWN:
             ticket = _take(next_ptr, lane)
-        tell(entry, kv_head, turn, told, told_bars[0], told_bars[1], item)
+        num_packs = packs_per_kv_head // sizes[3]
+        first_pack = kv_head * packs_per_kv_head + part * num_packs
+        tell(entry, first_pack, turn, told, told_bars[0], told_bars[1], piece)
         row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
         mbarrier.wait(kv_empty, (turn & 1) ^ 1)
         mbarrier.expect(kv_full, 2 * TEAMS * k_desc.block_type.nbytes)
         for team in gl.static_range(TEAMS):
             tma.async_copy_global_to_shared(k_desc, [row + team * ROWS, kv_head, 0], kv_full, k_smem.index(team))
             tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
-        for pack in range(kv_head * packs_per_kv_head, (kv_head + 1) * packs_per_kv_head):
+        for pack in range(first_pack, first_pack + num_packs):
             full, partial = middle - 1, last - 1
             for number in range(gl.maximum(last - first, 1)):
                 if DOWN:

@@ -1,6 +1,7 @@
 """Compiles the Hopper kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_hopper_compiled forward|backward."""
 
 import itertools
+import math
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_feed import place_of_stats
 from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
+from longca.ops.band_hopper_pieces import keys_piece_of
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
@@ -39,14 +41,14 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        tables, types = ["*i32"] * 4, ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
-        for dq in (0, 1):
-            yield backward_kernel, [*tiles, "*fp32", "i32", *tables, *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
-        for pack, order, apart, in_order in ((8, 0, 0, 0), (8, 0, 1, 1), (8, 1, 1, 0), (8, 2, 1, 0), (1, 2, 1, 1)):
+        tables, numbers = ["*i32"] * 4, ["i32"] * 6
+        types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
+        yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
+        for pack, beside, in_order in ((8, 0, 0), (1, 0, 0), (1, 1, 1)):
             tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
-            sums = boxes(64 // pack, pack, 64, dtype=gl.float32)
-            constants = {"PACK": pack, "ORDER": order, "APART": apart, "IN_ORDER": in_order, "STAGES": 3}
-            yield fused_kernel, [*tiles, sums, *tables, *tables[1:], *types], constants, 168
+            sums = [boxes(64 // pack, pack, 64, dtype=gl.float32), *[boxes(64, 1, 64, dtype=gl.float32)] * 2]
+            constants = {"PACK": pack, "BESIDE": beside, "IN_ORDER": in_order, "STAGES": 3}
+            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], constants, 168
 
 
 def carried_bounds(source: str) -> list[str]:
@@ -81,7 +83,18 @@ def check_statistics(num_tokens: int, pack: int) -> None:
         torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
 
 
+def check_items() -> None:
+    """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
+    for num_pieces, num_kv_heads, at_once, num_turns in itertools.product((1, 5), (1, 8), (1, 4), (1, 3)):
+        sizes = num_pieces, num_pieces * num_kv_heads * num_turns, math.gcd(num_kv_heads, at_once), num_turns, num_kv_heads
+        items = [keys_piece_of.fn(item, 0, sizes)[1:] for item in range(sizes[1])]
+        assert sorted(items) == sorted(itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns)))
+        places = {item: place for place, item in enumerate(items)}
+        assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
+
+
 def main(direction: str) -> None:
+    check_items()
     for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8)):
         check_statistics(num_tokens, pack)
     for kernel, types, constants, maxnreg in builds(direction):
