@@ -5,7 +5,8 @@ takes too long is stopped and named, and the checks go on behind it.
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
 (`band_hopper_fused`), where a step has rows of one head ("heads"), two ("pairs") or up to eight ("packs"), with dQ at a step's end or
-beside the next one's exponentials ("=": also, with sums that are the same in every run); dK and dV without dQ; both portable kernels.
+beside the next one's exponentials. The same in every run: "=", beside and in one order, and "#", at the end and dQ counted in integers. dK
+and dV without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -24,8 +25,8 @@ from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd heads": (2, 0, 1), "bwd heads beside": (3, 0, 1), "bwd heads =": (3, 1, 1), "bwd pairs": (2, 0, 2), "bwd pairs =": (3, 1, 2),
-         "bwd packs": (2, 0, 8), "bwd packs =": (3, 1, 8)}  # (hopper, in_order, pack) of `Tuned`
+FUSED = {"bwd heads": (2, 0, 1), "bwd heads beside": (3, 0, 1), "bwd heads =": (3, 1, 1), "bwd heads #": (2, 2, 1), "bwd pairs": (2, 0, 2),
+         "bwd pairs =": (3, 1, 2), "bwd pairs #": (2, 2, 2), "bwd packs": (2, 0, 8), "bwd packs =": (3, 1, 8)}  # (hopper, in_order, pack)
 BACKWARD = *FUSED, "bwd", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")

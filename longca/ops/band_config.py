@@ -25,7 +25,7 @@ class Tuned:
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
     hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ; 3: and that BESIDE
-    in_order: int = 0  # 1: keys, with dQ: sums come about in one order
+    in_order: int = 0  # keys, with dQ: sums are the same in every run. 1: they come about in one order; 2: those of dQ are integers
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
@@ -39,7 +39,7 @@ TUNED = {
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
 # Right and faster than the portable kernel on every mask tried on one H200 (docs/band.md); blocks of less than 128 keys would leave half of
-# such a tile idle. With fewer than LEAST_PACK heads in a step it stopped there ("illegal instruction"), as a step's statistics did not always
+# such a tile idle. With fewer than LEAST_PACK heads in a step it stopped ("illegal instruction"), as a step's statistics did not always
 # begin at a multiple of 16 bytes. Now they do, but no GPU has tried it: hence not chosen.
 HOPPER_KEYS, LEAST_PACK = Tuned(128, 64, 4, 3, hopper=1), 4
 HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too

@@ -79,16 +79,17 @@ def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, packs_per_kv_h
     each team's rows of dV and of dK, a half of the columns at a time.
 
     Args:
-        IN_ORDER: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in every run.
-            A piece goes from the last row to the first and tells in `progress` how far it has come: the first row that it is done with,
-            0 after all of dQ, −1 at its end. `Lines.waits` says whom it has to wait for. To dV and dK, packs add in their order. Those
-            who are waited for began earlier, and the first of all waits for nobody.
+        IN_ORDER: 0: in any. 1: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in
+            every run. A piece goes from the last row to the first and tells in `progress` how far it has come: the first row that it is
+            done with, 0 after all of dQ, −1 at its end. `Lines.waits` says whom it has to wait for. To dV and dK, packs add in their order.
+            2: dQ in any, as integers, whose sums do not depend on it; dV and dK as with 1. Those who are waited for began earlier, and the
+            first of all waits for nobody.
     """
     dq_desc, dk_desc, dv_desc = descs
     runs_ptr, waits_ptr, waits_of_ptr, progress_ptr = tables
     num_pieces, kv_heads_per_group = sizes[0], sizes[4]
     STEP: gl.constexpr = ROWS // PACK
-    of_keys = tiles._reinterpret(tiles.dtype, [TEAMS, ROWS, 1, tiles.shape[3]], dk_desc.layout)
+    of_keys = tiles._reinterpret(dk_desc.dtype, [TEAMS, ROWS, 1, tiles.shape[3]], dk_desc.layout)
     count, turn = 0, 0
     row0, first, middle, last, pack, piece = hear_runs(0, told, told_bars[0], told_bars[1])
     while pack >= 0:
@@ -96,32 +97,32 @@ def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, packs_per_kv_h
         entry = waits_of_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * 2
         others_ptr = progress_ptr + pack * num_pieces
         full_run, partial, wait, behind = middle - 1, last - 1, 0, 0
-        if IN_ORDER:
+        if IN_ORDER == 1:
             wait, behind = gl.load(entry), gl.load(entry + 1)
         for number in range(gl.maximum(last - first, 1)):
-            if IN_ORDER:
+            if IN_ORDER == 1:
                 column, num_steps, _, full_run, partial = run_below(full_run, partial, first, middle, runs_ptr, STEP)
             else:
                 column, num_steps, _ = run_of(number, first, middle, last, runs_ptr)
             for _ in range(gl.where(first == last, 1, num_steps)):
-                if IN_ORDER:
+                if IN_ORDER == 1:
                     _publish(others_ptr + piece, column + STEP)
                     wait = _await_turn(wait, behind, column, waits_ptr, others_ptr)
                 for team in gl.static_range(TEAMS):
                     _add_tile(dq_desc, column, pack * PACK, team, tiles.index(team), bars, team, count)
-                column += -STEP if IN_ORDER else STEP
+                column += -STEP if IN_ORDER == 1 else STEP
                 count += 1
-        if IN_ORDER:
+        if IN_ORDER == 1:
             _publish(others_ptr + piece, 0)
-            if pack % packs_per_kv_head > 0:
-                _await(others_ptr - num_pieces + piece, -1)
+        if IN_ORDER > 0 and pack % packs_per_kv_head > 0:
+            _await(others_ptr - num_pieces + piece, -1)
         for half in gl.static_range(2):
             for team in gl.static_range(TEAMS):
                 _add_tile(dv_desc, row0 + team * ROWS, kv_head, half, of_keys.index(team), bars, team, count + half)
         for half in gl.static_range(2):
             for team in gl.static_range(TEAMS):
                 _add_tile(dk_desc, row0 + team * ROWS, kv_head, half, of_keys.index(team), bars, team, count + half)
-        if IN_ORDER:
+        if IN_ORDER > 0:
             _publish(others_ptr + piece, -1)
         turn += 1
         row0, first, middle, last, pack, piece = hear_runs(turn, told, told_bars[0], told_bars[1])

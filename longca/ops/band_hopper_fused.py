@@ -52,6 +52,13 @@ def _weights(scores, base, seen, shape, num_rows, rows, scale_log2, PACK: gl.con
 
 
 @gluon.jit
+def _counted(dq, delta):
+    """dQ in units of its row: see `band_hopper.with_units`."""
+    per_unit = ((delta.to(gl.int32, bitcast=True) & 255) << 23).to(gl.float32, bitcast=True)
+    return gl.inline_asm_elementwise("cvt.rni.s32.f32 $0, $1;", "=r,f", [dq * per_unit[:, None]], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def _hand_over(part, tile, count, bars, team: gl.constexpr):
     """A part of a gradient, the team's `count`-th, to the adding warp."""
     mbarrier.wait(bars[1].index(team), (count & 1) ^ 1)
@@ -82,6 +89,9 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.conste
     across: gl.constexpr = gl.SliceLayout(0, layout)
     halves = k_smem._reinterpret(k_smem.dtype, [TEAMS * 2, ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     k_tile, v_tile, dq_tile = k_smem.index(team).reshape([ROWS, D]), v_smem.index(team).reshape([ROWS, D]), dq_smem.index(team)
+    sums_tile = dq_smem._reinterpret(gl.float32, dq_smem.shape, dq_smem.layout).index(team)
+    COUNTED: gl.constexpr = dq_smem.dtype == gl.int32
+    gl.static_assert(not (BESIDE and COUNTED), "a step's units are gone with the step")
     rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     count, turn = 0, 0
     row0, row1, middle, last, num_full, _, pack = hear(0, told, told_bars[0], told_bars[1])
@@ -126,6 +136,8 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.conste
                 dq = _start_dq(ds_smem, halves, count, team)
                 dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
                 dq, dv, weights_left = warpgroup_mma_wait(1, deps=[dq, dv, weights_left])
+                if COUNTED:
+                    dq = _counted(dq, delta_smem.index(place).load(gl.SliceLayout(1, dq.type.layout)))
                 _hand_over(dq, dq_tile, count, dq_bars, team)
             dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
             mbarrier.arrive(empty.index(place), count=1)
@@ -135,8 +147,8 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.conste
             dq = warpgroup_mma_wait(0, deps=[_start_dq(ds_smem, halves, count - 1, team)])
             _hand_over(dq, dq_tile, count - 1, dq_bars, team)
         mbarrier.arrive(kv_bars[1], count=1)
-        _hand_over_halves(dv, dq_tile, count, dq_bars, team)
-        _hand_over_halves(dk, dq_tile, count, dq_bars, team)
+        _hand_over_halves(dv, sums_tile, count, dq_bars, team)
+        _hand_over_halves(dk, sums_tile, count, dq_bars, team)
         turn += 1
         row0, row1, middle, last, num_full, _, pack = hear(turn, told, told_bars[0], told_bars[1])
 
@@ -149,7 +161,7 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
     """
     Args: as of `band_hopper_backward.backward_kernel`, and
         dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64 / PACK, PACK, D / 2) and (64, 1, D / 2): to which
-            is added, without the scale and with columns in the order of `put`.
+            is added, without the scale and with columns in the order of `put`. Or dQ as int32, in units that delta's lowest bits tell.
         BESIDE: a step's dQ is made beside the next one's exponentials; else at its end.
         IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (H / PACK, pieces), more
             than any row.
@@ -160,7 +172,7 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], q_desc.layout)
     dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], dout_desc.layout)
     ds_smem = gl.allocate_shared_memory(q_desc.dtype, [2 * TEAMS, ROWS, ROWS], gl.NVMMASharedLayout(128, 16, 2))
-    dq_smem = gl.allocate_shared_memory(gl.float32, [TEAMS, ROWS // PACK, PACK, D // 2], dq_desc.layout)
+    dq_smem = gl.allocate_shared_memory(dq_desc.dtype, [TEAMS, ROWS // PACK, PACK, D // 2], dq_desc.layout)
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -177,7 +189,7 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
         (_gradients, (common, 0, PACK, BESIDE)),
         (_gradients, (common, 1, PACK, BESIDE)),
         (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
+                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER == 1)),
         (add_tiles, ((dq_desc, dk_desc, dv_desc), dq_smem, dq_bars, told, told_bars, turns, sizes, packs_per_kv_head, PACK, TEAMS,
                      IN_ORDER)),
     ], [4, 1, 1], [240, 24, 24])

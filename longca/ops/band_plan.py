@@ -64,7 +64,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             turns = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
             longest = 1.0 if chosen.in_order else num_kv_heads * turns / (parts * AT_ONCE)  # parts of a line would add to it in any order
             lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device, longest=longest, visible=visible,
-                               in_order=bool(chosen.in_order))
+                               in_order=chosen.in_order == 1)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)

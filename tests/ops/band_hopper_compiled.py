@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from longca.ops.band_hopper import statistics
+from longca.ops.band_hopper import statistics, with_units
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_feed import place_of_stats
 from longca.ops.band_hopper_forward import forward_kernel
@@ -27,7 +27,7 @@ NAME = r"%[\w#-]+"
 
 
 def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
-    return f"tensordesc<{dtype}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
+    return f"tensordesc<{dtype.mangle()}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
 
 
 def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict[str, int], int]]:
@@ -44,9 +44,9 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         tables, numbers = ["*i32"] * 4, ["i32"] * 6
         types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
         yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
-        for pack, beside, in_order in ((8, 0, 0), (1, 0, 0), (1, 1, 1)):
+        for pack, beside, in_order in ((8, 0, 0), (1, 1, 1), (1, 0, 2)):
             tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
-            sums = [boxes(64 // pack, pack, 64, dtype=gl.float32), *[boxes(64, 1, 64, dtype=gl.float32)] * 2]
+            sums = [boxes(64 // pack, pack, 64, dtype=gl.int32 if in_order == 2 else gl.float32), *[boxes(64, 1, 64, dtype=gl.float32)] * 2]
             constants = {"PACK": pack, "BESIDE": beside, "IN_ORDER": in_order, "STAGES": 3}
             yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], constants, 168
 
@@ -83,6 +83,25 @@ def check_statistics(num_tokens: int, pack: int) -> None:
         torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
 
 
+def check_units() -> None:
+    """dQ counted over parts of the keys, in any order, is as near as sums of floats; rows that cannot be counted are marked."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, dout = (torch.randn(256, 1, 64, generator=generator).bfloat16() for _ in range(4))
+    weights = torch.softmax(q[:, 0].float() @ k[:, 0].float().T / 8, 1)
+    dweights = dout[:, 0].float() @ v[:, 0].float().T
+    delta = (weights * dweights).sum(1)
+    dscores = weights * (dweights - delta[:, None])
+    with_bits = with_units(torch.nn.functional.pad(delta, (0, 256)).view(1, 512, 1), dout, k, v).view(-1)[:256]
+    torch.testing.assert_close(with_bits, delta, rtol=2.0 ** -15, atol=0)
+    per_unit = ((with_bits.view(torch.int32) & 255) << 23).view(torch.float32)[:, None]
+    counts = sum((dscores[:, part] @ k[part, 0].float() * per_unit).round().long() for part in torch.arange(256).split(32))
+    assert isinstance(counts, torch.Tensor) and counts.abs().max() < 2 ** 30
+    torch.testing.assert_close(counts / per_unit, dscores @ k[:, 0].float(), rtol=1e-4, atol=1e-5)
+    dout[7] = torch.inf
+    marked = with_units(torch.zeros(1, 512, 1), dout, k, v).view(torch.int32).view(-1) & 255
+    assert torch.equal(torch.nonzero(marked == 255).view(-1), torch.tensor([7]))
+
+
 def check_items() -> None:
     """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
     for num_pieces, num_kv_heads, at_once, num_turns in itertools.product((1, 5), (1, 8), (1, 4), (1, 3)):
@@ -95,6 +114,7 @@ def check_items() -> None:
 
 def main(direction: str) -> None:
     check_items()
+    check_units()
     for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8)):
         check_statistics(num_tokens, pack)
     for kernel, types, constants, maxnreg in builds(direction):
