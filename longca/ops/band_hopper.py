@@ -147,7 +147,7 @@ def statistics(x: Tensor) -> Tensor:
 
 
 def with_units(delta: Tensor, dout: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """δ (packs, tokens, P) whose lowest 8 bits say in what units dQ of a row is counted, so that sums are the same in any order.
+    """δ (packs, tokens, P) whose lowest 8 bits say in what units dQ of a row is counted: such sums are the same in any order.
 
     They are a float32's exponent: that of how many units make 1, or 255 where there can be no sum, as inputs are not finite. No sum of a row
     reaches 2³⁰ units: weights add up to 1 at most, and |dO · v − δ| · |k| is at most (‖dO‖ · max ‖v‖ + |δ|) · max |k|.
