@@ -149,8 +149,8 @@ def statistics(x: Tensor) -> Tensor:
 def with_units(delta: Tensor, dout: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """δ (packs, tokens, P) whose lowest 8 bits say in what units dQ of a row is counted: such sums are the same in any order.
 
-    They are a float32's exponent: that of how many units make 1, or 255 where there can be no sum, as inputs are not finite. No sum of a row
-    reaches 2³⁰ units: weights add up to 1 at most, and |dO · v − δ| · |k| is at most (‖dO‖ · max ‖v‖ + |δ|) · max |k|.
+    They are a float32's exponent: that of how many units make 1, or 255 where inputs are not finite, so that there is no sum. No sum of a
+    row reaches 2³⁰ units: weights add up to 1 at most, and |dO · v − δ| · |k| is at most (‖dO‖ · max ‖v‖ + |δ|) · max |k|.
     """
     packs, num_tokens, pack = delta.shape
     norm = torch.zeros(num_tokens, packs * pack, dtype=torch.float32, device=delta.device)

@@ -46,20 +46,22 @@ def _take(next_ptr, lane):
 
 @gluon.jit
 def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr, packs_per_kv_head,
-               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr, DOWN: gl.constexpr = False):
+               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr, IN_ORDER: gl.constexpr = 0):
     """The loading warp. A line without steps gets an empty one.
 
     Args:
-        DOWN: steps go from the last column to the first, instead of partial ones first, and a piece is taken when it begins, so that all
-            before it have begun.
+        IN_ORDER: as in `band_hopper_add.add_tiles`. If not 0, also a program's first piece is one that is next when it begins, so that a
+            program that has yet to begin has none that others wait for. If 1, steps go from the last column to the first, instead of partial
+            ones first, and a piece is taken only when it begins, so that all before it have begun.
     """
+    DOWN: gl.constexpr = IN_ORDER == 1
     kv_full, kv_empty = kv_bars
     pieces_ptr, runs_ptr = tables[0], tables[1]
     STEP: gl.constexpr = ROWS // PACK
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
     count, turn = 0, 0
     item = gl.program_id(0)
-    if DOWN:
+    if IN_ORDER > 0:
         item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
     while item < sizes[1]:
         entry, piece, kv_head, part = keys_piece_of(item, pieces_ptr, sizes)
@@ -89,5 +91,5 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
         if DOWN:
             item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
         else:
-            item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
+            item = gl.max(gl.where(lane == 0, ticket, 0), 0) + (0 if IN_ORDER > 0 else gl.num_programs(0))
     tell(pieces_ptr, -1, turn, told, told_bars[0], told_bars[1])

@@ -189,7 +189,7 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
         (_gradients, (common, 0, PACK, BESIDE)),
         (_gradients, (common, 1, PACK, BESIDE)),
         (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER == 1)),
+                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
         (add_tiles, ((dq_desc, dk_desc, dv_desc), dq_smem, dq_bars, told, told_bars, turns, sizes, packs_per_kv_head, PACK, TEAMS,
                      IN_ORDER)),
     ], [4, 1, 1], [240, 24, 24])
