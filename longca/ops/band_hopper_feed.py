@@ -50,9 +50,9 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
     """The loading warp. A line without steps gets an empty one.
 
     Args:
-        IN_ORDER: as in `band_hopper_add.add_tiles`. If not 0, also a program's first piece is one that is next when it begins, so that a
-            program that has yet to begin has none that others wait for. If 1, steps go from the last column to the first, instead of partial
-            ones first, and a piece is taken only when it begins, so that all before it have begun.
+        IN_ORDER: as in `band_hopper_add.add_tiles`. If not 0, a program's first piece too is the one that is next when it begins: a
+            program that has yet to begin has none that others wait for. If 1, steps go from the last column to the first, instead of
+            partial ones first, and a piece is taken only when it begins, so that all before it have begun.
     """
     DOWN: gl.constexpr = IN_ORDER == 1
     kv_full, kv_empty = kv_bars
