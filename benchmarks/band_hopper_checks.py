@@ -23,8 +23,12 @@ def checks() -> list[tuple[Mask, int, int, int]]:
     blocks = [(build_mask("block_sparse_uniform", seqlen=2048, num_kv_heads=g, block=b), h, g, 128)
               for b, h, g in ((64, 16, 2), (128, 16, 2), (64, 4, 4))]
     variable = build_mask("block_sparse_variable", seqlen=2000, num_kv_heads=2)
+    # steps that begin anywhere, with few heads in them
+    odd = [(build_mask(name, seqlen=1501, num_kv_heads=kv_heads), heads, kv_heads, 128)
+           for name in ("causal", "causal_document", "block_sparse_variable") for heads, kv_heads in ((4, 4), (6, 2), (12, 6))]
+    odd += [(build_mask("sliding_window", seqlen=1003, window=70), 3, 3, 128), (build_mask("shared_question", seqlen=1501), 12, 6, 128)]
     return [*((mask, 8, 1, 128) for mask in small), *blocks, (variable, 8, 2, 128), (small[2], 16, 1, 128),
-            (small[2], 3, 3, 128), (small[3], 6, 3, 128), (small[2], 8, 2, 64)]
+            (small[2], 3, 3, 128), (small[3], 6, 3, 128), (small[2], 8, 2, 64), *odd]
 
 
 def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:

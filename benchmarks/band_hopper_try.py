@@ -3,9 +3,10 @@
 Each variant has its processes: all check side by side, smallest case first, then each is timed alone. A case says when it starts; one that
 takes too long is stopped and named, and the checks go on behind it.
 
-Forward: the Hopper kernel, which nothing else chooses, without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all
-gradients in one pass, dQ added by TMA, in the orders of `band_hopper_fused` (one also with 2 stages, one without a warp that adds; "=":
-sums are the same in every run), or from registers ("red"); dK and dV without dQ; both portable kernels.
+Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
+(`band_hopper_fused`), where a step has rows of one head ("heads"), two ("pairs") or up to eight ("packs"), with dQ at a step's end or
+beside the next one's exponentials. The same in every run: "=", beside and in one order, and "#", at the end and dQ counted in integers. dK
+and dV without dQ; both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -24,9 +25,8 @@ from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd now": (2, 3, 0), "bwd later": (3, 3, 0), "bwd beside": (4, 3, 0), "bwd beside 2": (4, 2, 0),
-         "bwd team": (5, 3, 0), "bwd red": (1, 3, 0), "bwd now =": (2, 3, 1), "bwd later =": (3, 3, 1),
-         "bwd beside =": (4, 3, 1)}  # (hopper, stages, in_order) of `Tuned`
+FUSED = {"bwd heads": (2, 0, 1), "bwd heads beside": (3, 0, 1), "bwd heads =": (3, 1, 1), "bwd heads #": (2, 2, 1), "bwd pairs": (2, 0, 2),
+         "bwd pairs =": (3, 1, 2), "bwd pairs #": (2, 2, 2), "bwd packs": (2, 0, 8), "bwd packs =": (3, 1, 8)}  # (hopper, in_order, pack)
 BACKWARD = *FUSED, "bwd", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
@@ -59,15 +59,15 @@ def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mas
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     """A call that computes (dq, dk, dv)."""
     from longca.ops.band_attention import band_backward
-    from longca.ops.band_config import HOPPER_KEYS, TUNED, Use
+    from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
     tuned = dict(TUNED[128])
     if variant != "bwd portable":
         tuned[Use.KEYS] = HOPPER_KEYS
     if variant in FUSED:
-        hopper, stages, in_order = FUSED[variant]
-        tuned[Use.KEYS] = replace(HOPPER_KEYS, hopper=hopper, stages=stages, in_order=in_order)
+        hopper, in_order, pack = FUSED[variant]
+        tuned[Use.KEYS] = replace(HOPPER_GRADIENTS, hopper=hopper, in_order=in_order, pack=pack)
         del tuned[Use.QUERIES]
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
@@ -85,7 +85,7 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
     else:
         call = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)
         got, want = call(), want[2:]
-        if variant not in FUSED or FUSED[variant][2]:
+        if variant not in FUSED or FUSED[variant][1]:
             for _ in range(3):
                 assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
     torch.cuda.synchronize()

@@ -17,8 +17,9 @@ from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
 from longca.ops.band_lines import Lines
 
-ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
+ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32, torch.int32: gl.int32}
 LOG2_E = math.log2(math.e)
+KV_HEADS_AT_ONCE = 4  # each with one pack: what programs that make all gradients read and add to then stays in the level-2 cache
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, out: Tensor,
@@ -53,61 +54,73 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: 
 
 
 def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned,
-                   *, dk: Tensor, dv: Tensor, dq: Tensor | None = None) -> None:
-    """Writes `dk` and `dv`, and `dq` if it is given: then the order in which its shares are added is left to chance.
+                   *, dk: Tensor, dv: Tensor) -> None:
+    """Writes `dk` and `dv`.
 
     Args:
         base, delta: of `band_backward.prepare`, with as many heads in a pack as share a step.
         lines: of 128 keys, in steps of 64 rows over these heads.
     """
-    seqlen_q, num_heads, head_dim = q.shape
-    num_kv_heads, pack, groups, num_pieces = k.shape[1], 64 // lines.step, len(lines.pieces), lines.pieces.shape[1]
-    num_items, num_rows = num_kv_heads * num_pieces, seqlen_q * num_heads
+    tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
+    num_kv_heads, head_dim, num_pieces = k.shape[1], k.shape[2], lines.pieces.shape[1]
+    num_items = num_kv_heads * num_pieces
     shares = torch.empty(2, num_kv_heads, lines.num_slots, lines.tile, head_dim, dtype=torch.float32, device=q.device)
-    tiles = (_boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
-             _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
-    tables = torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
-    sizes = (lines.num_slots, num_pieces, num_items, num_kv_heads, num_kv_heads // groups, num_heads // num_kv_heads // pack,
-             base.shape[1] * pack, scale, scale * LOG2_E, pack)
-    grid, sums = (min(num_items, _processors(q)),), torch.zeros(0, dtype=torch.float32, device=q.device)
-    if dq is not None:
-        sums = torch.zeros(seqlen_q + 64, num_heads, head_dim, dtype=torch.float32, device=q.device)  # the last step may stick out
-    if tuned.hopper == 1:
-        backward_kernel[grid](*tiles, sums, num_heads, *tables, dk, dv, *shares, *strides, *sizes, dq is not None, tuned.stages,
-                              num_warps=4, maxnreg=168)
-    else:
-        packs_per_kv_head = num_heads // num_kv_heads // pack
-        progress = torch.full((num_items * packs_per_kv_head,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
-        fused_kernel[grid](*tiles, _boxes(sums, lines.step, pack, head_dim // 2), *tables, lines.waits, lines.waits_of, progress, dk, dv,
-                           *shares, *strides, *sizes, (tuned.hopper - 2) % 3, tuned.hopper < 5, tuned.in_order, tuned.stages,
-                           num_warps=4, maxnreg=168)
+    backward_kernel[(min(num_items, _processors(q)),)](
+        *tiles, torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, dk, dv, *shares, *strides,
+        lines.num_slots, num_pieces, num_items, num_kv_heads, *numbers, scale, scale * LOG2_E, 64 // lines.step, tuned.stages, num_warps=4,
+        maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
-    if dq is not None:
-        finish = _finish if tuned.hopper == 1 else _in_order
-        finish[(triton.cdiv(num_rows, 64),)](dq, sums, num_rows, num_heads, dq.stride(0), dq.stride(1), scale, head_dim, 64)
+
+
+def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned, *,
+              dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+    """Writes `dq`, `dk` and `dv`; arguments as above. Unless `tuned.in_order`, in which shares are added up is left to chance."""
+    counted = tuned.in_order == 2
+    if counted:
+        delta = with_units(delta, dout, k, v)
+    tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
+    num_kv_heads, half, num_pieces, pack = k.shape[1], k.shape[2] // 2, lines.pieces.shape[1], 64 // lines.step
+    num_items = q.shape[1] // pack * num_pieces
+    sums = [torch.zeros(x.shape, dtype=torch.int32 if counted and x is q else torch.float32, device=q.device) for x in (q, k, v)]
+    progress = torch.full((q.shape[1] // pack * num_pieces,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
+    fused_kernel[(min(num_items, _processors(q)),)](
+        *tiles, _boxes(sums[0], lines.step, pack, half), _boxes(sums[1], 64, 1, half), _boxes(sums[2], 64, 1, half),
+        torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, lines.waits, lines.waits_of, progress,
+        num_pieces, num_items, math.gcd(num_kv_heads, KV_HEADS_AT_ONCE), *numbers, scale * LOG2_E, pack, tuned.hopper == 3,
+        tuned.in_order, tuned.stages, num_warps=4, maxnreg=168)
+    for x, total, factor in zip((dq, dk, dv), sums, (scale, scale, 1.0), strict=True):
+        num_rows = x.shape[0] * x.shape[1]
+        _finish[(triton.cdiv(num_rows, 64),)](x, total, delta.view(torch.int32), num_rows, x.shape[1], delta.shape[1], x.stride(0),
+                                              x.stride(1), factor, pack, counted and x is dq, x.shape[2], 64)
+
+
+def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor,
+                     lines: Lines) -> tuple[tuple[TensorDescriptor, ...], tuple[int, int, int]]:
+    """(tiles, (KV heads of a group, packs of a KV head, statistics of a pack)), as both backward kernels take them."""
+    num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], 64 // lines.step
+    base, delta = statistics(base), statistics(delta)
+    tiles = (_boxes(q, lines.step, pack, head_dim), _boxes(dout, lines.step, pack, head_dim), _stats(base), _stats(delta),
+             _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
+    return tiles, (num_kv_heads // len(lines.pieces), q.shape[1] // num_kv_heads // pack, base[0].numel())
 
 
 @triton.jit
-def _finish(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
-    """Sums, whose columns are in the backward kernel's order, to dQ."""
-    row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
-    place = column // 16 * 16 + column % 8 // 2 * 4 + column // 8 % 2 * 2 + column % 2
-    sums = tl.load(sums_ptr + row[:, None] * D + place[None, :], mask=(row < num_rows)[:, None], other=0.0)
-    to = (row // num_heads * dq_token + row % num_heads * dq_head)[:, None] + column[None, :]
-    tl.store(dq_ptr + to, (sums * scale).to(dq_ptr.dtype.element_ty), mask=(row < num_rows)[:, None])
-
-
-@triton.jit
-def _in_order(dq_ptr, sums_ptr, num_rows, num_heads, dq_token, dq_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
-    """The same for the columns' order of `band_hopper_add.put`."""
+def _finish(x_ptr, sums_ptr, units_ptr, num_rows, num_heads, num_tokens, x_token, x_head, scale, P: tl.constexpr, COUNTED: tl.constexpr,
+            D: tl.constexpr, CHUNK: tl.constexpr):
+    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient; COUNTED in units of `with_units`."""
     row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
     sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D)
-    to = (row // num_heads * dq_token + row % num_heads * dq_head)[:, None] + column[None, :]
-    tl.store(dq_ptr + to, (sums * scale).to(dq_ptr.dtype.element_ty), mask=inside)
+    token, head = row // num_heads, row % num_heads
+    if COUNTED:
+        exponent = tl.load(units_ptr + (head // P * num_tokens + token) * P + head % P, mask=row < num_rows, other=1) & 255
+        unit = tl.where(exponent == 255, float("nan"), 1.0 / (exponent << 23).to(tl.float32, bitcast=True))
+        sums = sums.to(tl.float32) * unit[:, None]
+    to = (token * x_token + head * x_head)[:, None] + column[None, :]
+    tl.store(x_ptr + to, (sums * scale).to(x_ptr.dtype.element_ty), mask=inside)
 
 
 def _processors(x: Tensor) -> int:
@@ -121,6 +134,32 @@ def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
     return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], box, layout)
 
 
+def statistics(x: Tensor) -> Tensor:
+    """Statistics of rows (packs, tokens, P) as `band_hopper_feed.place_of_stats` finds them: (packs, copies, tokens of a copy, P).
+
+    TMA reads from multiples of 16 bytes only (else: "illegal instruction"), and steps begin at any token. Where 16 bytes are several
+    tokens, there are as many copies, each of which begins a token later than the one before.
+    """
+    packs, num_tokens, pack = x.shape
+    copies = 4 // pack if pack < 4 else 1
+    length = (num_tokens + 1 - copies) // copies * copies
+    return x.as_strided((packs, copies, length, pack), (num_tokens * pack, pack, pack, 1)).contiguous()
+
+
+def with_units(delta: Tensor, dout: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """δ (packs, tokens, P) whose lowest 8 bits say in what units dQ of a row is counted: such sums are the same in any order.
+
+    They are a float32's exponent: that of how many units make 1, or 255 where inputs are not finite, so that there is no sum. No sum of a
+    row reaches 2³⁰ units: weights add up to 1 at most, and |dO · v − δ| · |k| is at most (‖dO‖ · max ‖v‖ + |δ|) · max |k|.
+    """
+    packs, num_tokens, pack = delta.shape
+    norm = torch.zeros(num_tokens, packs * pack, dtype=torch.float32, device=delta.device)
+    torch.linalg.vector_norm(dout, dim=2, dtype=torch.float32, out=norm[:len(dout)])
+    longest, largest = torch.linalg.vector_norm(v, dim=2, dtype=torch.float32).amax(), torch.linalg.vector_norm(k, torch.inf).float()
+    most = (norm.view(num_tokens, packs, pack).transpose(0, 1) * longest + delta.abs()) * largest
+    exponent = torch.where(most.isfinite(), torch.clamp(127 + 30 - torch.frexp(most).exponent, 1, 254), 255)
+    return (delta.view(torch.int32) & -256 | exponent).view(torch.float32)
+
+
 def _stats(x: Tensor) -> TensorDescriptor:
-    x = x.flatten() if x.data_ptr() % 16 == 0 else x.flatten().clone()
-    return TensorDescriptor.from_tensor(x, [64], gl.NVMMASharedLayout(0, 32, 1))
+    return TensorDescriptor.from_tensor(x.flatten(), [64], gl.NVMMASharedLayout(0, 32, 1))

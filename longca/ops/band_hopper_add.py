@@ -1,4 +1,4 @@
-"""Band attention on Hopper: parts of dQ are added to memory by the tensor memory accelerator.
+"""Band attention on Hopper: parts of gradients are added to memory by the tensor memory accelerator.
 
 Gluon's compiler has such additions, its library no name for them.
 """
@@ -26,80 +26,103 @@ def async_add(tensor_desc, coord, src, _semantic=None):
 
 
 @gluon.jit
-def put(dq, tile):
-    """A part of dQ (rows, columns) to a tile of shared memory, ready to be added.
+def put(part, tile):
+    """A part of a gradient (rows, columns) to a tile of shared memory, ready to be added.
 
     A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Those of 32 columns lie together in the tile and in the sums
     (`band_hopper` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows, meet in no bank.
     """
-    ROWS: gl.constexpr = dq.shape[0]
-    COLUMNS: gl.constexpr = dq.shape[1]
-    tile.reshape([ROWS, COLUMNS]).store(dq.reshape([ROWS, COLUMNS // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, COLUMNS]))
+    ROWS: gl.constexpr = part.shape[0]
+    COLUMNS: gl.constexpr = part.shape[1]
+    tile.reshape([ROWS, COLUMNS]).store(part.reshape([ROWS, COLUMNS // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, COLUMNS]))
     fence_async_shared()
 
 
 @gluon.jit
 def _publish(progress, row):
-    """All that this warp has begun to add is in memory, and others may know: it is done with the rows from `row` on."""
+    """All that this warp has begun to add is in memory, and others may know how far it has come."""
     gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
-def _await_turn(place, behind, column, waits_ptr, progress_ptr, stride):
+def _await(progress, row):
+    """Waits until who tells it has come as far."""
+    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _await_turn(place, behind, column, waits_ptr, progress_ptr):
     """Waits until the pieces that come before this one are done with the rows from `column` on: those above have been waited for."""
     more = place < behind
     while more:
         bottom, piece = gl.load(waits_ptr + place * 2), gl.load(waits_ptr + place * 2 + 1)
         if piece >= 0:
-            progress = (progress_ptr + piece * stride).to(gl.int64)
-            gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress, gl.maximum(column, bottom)], dtype=gl.int32, is_pure=False, pack=1)
+            _await(progress_ptr + piece, gl.maximum(column, bottom))
         more = (bottom > column) & (place + 1 < behind)
         place += more.to(gl.int32)
     return place
 
 
 @gluon.jit
-def add_tiles(dq_desc, dq_smem, dq_bars, told, told_bars, tables, sizes, packs_per_kv_head, PACK: gl.constexpr, TEAMS: gl.constexpr,
+def _add_tile(desc, rows, head, half: gl.constexpr, tile, bars, team: gl.constexpr, count):
+    """What a team has put into its tile, its `count`-th, to a half of the columns."""
+    mbarrier.wait(bars[0].index(team), count & 1)
+    async_add(desc, [rows, head, half * tile.shape[2]], tile)
+    tma.store_wait(0)
+    mbarrier.arrive(bars[1].index(team), count=1)
+
+
+@gluon.jit
+def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, packs_per_kv_head, PACK: gl.constexpr, TEAMS: gl.constexpr,
               IN_ORDER: gl.constexpr):
-    """The adding warp: goes over the same steps as the loading one, and adds what the teams put there.
+    """The adding warp: goes over the same steps as the loading one, and adds what the teams put there: halves of each step's dQ, then
+    each team's rows of dV and of dK, a half of the columns at a time.
 
     Args:
-        IN_ORDER: pieces add to a row one after the other, in the order of `Lines.pieces`, so that sums are the same in every run. A piece
-            goes from the last row to the first and tells how far it has come; `Lines.waits` says whom it has to wait for. Those began
-            earlier, and the first of all waits for nobody.
+        IN_ORDER: 0: in any. 1: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in
+            every run. A piece goes from the last row to the first and tells in `progress` how far it has come: the first row that it is
+            done with, 0 after all of dQ, −1 at its end. `Lines.waits` says whom it has to wait for. To dV and dK, packs add in their order.
+            2: dQ in any, as integers, whose sums do not depend on it; dV and dK as with 1. Those who are waited for began earlier, and the
+            first of all waits for nobody.
     """
-    full, empty = dq_bars
+    dq_desc, dk_desc, dv_desc = descs
     runs_ptr, waits_ptr, waits_of_ptr, progress_ptr = tables
-    num_pieces, _, kv_heads_at_once, _, kv_heads_per_group = sizes
-    WIDTH: gl.constexpr = dq_desc.block_type.shape[2]
+    num_pieces, kv_heads_per_group = sizes[0], sizes[4]
     STEP: gl.constexpr = ROWS // PACK
+    of_keys = tiles._reinterpret(dk_desc.dtype, [TEAMS, ROWS, 1, tiles.shape[3]], dk_desc.layout)
     count, turn = 0, 0
-    first, middle, last, kv_head, item = hear_runs(0, told, told_bars[0], told_bars[1])
-    while kv_head >= 0:
-        piece = item % (num_pieces * kv_heads_at_once) // kv_heads_at_once
+    row0, first, middle, last, pack, piece = hear_runs(0, told, told_bars[0], told_bars[1])
+    while pack >= 0:
+        kv_head = pack // packs_per_kv_head
         entry = waits_of_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * 2
-        for pack in range(packs_per_kv_head):
-            others_ptr = progress_ptr + kv_head * num_pieces * packs_per_kv_head + pack
-            full_run, partial, wait, behind = middle - 1, last - 1, 0, 0
-            if IN_ORDER:
-                wait, behind = gl.load(entry), gl.load(entry + 1)
-            for number in range(gl.maximum(last - first, 1)):
-                if IN_ORDER:
-                    column, num_steps, _, full_run, partial = run_below(full_run, partial, first, middle, runs_ptr, STEP)
-                else:
-                    column, num_steps, _ = run_of(number, first, middle, last, runs_ptr)
-                for _ in range(gl.where(first == last, 1, num_steps)):
-                    if IN_ORDER:
-                        _publish(others_ptr + piece * packs_per_kv_head, column + STEP)
-                        wait = _await_turn(wait, behind, column, waits_ptr, others_ptr, packs_per_kv_head)
-                    for team in gl.static_range(TEAMS):
-                        mbarrier.wait(full.index(team), count & 1)
-                        async_add(dq_desc, [column, (kv_head * packs_per_kv_head + pack) * PACK, team * WIDTH], dq_smem.index(team))
-                        tma.store_wait(0)
-                        mbarrier.arrive(empty.index(team), count=1)
-                    column += -STEP if IN_ORDER else STEP
-                    count += 1
-            if IN_ORDER:
-                _publish(others_ptr + piece * packs_per_kv_head, 0)
+        others_ptr = progress_ptr + pack * num_pieces
+        full_run, partial, wait, behind = middle - 1, last - 1, 0, 0
+        if IN_ORDER == 1:
+            wait, behind = gl.load(entry), gl.load(entry + 1)
+        for number in range(gl.maximum(last - first, 1)):
+            if IN_ORDER == 1:
+                column, num_steps, _, full_run, partial = run_below(full_run, partial, first, middle, runs_ptr, STEP)
+            else:
+                column, num_steps, _ = run_of(number, first, middle, last, runs_ptr)
+            for _ in range(gl.where(first == last, 1, num_steps)):
+                if IN_ORDER == 1:
+                    _publish(others_ptr + piece, column + STEP)
+                    wait = _await_turn(wait, behind, column, waits_ptr, others_ptr)
+                for team in gl.static_range(TEAMS):
+                    _add_tile(dq_desc, column, pack * PACK, team, tiles.index(team), bars, team, count)
+                column += -STEP if IN_ORDER == 1 else STEP
+                count += 1
+        if IN_ORDER == 1:
+            _publish(others_ptr + piece, 0)
+        if IN_ORDER > 0 and pack % packs_per_kv_head > 0:
+            _await(others_ptr - num_pieces + piece, -1)
+        for half in gl.static_range(2):
+            for team in gl.static_range(TEAMS):
+                _add_tile(dv_desc, row0 + team * ROWS, kv_head, half, of_keys.index(team), bars, team, count + half)
+        for half in gl.static_range(2):
+            for team in gl.static_range(TEAMS):
+                _add_tile(dk_desc, row0 + team * ROWS, kv_head, half, of_keys.index(team), bars, team, count + half)
+        if IN_ORDER > 0:
+            _publish(others_ptr + piece, -1)
         turn += 1
-        first, middle, last, kv_head, item = hear_runs(turn, told, told_bars[0], told_bars[1])
+        row0, first, middle, last, pack, piece = hear_runs(turn, told, told_bars[0], told_bars[1])

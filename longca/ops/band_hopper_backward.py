@@ -1,10 +1,8 @@
-"""Band attention on Hopper: the backward kernel, in Gluon, over lines of keys.
+"""Band attention on Hopper: the kernel for dK and dV, in Gluon, over lines of keys.
 
 One program a multiprocessor. A warp loads (`band_hopper_feed`); two warp groups (teams) hold 64 keys of a line each, with dK and dV in
 registers, and go over all steps of queries. Scores and their gradients are keys × queries, so that they enter the products for dV and
-dK from registers. Their gradients also go to shared memory, from where each team makes half the columns of the step's dQ, which
-are added to a float32 sum in memory. The products that a team waits for run beside what does not need them: dP beside the exponentials,
-dV beside dS, and the next step's scores beside the exchange of dS.
+dK from registers. Products run beside what does not need them: dP beside the exponentials, dV beside dS.
 
 Shapes as in `band_hopper_forward`; steps have 64 rows, which are 64 / PACK queries of PACK heads.
 """
@@ -16,9 +14,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from longca.ops.band_hopper_feed import FULL, feed_tiles
 from longca.ops.band_hopper_pieces import ROWS, TEAMS, TOLD, hear
 
-ADD_FOUR = gl.constexpr("""red.relaxed.gpu.global.add.v4.f32 [$4], {$8, $9, $10, $11};
-    mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;""")
-
 
 @gluon.jit
 def note(notes, slot, place: gl.constexpr):
@@ -27,21 +22,7 @@ def note(notes, slot, place: gl.constexpr):
 
 
 @gluon.jit
-def _add_to_dq(dq, dq_ptr, query, pack, num_heads, half: gl.constexpr, PACK: gl.constexpr, D: gl.constexpr):
-    """Adds to the float32 sums, whose columns lie in such an order that a thread's four neighbours are one access."""
-    WIDTH: gl.constexpr = dq.shape[1]
-    layout: gl.constexpr = gl.DistributedLinearLayout([[0, 1], [0, 2], [8, 0], [0, 16], [0, 32]], [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]],
-                                                      [[16, 0], [32, 0]], [], [ROWS, WIDTH])
-    dq = gl.convert_layout(dq.reshape([ROWS, WIDTH // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, WIDTH]), layout)
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    column = half * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))
-    place = ((query + row // PACK).to(gl.int64) * num_heads + pack * PACK + row % PACK) * D
-    pointers = (dq_ptr + place[:, None] + column[None, :]).to(gl.int64)
-    gl.inline_asm_elementwise(ADD_FOUR, "=r,=r,=r,=r,l,l,l,l,f,f,f,f", [pointers, dq], dtype=gl.int32, is_pure=False, pack=4)
-
-
-@gluon.jit
-def store_keys(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head, num_slots, team: gl.constexpr):
+def _store(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head, num_slots, team: gl.constexpr):
     """A team's rows of dK or dV: to the result, by way of its tile of V if types are the same; of a split line as float32 to a slot."""
     D: gl.constexpr = x.shape[1]
     SAME: gl.constexpr = x_ptr.dtype.element_ty == tile.dtype
@@ -62,12 +43,12 @@ def store_keys(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_
 
 
 @gluon.jit
-def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, num_heads, packs_per_kv_head,
-               scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr, DQ: gl.constexpr):
+def _gradients(k_smem, v_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, packs_per_kv_head, scale, scale_log2,
+               team: gl.constexpr, PACK: gl.constexpr):
     """A team's keys of every piece."""
     q_smem, dout_smem, base_smem, delta_smem, notes = smem
-    q_full, dout_full, empty, ds_full = bars
-    dq_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr = outputs
+    q_full, dout_full, empty = bars
+    dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr = outputs
     dk_token, dk_head, dv_token, dv_head, num_slots = strides
     STAGES: gl.constexpr = q_smem.shape[0]
     D: gl.constexpr = q_smem.shape[3]
@@ -75,15 +56,14 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     left: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
-    half_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
     across: gl.constexpr = gl.SliceLayout(0, layout)
-    halves = k_smem._reinterpret(k_smem.dtype, [TEAMS * 2, ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     k_tile, v_tile = k_smem.index(team).reshape([ROWS, D]), v_smem.index(team).reshape([ROWS, D])
     rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     columns = gl.arange(0, ROWS, layout=across)
     count, turn = 0, 0
-    row0, row1, middle, last, num_full, slot, kv_head = hear(0, told, told_bars[0], told_bars[1])
-    while kv_head >= 0:
+    row0, row1, middle, last, num_full, slot, pack = hear(0, told, told_bars[0], told_bars[1])
+    while pack >= 0:
+        kv_head = pack // packs_per_kv_head
         num_steps = gl.maximum(last - middle + num_full, 1) * packs_per_kv_head
         dk, dv = gl.zeros([ROWS, D], gl.float32, sum_layout), gl.zeros([ROWS, D], gl.float32, sum_layout)
         mbarrier.wait(kv_bars[0], turn & 1)
@@ -92,7 +72,7 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
             q, dout = q_smem.index(place).reshape([ROWS, D]), dout_smem.index(place).reshape([ROWS, D])
             mbarrier.wait(q_full.index(place), phase)
             scores = warpgroup_mma(k_tile, q.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
-            query, shape, pack = note(notes, place, 0), note(notes, place, 1), note(notes, place, 2)
+            shape = note(notes, place, 1)
             mbarrier.wait(dout_full.index(place), phase)
             dweights = warpgroup_mma(v_tile, dout.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
             seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, STEP << 16, 0))
@@ -107,32 +87,17 @@ def _gradients(k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, sh
             dv = warpgroup_mma(weights_left, dout, dv, is_async=True)
             dweights = warpgroup_mma_wait(1, deps=[dweights])
             dscores = weights * (dweights - delta_smem.index(place).load(across)[None, :])
-            dscores = dscores.to(q.dtype)
-            if DQ:
-                turns = count % 2 * TEAMS  # the other team has read what was here two steps ago: it has since told of one more
-                ds_smem.index(turns + team).store(dscores)
-                fence_async_shared()
-                mbarrier.arrive(ds_full, count=1)
-            dscores_left = gl.convert_layout(dscores, left)
+            dscores_left = gl.convert_layout(dscores.to(q.dtype), left)
             dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
-            if DQ:
-                mbarrier.wait(ds_full, count & 1)
-                dq = warpgroup_mma(ds_smem.index(turns).permute((1, 0)), halves.index(team),
-                                   gl.zeros([ROWS, D // 2], gl.float32, half_layout), use_acc=False, is_async=True)
-                dq = warpgroup_mma(ds_smem.index(turns + 1).permute((1, 0)), halves.index(2 + team), dq, is_async=True)
-                dq, dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dq, dk, dv, weights_left, dscores_left])
-                mbarrier.arrive(empty.index(place), count=1)
-                _add_to_dq(dq, dq_ptr, query, pack, num_heads, team, PACK, D)
-            else:
-                dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
-                mbarrier.arrive(empty.index(place), count=1)
+            dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
+            mbarrier.arrive(empty.index(place), count=1)
             count += 1
-        store_keys(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
-        store_keys(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
+        _store(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
+        _store(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
         fence_async_shared()
         mbarrier.arrive(kv_bars[1], count=1)
         turn += 1
-        row0, row1, middle, last, num_full, slot, kv_head = hear(turn, told, told_bars[0], told_bars[1])
+        row0, row1, middle, last, num_full, slot, pack = hear(turn, told, told_bars[0], told_bars[1])
 
 
 @gluon.jit
@@ -144,20 +109,17 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head",
-                              "num_heads", "stats_of_pack"])
-def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_ptr, num_heads, next_ptr, pieces_ptr, runs_ptr, shapes_ptr,
-                    dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items,
-                    kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr,
-                    DQ: gl.constexpr, STAGES: gl.constexpr):
+                              "stats_of_pack"])
+def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dk_ptr, dv_ptr,
+                    share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items, kv_heads_at_once,
+                    kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        base_desc, delta_desc: float32 (H · tokens,), as `band_backward.prepare` makes them, in boxes of 64.
+        base_desc, delta_desc: float32 (H / PACK · stats_of_pack,), as `band_hopper.statistics` lays them out, in boxes of 64.
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         next_ptr: int32 (1,), zero.
         pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 keys in steps of 64 / PACK queries.
-        dq_ptr: float32 (T + 64, H, D), to which is added, without the scale and with columns in the order of `_add_to_dq`.
-        DQ: else dQ is left to another kernel.
         share_dk_ptr, share_dv_ptr: float32 (G, num_slots, 128, D), for split lines.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
@@ -165,24 +127,23 @@ def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [TEAMS, ROWS, 1, D], v_desc.layout)
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], q_desc.layout)
     dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], dout_desc.layout)
-    ds_smem = gl.allocate_shared_memory(q_desc.dtype, [2 * TEAMS, ROWS, ROWS], gl.NVMMASharedLayout(128, 16, 2))
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
-    bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
+    bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS)
     told_bars = barriers(2, 1), barriers(2, TEAMS)
     fence_async_shared()
     smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
-    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (dq_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr)
+    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr)
     strides = dk_token, dk_head, dv_token, dv_head, num_slots
     sizes = num_pieces, num_items, kv_heads_at_once, 1, kv_heads_per_group
     gl.warp_specialize([
-        (_gradients, (k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, num_heads,
-                      packs_per_kv_head, scale, scale_log2, 0, PACK, DQ)),
-        (_gradients, (k_smem, v_smem, ds_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, num_heads,
-                      packs_per_kv_head, scale, scale_log2, 1, PACK, DQ)),
+        (_gradients, (k_smem, v_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, packs_per_kv_head, scale,
+                      scale_log2, 0, PACK)),
+        (_gradients, (k_smem, v_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, packs_per_kv_head, scale,
+                      scale_log2, 1, PACK)),
         (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
                       packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
     ], [4, 1], [240, 24])

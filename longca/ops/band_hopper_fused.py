@@ -1,24 +1,23 @@
 """Band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over lines of keys.
 
-As `band_hopper_backward`, with dQ's parts added to float32 sums by the tensor memory accelerator (`band_hopper_add`).
+As `band_hopper_backward`, but a piece is worked on once for each pack of query heads, so that all programs are at the same few heads, whose
+Q, dO and dQ then stay in the level-2 cache. All gradients are added to float32 sums by the tensor memory accelerator (`band_hopper_add`).
 
 How a step's gradients of scores, dS, reach the other team: each writes its keys' dS of step n to room n % 2, and arrives once a step at one
 barrier. No team arrives for step n + 1 before it has seen both arrive for n, so that the parity of n tells steps apart. Before a team
-arrives for step n, its dQ of step n − 2 (NOW: of n − 1) is done, which was the last to read room n % 2: so a team that has seen step n − 1
-complete may write to that room. LATER and BESIDE make dQ of step n − 1 in step n: LATER arrives for n behind it, BESIDE begins with it.
-Their first dQ of a piece is of no use and is not added; the last one comes after the loop.
+arrives for step n, its dQ of step n − 2 is done (or that of n − 1, unless BESIDE), which was the last to read room n % 2: so a team that
+has seen step n − 1 complete may write to that room. BESIDE makes dQ of step n − 1 in step n, beside the exponentials: its first dQ of a
+piece is of no use and is not added; the last one comes after the loop.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from longca.ops.band_hopper_add import add_tiles, async_add, put
-from longca.ops.band_hopper_backward import barriers, note, store_keys
+from longca.ops.band_hopper_add import add_tiles, put
+from longca.ops.band_hopper_backward import barriers, note
 from longca.ops.band_hopper_feed import FULL, feed_tiles
 from longca.ops.band_hopper_pieces import ROWS, TEAMS, TOLD, hear
-
-NOW, LATER, BESIDE = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 
 
 @gluon.jit
@@ -53,28 +52,34 @@ def _weights(scores, base, seen, shape, num_rows, rows, scale_log2, PACK: gl.con
 
 
 @gluon.jit
-def _add(dq, tile, dq_desc, query, head, count, dq_bars, team: gl.constexpr, APART: gl.constexpr):
-    """Step `count`'s dQ is put into the team's tile, and added from there by the adding warp or by this team."""
-    if APART:
-        mbarrier.wait(dq_bars[1].index(team), (count & 1) ^ 1)
-        put(dq, tile)
-        mbarrier.arrive(dq_bars[0].index(team), count=1)
-    else:
-        tma.store_wait(0)
-        put(dq, tile)
-        async_add(dq_desc, [query, head, team * dq.shape[1]], tile)
+def _counted(dq, delta):
+    """dQ in units of its row: see `band_hopper.with_units`."""
+    per_unit = ((delta.to(gl.int32, bitcast=True) & 255) << 23).to(gl.float32, bitcast=True)
+    return gl.inline_asm_elementwise("cvt.rni.s32.f32 $0, $1;", "=r,f", [dq * per_unit[:, None]], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
-def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constexpr, APART: gl.constexpr):
+def _hand_over(part, tile, count, bars, team: gl.constexpr):
+    """A part of a gradient, the team's `count`-th, to the adding warp."""
+    mbarrier.wait(bars[1].index(team), (count & 1) ^ 1)
+    put(part, tile)
+    mbarrier.arrive(bars[0].index(team), count=1)
+
+
+@gluon.jit
+def _hand_over_halves(x, tile, count, bars, team: gl.constexpr):
+    left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+    _hand_over(left, tile, count, bars, team)
+    _hand_over(right, tile, count + 1, bars, team)
+
+
+@gluon.jit
+def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.constexpr):
     """A team's keys of every piece."""
-    k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, dq_desc, outputs, strides, numbers = common
+    k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, scale_log2 = common
     kv_bars, bars, dq_bars, told_bars = all_bars
-    packs_per_kv_head, scale, scale_log2 = numbers
     q_smem, dout_smem, base_smem, delta_smem, notes = smem
     q_full, dout_full, empty, ds_full = bars
-    dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr = outputs
-    dk_token, dk_head, dv_token, dv_head, num_slots = strides
     STAGES: gl.constexpr = q_smem.shape[0]
     D: gl.constexpr = q_smem.shape[3]
     STEP: gl.constexpr = ROWS // PACK
@@ -84,22 +89,23 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constex
     across: gl.constexpr = gl.SliceLayout(0, layout)
     halves = k_smem._reinterpret(k_smem.dtype, [TEAMS * 2, ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     k_tile, v_tile, dq_tile = k_smem.index(team).reshape([ROWS, D]), v_smem.index(team).reshape([ROWS, D]), dq_smem.index(team)
+    sums_tile = dq_smem._reinterpret(gl.float32, dq_smem.shape, dq_smem.layout).index(team)
+    COUNTED: gl.constexpr = dq_smem.dtype == gl.int32
+    gl.static_assert(not (BESIDE and COUNTED), "a step's units are gone with the step")
     rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     count, turn = 0, 0
-    row0, row1, middle, last, num_full, slot, kv_head = hear(0, told, told_bars[0], told_bars[1])
-    while kv_head >= 0:
-        num_steps = gl.maximum(last - middle + num_full, 1) * packs_per_kv_head
+    row0, row1, middle, last, num_full, _, pack = hear(0, told, told_bars[0], told_bars[1])
+    while pack >= 0:
         dk, dv = gl.zeros([ROWS, D], gl.float32, sum_layout), gl.zeros([ROWS, D], gl.float32, sum_layout)
-        query_before, pack_before = 0, 0
         mbarrier.wait(kv_bars[0], turn & 1)
-        for number in range(num_steps):
+        for number in range(gl.maximum(last - middle + num_full, 1)):
             place, phase = count % STAGES, (count // STAGES) & 1
             q, dout = q_smem.index(place).reshape([ROWS, D]), dout_smem.index(place).reshape([ROWS, D])
             mbarrier.wait(q_full.index(place), phase)
             scores = _start_product(k_tile, q)
-            query, shape, pack = note(notes, place, 0), note(notes, place, 1), note(notes, place, 2)
+            shape = note(notes, place, 1)
             seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, STEP << 16, 0))
-            if ORDER == BESIDE:
+            if BESIDE:
                 mbarrier.wait(ds_full, (count - 1) & 1)
                 dq = _start_dq(ds_smem, halves, count - 1, team)
                 scores = warpgroup_mma_wait(2, deps=[scores])
@@ -107,7 +113,7 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constex
                 weights_left = gl.convert_layout(weights.to(q.dtype), left)
                 dq = warpgroup_mma_wait(0, deps=[dq])
                 if number > 0:
-                    _add(dq, dq_tile, dq_desc, query_before, pack_before * PACK, count - 1, dq_bars, team, APART)
+                    _hand_over(dq, dq_tile, count - 1, dq_bars, team)
                 mbarrier.wait(dout_full.index(place), phase)
                 dweights = _start_product(v_tile, dout)
             else:
@@ -119,58 +125,46 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, ORDER: gl.constex
             dv = warpgroup_mma(weights_left, dout, dv, is_async=True)
             dweights = warpgroup_mma_wait(1, deps=[dweights])
             dscores = (weights * (dweights - delta_smem.index(place).load(across)[None, :])).to(q.dtype)
-            if ORDER == LATER:
-                mbarrier.wait(ds_full, (count - 1) & 1)
             ds_smem.index(count % 2 * TEAMS + team).store(dscores)
             fence_async_shared()
-            if ORDER != LATER:
-                mbarrier.arrive(ds_full, count=1)
+            mbarrier.arrive(ds_full, count=1)
             dscores_left = gl.convert_layout(dscores, left)
-            if ORDER == BESIDE:
+            if BESIDE:
                 dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
             else:
-                if ORDER == NOW:
-                    mbarrier.wait(ds_full, count & 1)
-                dq = _start_dq(ds_smem, halves, count - ORDER, team)
+                mbarrier.wait(ds_full, count & 1)
+                dq = _start_dq(ds_smem, halves, count, team)
                 dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
                 dq, dv, weights_left = warpgroup_mma_wait(1, deps=[dq, dv, weights_left])
-                if ORDER == NOW:
-                    _add(dq, dq_tile, dq_desc, query, pack * PACK, count, dq_bars, team, APART)
-                else:
-                    mbarrier.arrive(ds_full, count=1)
-                    if number > 0:
-                        _add(dq, dq_tile, dq_desc, query_before, pack_before * PACK, count - 1, dq_bars, team, APART)
+                if COUNTED:
+                    dq = _counted(dq, delta_smem.index(place).load(gl.SliceLayout(1, dq.type.layout)))
+                _hand_over(dq, dq_tile, count, dq_bars, team)
             dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
             mbarrier.arrive(empty.index(place), count=1)
-            query_before, pack_before = query, pack
             count += 1
-        if ORDER != NOW:
+        if BESIDE:
             mbarrier.wait(ds_full, (count - 1) & 1)
             dq = warpgroup_mma_wait(0, deps=[_start_dq(ds_smem, halves, count - 1, team)])
-            _add(dq, dq_tile, dq_desc, query_before, pack_before * PACK, count - 1, dq_bars, team, APART)
-        store_keys(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
-        store_keys(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
-        fence_async_shared()
+            _hand_over(dq, dq_tile, count - 1, dq_bars, team)
         mbarrier.arrive(kv_bars[1], count=1)
+        _hand_over_halves(dv, sums_tile, count, dq_bars, team)
+        _hand_over_halves(dk, sums_tile, count, dq_bars, team)
         turn += 1
-        row0, row1, middle, last, num_full, slot, kv_head = hear(turn, told, told_bars[0], told_bars[1])
-    tma.store_wait(0)
+        row0, row1, middle, last, num_full, _, pack = hear(turn, told, told_bars[0], told_bars[1])
 
 
-@gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head",
-                              "stats_of_pack"])
-def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, waits_ptr,
-                 waits_of_ptr, progress_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots,
-                 num_pieces, num_items, kv_heads_at_once, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2,
-                 PACK: gl.constexpr, ORDER: gl.constexpr, APART: gl.constexpr, IN_ORDER: gl.constexpr, STAGES: gl.constexpr):
+@gluon.jit(do_not_specialize=["num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head", "stats_of_pack"])
+def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, next_ptr, pieces_ptr, runs_ptr,
+                 shapes_ptr, waits_ptr, waits_of_ptr, progress_ptr, num_pieces, num_items, kv_heads_at_once, kv_heads_per_group,
+                 packs_per_kv_head, stats_of_pack, scale_log2, PACK: gl.constexpr, BESIDE: gl.constexpr, IN_ORDER: gl.constexpr,
+                 STAGES: gl.constexpr):
     """
-    Args:
-        dq_desc: float32 (T, H, D), zero, in boxes of (64 / PACK, PACK, D / 2): to which is added, without the scale and with columns in the
-            order of `put`.
-        ORDER: when a step's dQ is made: NOW, at its end; LATER, at the next one's end; BESIDE the next one's exponentials.
-        APART: a warp of its own adds, so that the teams wait for nothing of it.
-        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32
-            (G, pieces, H / G / PACK), more than any row.
+    Args: as of `band_hopper_backward.backward_kernel`, and
+        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64 / PACK, PACK, D / 2) and (64, 1, D / 2): to which
+            is added, without the scale and with columns in the order of `put`. Or dQ as int32, in units that delta's lowest bits tell.
+        BESIDE: a step's dQ is made beside the next one's exponentials; else at its end.
+        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (H / PACK, pieces), more
+            than any row.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
@@ -178,34 +172,24 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], q_desc.layout)
     dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], dout_desc.layout)
     ds_smem = gl.allocate_shared_memory(q_desc.dtype, [2 * TEAMS, ROWS, ROWS], gl.NVMMASharedLayout(128, 16, 2))
-    dq_smem = gl.allocate_shared_memory(gl.float32, [TEAMS, ROWS // PACK, PACK, D // 2], dq_desc.layout)
+    dq_smem = gl.allocate_shared_memory(dq_desc.dtype, [TEAMS, ROWS // PACK, PACK, D // 2], dq_desc.layout)
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
     bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
-    told_bars, dq_bars = (barriers(2, 1), barriers(2, TEAMS + APART)), (barriers(TEAMS, 1), barriers(TEAMS, 1))
+    told_bars, dq_bars = (barriers(2, 1), barriers(2, TEAMS + 1)), (barriers(TEAMS, 1), barriers(TEAMS, 1))
     fence_async_shared()
     smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
-    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr)
-    strides = dk_token, dk_head, dv_token, dv_head, num_slots
-    sizes = num_pieces, num_items, kv_heads_at_once, 1, kv_heads_per_group
-    all_bars, numbers = (kv_bars, bars, dq_bars, told_bars), (packs_per_kv_head, scale, scale_log2)
-    common = k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, dq_desc, outputs, strides, numbers
-    if APART:
-        gl.warp_specialize([
-            (_gradients, (common, 0, PACK, ORDER, APART)),
-            (_gradients, (common, 1, PACK, ORDER, APART)),
-            (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
-            (add_tiles, (dq_desc, dq_smem, dq_bars, told, told_bars, (runs_ptr, waits_ptr, waits_of_ptr, progress_ptr), sizes,
-                         packs_per_kv_head, PACK, TEAMS, IN_ORDER)),
-        ], [4, 1, 1], [240, 24, 24])
-    else:
-        gl.warp_specialize([
-            (_gradients, (common, 0, PACK, ORDER, APART)),
-            (_gradients, (common, 1, PACK, ORDER, APART)),
-            (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                          packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
-        ], [4, 1], [240, 24])
+    tables, turns = (pieces_ptr, runs_ptr, shapes_ptr), (runs_ptr, waits_ptr, waits_of_ptr, progress_ptr)
+    sizes = num_pieces, num_items, kv_heads_at_once, packs_per_kv_head, kv_heads_per_group
+    common = k_smem, v_smem, ds_smem, dq_smem, smem, told, (kv_bars, bars, dq_bars, told_bars), shapes_ptr, scale_log2
+    gl.warp_specialize([
+        (_gradients, (common, 0, PACK, BESIDE)),
+        (_gradients, (common, 1, PACK, BESIDE)),
+        (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
+                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
+        (add_tiles, ((dq_desc, dk_desc, dv_desc), dq_smem, dq_bars, told, told_bars, turns, sizes, packs_per_kv_head, PACK, TEAMS,
+                     IN_ORDER)),
+    ], [4, 1, 1], [240, 24, 24])

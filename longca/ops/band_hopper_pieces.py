@@ -20,11 +20,21 @@ def piece_of(item, pieces_ptr, sizes):
 
 
 @gluon.jit
-def tell(entry, pack, turn, told, told_full, told_empty, item=0):
-    """Writes a piece's columns, the last one replaced by the pack, and its item to where all roles read them; a pack of −1 ends it."""
+def keys_piece_of(item, pieces_ptr, sizes):
+    """(entry of `pieces`, its place among them, KV head, turn). KV heads go in sections; in a section all have their first turn first."""
+    num_pieces, _, kv_heads_at_once, num_turns, kv_heads_per_group = sizes
+    in_turn = num_pieces * kv_heads_at_once
+    turn, within = item // in_turn % num_turns, item % in_turn
+    kv_head, piece = item // (in_turn * num_turns) * kv_heads_at_once + within % kv_heads_at_once, within // kv_heads_at_once
+    return pieces_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * COLUMNS, piece, kv_head, turn
+
+
+@gluon.jit
+def tell(entry, pack, turn, told, told_full, told_empty, piece=0):
+    """Writes a piece's columns, the last one replaced by the pack, and its place to where all roles read them; a pack of −1 ends it."""
     slot, phase = turn % 2, (turn // 2) & 1
     column = gl.arange(0, TOLD, layout=gl.BlockedLayout([1], [32], [1], [0]))
-    values = gl.load(entry + column, mask=column < COLUMNS - 1, other=item)
+    values = gl.load(entry + column, mask=column < COLUMNS - 1, other=piece)
     mbarrier.wait(told_empty.index(slot), phase ^ 1)
     told.index(slot).store(gl.where(column == COLUMNS - 1, pack, values))
     mbarrier.arrive(told_full.index(slot), count=1)
@@ -44,13 +54,13 @@ def hear(turn, told, told_full, told_empty):
 
 @gluon.jit
 def hear_runs(turn, told, told_full, told_empty):
-    """(first run, first partial step, behind it, pack, item) of the piece whose turn it is, to a single warp."""
+    """(first row, first run, first partial step, behind it, pack, place) of the piece whose turn it is, to a single warp."""
     slot = turn % 2
     mbarrier.wait(told_full.index(slot), (turn // 2) & 1)
-    first, middle, last, pack = _heard(told, slot, 2, 1), _heard(told, slot, 3, 1), _heard(told, slot, 4, 1), _heard(told, slot, 7, 1)
-    item = _heard(told, slot, 8, 1)
+    row0, first, middle, last = _heard(told, slot, 0, 1), _heard(told, slot, 2, 1), _heard(told, slot, 3, 1), _heard(told, slot, 4, 1)
+    pack, piece = _heard(told, slot, 7, 1), _heard(told, slot, 8, 1)
     mbarrier.arrive(told_empty.index(slot), count=1)
-    return first, middle, last, pack, item
+    return row0, first, middle, last, pack, piece
 
 
 @gluon.jit

@@ -43,14 +43,17 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     key_lines, key_tuned = kernels[Use.KEYS]
     key_pack = key_tuned.step // key_lines.step
     stats = prepare(out, dout, lse, dlse, key_pack)
+    if Use.QUERIES not in kernels:
+        from longca.ops.band_hopper import gradients
+
+        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, dq=dq, dk=dk, dv=dv)
+        return
     if key_tuned.hopper:
         from longca.ops.band_hopper import keys_gradients as run
 
-        run(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv, dq=dq if Use.QUERIES not in kernels else None)
+        run(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
     else:
         keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
-    if Use.QUERIES not in kernels:
-        return
     query_lines, query_tuned = kernels[Use.QUERIES]
     query_pack = query_tuned.rows // query_lines.tile
     if query_pack != key_pack:

@@ -61,8 +61,10 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
-            lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device,
-                               longest=num_kv_heads / (parts * AT_ONCE), visible=visible, in_order=bool(chosen.in_order))
+            turns = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
+            longest = 1.0 if chosen.in_order else num_kv_heads * turns / (parts * AT_ONCE)  # parts of a line would add to it in any order
+            lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device, longest=longest, visible=visible,
+                               in_order=chosen.in_order == 1)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)

@@ -1,5 +1,8 @@
 """Band attention at real sizes on a GPU: against float64, repeatable, compiled, in a CUDA graph, carried on."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -70,19 +73,40 @@ def test_as_exact_as_flash_attention(name: str) -> None:
         assert ours[result] <= 1.1 * theirs[result], (result, ours, theirs)
 
 
-@pytest.mark.parametrize("heads", [(16, 2), (4, 4), (16, 1), (6, 2)], ids=str)
-@pytest.mark.parametrize("name", MASKS)
-def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
-    """Gradients of a plan that need not repeat."""
+def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) -> None:
+    """Of a plan that is made in another way."""
     from longca.ops.band_attention import band_backward, band_forward, plan_band_attention
 
     problem = problem_of(mask_of(name, heads[1]), heads)
     inputs = inputs_of(problem)
     oracle = Oracle(problem, inputs, scope=affordable(problem, 0))
-    plan = plan_band_attention(problem.mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=GPU, deterministic=False)
+    plan = plan_band_attention(problem.mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=GPU, **how)
     q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
     out, lse = band_forward(q, k, v, plan)
-    assert (reason := wrong(oracle.judge(out, lse, band_backward(q, k, v, out, lse, oracle.dout_THD, plan)))) is None, reason
+    grads, again = (band_backward(q, k, v, out, lse, oracle.dout_THD, plan) for _ in range(2))
+    assert (reason := wrong(oracle.judge(out, lse, grads))) is None, reason
+    assert not repeats or all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+
+
+@pytest.mark.parametrize("heads", [(16, 2), (4, 4), (16, 1), (6, 2)], ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
+    """Gradients of a plan that need not repeat."""
+    check_plan(name, heads, repeats=False, deterministic=False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="for Hopper")
+@pytest.mark.parametrize("heads", [(16, 2), (4, 4), (12, 6)], ids=str)
+@pytest.mark.parametrize("name", ["causal", "causal_document", "sliding_window", "block_sparse_variable"])
+@pytest.mark.parametrize("way", ["dK and dV", "in one order", "counted"])
+def test_hopper_kernels_that_are_not_chosen(way: str, name: str, heads: tuple[int, int]) -> None:
+    """For fewer heads that share a step than are chosen, or with dQ in the same pass."""
+    from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use
+
+    ways = {"dK and dV": {Use.KEYS: HOPPER_KEYS, Use.QUERIES: TUNED[128][Use.QUERIES]},
+            "in one order": {Use.KEYS: replace(HOPPER_GRADIENTS, hopper=3, in_order=1)},
+            "counted": {Use.KEYS: replace(HOPPER_GRADIENTS, in_order=2)}}
+    check_plan(name, heads, repeats=True, tuned={Use.FORWARD: TUNED[128][Use.FORWARD], **ways[way]})
 
 
 def test_carried_on() -> None:

@@ -1,5 +1,7 @@
 """Compiles the Hopper kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_hopper_compiled forward|backward."""
 
+import itertools
+import math
 import os
 import re
 import subprocess
@@ -7,21 +9,25 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from longca.ops.band_hopper import statistics, with_units
 from longca.ops.band_hopper_backward import backward_kernel
+from longca.ops.band_hopper_feed import place_of_stats
 from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
+from longca.ops.band_hopper_pieces import keys_piece_of
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
 
 
 def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
-    return f"tensordesc<{dtype}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
+    return f"tensordesc<{dtype.mangle()}{list(box)},{gl.NVMMASharedLayout.get_default_for(list(box), dtype)!r}>"
 
 
 def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict[str, int], int]]:
@@ -35,14 +41,14 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        tables, types = ["*i32"] * 4, ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 11 + ["fp32"] * 2
-        for dq in (0, 1):
-            yield backward_kernel, [*tiles, "*fp32", "i32", *tables, *types], {"PACK": 8, "DQ": dq, "STAGES": 3}, 168
-        for pack, order, apart, in_order in ((8, 0, 0, 0), (8, 0, 1, 1), (8, 1, 1, 0), (8, 2, 1, 0), (1, 2, 1, 1)):
+        tables, numbers = ["*i32"] * 4, ["i32"] * 6
+        types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
+        yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
+        for pack, beside, in_order in ((8, 0, 0), (1, 1, 1), (1, 0, 2)):
             tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
-            sums = boxes(64 // pack, pack, 64, dtype=gl.float32)
-            constants = {"PACK": pack, "ORDER": order, "APART": apart, "IN_ORDER": in_order, "STAGES": 3}
-            yield fused_kernel, [*tiles, sums, *tables, *tables[1:], *types], constants, 168
+            sums = [boxes(64 // pack, pack, 64, dtype=gl.int32 if in_order == 2 else gl.float32), *[boxes(64, 1, 64, dtype=gl.float32)] * 2]
+            constants = {"PACK": pack, "BESIDE": beside, "IN_ORDER": in_order, "STAGES": 3}
+            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], constants, 168
 
 
 def carried_bounds(source: str) -> list[str]:
@@ -67,7 +73,50 @@ def assembled(ptx: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
+def check_statistics(num_tokens: int, pack: int) -> None:
+    """A step's rows, wherever it begins, at a multiple of 16 bytes; with room past the last token."""
+    rows = torch.arange(3 * (num_tokens + 256) * pack, dtype=torch.float32).view(3, num_tokens + 256, pack)
+    laid_out = statistics(rows)
+    for head, column in itertools.product(range(3), range(num_tokens)):
+        place = place_of_stats.fn(column, head, laid_out[0].numel(), pack)
+        assert place % 4 == 0
+        torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
+
+
+def check_units() -> None:
+    """dQ counted over parts of the keys, in any order, is as near as sums of floats; rows that cannot be counted are marked."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, dout = (torch.randn(256, 1, 64, generator=generator).bfloat16() for _ in range(4))
+    weights = torch.softmax(q[:, 0].float() @ k[:, 0].float().T / 8, 1)
+    dweights = dout[:, 0].float() @ v[:, 0].float().T
+    delta = (weights * dweights).sum(1)
+    dscores = weights * (dweights - delta[:, None])
+    with_bits = with_units(torch.nn.functional.pad(delta, (0, 256)).view(1, 512, 1), dout, k, v).view(-1)[:256]
+    torch.testing.assert_close(with_bits, delta, rtol=2.0 ** -15, atol=0)
+    per_unit = ((with_bits.view(torch.int32) & 255) << 23).view(torch.float32)[:, None]
+    counts = sum((dscores[:, part] @ k[part, 0].float() * per_unit).round().long() for part in torch.arange(256).split(32))
+    assert isinstance(counts, torch.Tensor) and counts.abs().max() < 2 ** 30
+    torch.testing.assert_close(counts / per_unit, dscores @ k[:, 0].float(), rtol=1e-4, atol=1e-5)
+    dout[7] = torch.inf
+    marked = with_units(torch.zeros(1, 512, 1), dout, k, v).view(torch.int32).view(-1) & 255
+    assert torch.equal(torch.nonzero(marked == 255).view(-1), torch.tensor([7]))
+
+
+def check_items() -> None:
+    """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
+    for num_pieces, num_kv_heads, at_once, num_turns in itertools.product((1, 5), (1, 8), (1, 4), (1, 3)):
+        sizes = num_pieces, num_pieces * num_kv_heads * num_turns, math.gcd(num_kv_heads, at_once), num_turns, num_kv_heads
+        items = [keys_piece_of.fn(item, 0, sizes)[1:] for item in range(sizes[1])]
+        assert sorted(items) == sorted(itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns)))
+        places = {item: place for place, item in enumerate(items)}
+        assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
+
+
 def main(direction: str) -> None:
+    check_items()
+    check_units()
+    for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8)):
+        check_statistics(num_tokens, pack)
     for kernel, types, constants, maxnreg in builds(direction):
         names = kernel.arg_names
         signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.masks import Mask
-from longca.ops.band_config import HOPPER_KEYS, TUNED, Use, tiles_for
+from longca.ops import band_config
+from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use, tiles_for
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines
 from longca.ops.band_plan import make_lines
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
@@ -116,9 +117,13 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize(("pack", "on_hopper"), [(1, False), (2, False), (4, True), (8, True)])
-def test_few_heads_keep_the_portable_kernel(monkeypatch: pytest.MonkeyPatch, pack: int, on_hopper: bool, deterministic: bool) -> None:
+@pytest.mark.parametrize(("pack", "seen", "on_hopper"), [(1, True, False), (2, True, False), (4, True, True), (8, True, True), (8, False, False)])
+def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch, pack: int, seen: bool, on_hopper: bool,
+                                        deterministic: bool) -> None:
+    """Few heads keep the portable kernel; all do until a GPU has run the others."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(band_config, "SEEN_ON_A_GPU", seen)
     tiles = tiles_for(128, torch.device("cuda"), pack=pack, deterministic=deterministic)
-    assert tiles[Use.KEYS] == (HOPPER_KEYS if on_hopper else TUNED[128][Use.KEYS])
+    on_hopper_with = HOPPER_KEYS if deterministic else HOPPER_GRADIENTS
+    assert tiles[Use.KEYS] == (on_hopper_with if on_hopper else TUNED[128][Use.KEYS])
     assert (Use.QUERIES in tiles) == (deterministic or not on_hopper)
