@@ -38,8 +38,8 @@ TUNED = {
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
-# For blocks of less than 128 keys half of such a tile would be idle. Right on a GPU, and faster than the portable kernels (docs/band.md), in
-# an earlier form; no GPU has run this one, so that none is chosen. That form stopped ("illegal instruction") with fewer than LEAST_PACK
+# For blocks of less than 128 keys half of such a tile would be idle. Right on a GPU, and faster than the portable kernels (docs/band.md),
+# in an earlier form; no GPU has run this one, so that none is chosen. That form stopped ("illegal instruction") with fewer than LEAST_PACK
 # heads in a step, whose statistics then did not always begin at a multiple of 16 bytes, as they do now.
 HOPPER_KEYS, LEAST_PACK, SEEN_ON_A_GPU = Tuned(128, 64, 4, 3, hopper=1), 4, False
 HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too

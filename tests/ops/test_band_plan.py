@@ -117,7 +117,8 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize(("pack", "seen", "on_hopper"), [(1, True, False), (2, True, False), (4, True, True), (8, True, True), (8, False, False)])
+@pytest.mark.parametrize(("pack", "seen", "on_hopper"),
+                         [(1, True, False), (2, True, False), (4, True, True), (8, True, True), (8, False, False)])
 def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch, pack: int, seen: bool, on_hopper: bool,
                                         deterministic: bool) -> None:
     """Few heads keep the portable kernel; all do until a GPU has run the others."""
