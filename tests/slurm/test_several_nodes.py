@@ -48,7 +48,6 @@ def test_geometry(new_cluster, scenario):
 
 def test_ranks_on_several_nodes(new_cluster, scenario):
     """Context parallelism over two and three nodes, a task a rank"""
-    pytest.importorskip("longca.bench.task", reason="`longca run` does not join tasks of srun yet")
     with new_cluster(num_nodes=3) as cluster:
         by_slurm = Project.new(cluster, "wide-slurm", WIDE)
         with scenario(cluster):
