@@ -106,7 +106,8 @@ class Run:
 
     def __init__(self, command: list[str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  a file, since nobody reads a pipe while it works
-        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                        preexec_fn=_heed_interrupts)
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -132,3 +133,8 @@ class Run:
         while Path(f"/proc/{pid}/comm").read_text().strip() in ("nsenter", "setpriv", "env", "sh", "setsid"):
             pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         return pid
+
+
+def _heed_interrupts() -> None:
+    """Who is started in the background by a shell ignores Ctrl-C, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
