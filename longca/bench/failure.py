@@ -3,10 +3,12 @@
 import re
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from longca.core.record import Failed, Outcome, OutOfMemory
 
 LOG_LINES = 30
+SOURCE = Path(__file__).parents[2]
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _REQUEST = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
 _SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
@@ -21,7 +23,8 @@ def failure(error: Exception, where: str) -> Outcome:
     for link in _chain(error):
         if _ran_out_of_memory(link):
             return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
-    log = "".join(traceback.format_exception(error)).splitlines()[-LOG_LINES:]
+    text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are shown to others: no folders of this machine
+    log = text.splitlines()[-LOG_LINES:]
     return Failed(type=type(error).__name__, message=str(error).strip() or type(error).__name__,
                   log="\n".join([f"while at: {where}", *log]))
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from longca.bench.failure import LOG_LINES, failure
+from longca.bench.failure import LOG_LINES, SOURCE, failure
 
 
 @pytest.mark.parametrize(("error", "requested_bytes"), [
@@ -42,6 +42,14 @@ def test_anything_else_keeps_the_end_of_its_traceback() -> None:
     assert (outcome.status, outcome.type, outcome.message) == ("error", "KeyError", "KeyError")
     assert outcome.log.startswith("while at: bwd\n") and outcome.log.endswith("KeyError")
     assert len(outcome.log.splitlines()) <= LOG_LINES + 1
+
+
+def test_a_traceback_names_files_of_the_project_by_their_place_in_it() -> None:
+    try:
+        failure("no error", "prepare")  # type: ignore[arg-type]
+    except Exception as error:
+        log = failure(error, "prepare").log
+    assert 'File "longca/bench/failure.py"' in log and str(SOURCE) not in log
 
 
 def test_a_value_error_about_memory_is_no_lack_of_it() -> None:
