@@ -17,6 +17,7 @@ test: setup
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
+	$(if $(findstring all,$@),@tools/install_apptainer.sh)
 	@python -m pytest tests/slurm -m 'slurm$(if $(findstring all,$@),, and not slow)' -v -rs --durations=0 $(ARGS)
 
 setup:
@@ -51,6 +52,7 @@ images: setup
 
 # builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
 test-images: setup
+	@tools/install_apptainer.sh
 	@python -m pytest -m images -rs tests/images $(ARGS)
 
 .PHONY: containers lock-containers images test-images

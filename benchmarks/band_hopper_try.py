@@ -4,9 +4,8 @@ Each variant has its processes: all check side by side, smallest case first, the
 takes too long is stopped and named, and the checks go on behind it.
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
-(`band_hopper_fused`), where a step has rows of one head ("heads"), two ("pairs") or up to eight ("packs"), with dQ at a step's end or
-beside the next one's exponentials. The same in every run: "=", beside and in one order, and "#", at the end and dQ counted in integers. dK
-and dV without dQ; both portable kernels.
+(`band_hopper_fused`), in any order or, "=", in one, from the last row on or from the first ("up"); dK and dV by `band_hopper_backward` and
+dQ by the portable kernel ("bwd two"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -21,17 +20,19 @@ import numpy as np
 import torch
 
 from benchmarks.band_hopper_checks import checks, inputs, reference
+from longca.bench.timer import time_calls
+from longca.core.study import Measure
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd heads": (2, 0, 1), "bwd heads beside": (3, 0, 1), "bwd heads =": (3, 1, 1), "bwd heads #": (2, 2, 1), "bwd pairs": (2, 0, 2),
-         "bwd pairs =": (3, 1, 2), "bwd pairs #": (2, 2, 2), "bwd packs": (2, 0, 8), "bwd packs =": (3, 1, 8)}  # (hopper, in_order, pack)
-BACKWARD = *FUSED, "bwd", "bwd portable"
+FUSED = {"bwd": 0, "bwd =": 1, "bwd = up": 2}  # in_order
+BACKWARD = *FUSED, "bwd two", "bwd portable"
 DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
          "block_causal_document")
 TIMES = [*((name, 8192, 64, 8) for name in DENSE[:3]), *((name, 32768, 64, 8) for name in DENSE),
          *((f"block_sparse_uniform {block}", 32768, 64, 8) for block in (64, 128)), ("block_sparse_uniform 64", 32768, 64, 64)]
+MEASURE = Measure(warmup=2, repeats=7, max_seconds=2)
 CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
 
 
@@ -66,8 +67,7 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     if variant != "bwd portable":
         tuned[Use.KEYS] = HOPPER_KEYS
     if variant in FUSED:
-        hopper, in_order, pack = FUSED[variant]
-        tuned[Use.KEYS] = replace(HOPPER_GRADIENTS, hopper=hopper, in_order=in_order, pack=pack)
+        tuned[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=FUSED[variant])
         del tuned[Use.QUERIES]
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
@@ -85,27 +85,13 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
     else:
         call = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)
         got, want = call(), want[2:]
-        if variant not in FUSED or FUSED[variant][1]:
+        if variant != "bwd":
             for _ in range(3):
                 assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
     torch.cuda.synchronize()
     errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-9)) if bool(a.isfinite().all()) else float("inf")
               for a, b in zip(got, want, strict=False)]
     return {"kind": "check", "what": describe(mask, heads, kv_heads, head_dim), "errors": errors, "lse": worst_lse}
-
-
-def time_ms(call) -> float:
-    for _ in range(2):
-        call()
-    times = []
-    for _ in range(7):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(np.median(times))
 
 
 def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> dict:
@@ -116,7 +102,7 @@ def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> 
     else:
         out, lse = forward("fwd portable", q, k, v, mask)()
         call, products = backward(variant, q, k, v, out, lse, dout, mask), 10
-    ms = time_ms(call)
+    ms = float(np.median(time_calls(call, MEASURE, q.device).time_ms[0]))
     flops = products * mask.area * heads // mask.num_groups * 128
     return {"kind": "time", "what": f"{name} {seqlen} {heads}:{kv_heads}", "tflops": flops / ms / 1e9, "ms": ms}
 

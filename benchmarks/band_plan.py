@@ -1,4 +1,4 @@
-"""Plans of band attention at 512K tokens: milliseconds to make one once warm, megabytes, and how much of what is computed is visible.
+"""Plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of what is computed.
 
     python -m benchmarks.band_plan [--length 512K] [--write docs/band.md]
 
@@ -11,8 +11,10 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.masks_512k import DYNAMIC
 from benchmarks.table import Table, add_options, machine
@@ -23,7 +25,7 @@ from longca.ops.band_config import Use
 from longca.ops.band_lines import LAST, MIDDLE, NUM_FULL
 from longca.ops.band_plan import BandPlan, plan_band_attention
 
-COLUMNS = ("mask", "ms", "MB", "peak MB", "visible share: forward", "dK and dV", "dQ")
+COLUMNS = ("mask", "ms", "operations", "MB", "peak MB", "visible share: forward", "dK and dV", "dQ")
 ROUNDS = 5
 
 
@@ -34,6 +36,16 @@ def plan_of(mask: Mask, device: torch.device) -> tuple[float, BandPlan]:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - start) * 1e3, plan
+
+
+class Operations(TorchDispatchMode):
+    """Counts them: on a GPU, a plan takes about as long as they take to start."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def visible_share(plan: BandPlan, use: Use) -> float:
@@ -51,7 +63,9 @@ def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | 
         torch.cuda.reset_peak_memory_stats()
     best_ms = min(plan_of(mask, device)[0] for _ in range(ROUNDS))
     peak = torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else 0.0
-    return {"mask": name, "ms": best_ms, "MB": plan.num_bytes / 1e6, "peak_MB": peak,
+    with Operations() as operations:
+        plan_of(mask, device)
+    return {"mask": name, "ms": best_ms, "operations": operations.count, "MB": plan.num_bytes / 1e6, "peak_MB": peak,
             **{f"visible_{use.value}": visible_share(plan, use) for use in Use}}
 
 
@@ -65,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in Registry("mask").names():
         found.append(measured(name, options.length, device))
         print(f"{name}: {found[-1]['ms']:.2f} ms, {found[-1]['MB']:.2f} MB", flush=True)
-    rows = [(str(line["mask"]), f"{line['ms']:.2f}", f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
+    rows = [(str(line["mask"]), f"{line['ms']:.2f}", str(line["operations"]), f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
              *(f"{100 * line[f'visible_{use.value}']:.1f} %" for use in Use)) for line in found]
     caption = f"{machine(device)}. {format_length(options.length)} tokens, best of {ROUNDS}."
     Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",)).publish(options)

@@ -3,6 +3,8 @@
     python -m benchmarks.cp_try [--ranks 4] [--tokens 8K] [--kernels band,fa3] [--seconds 80]
     torchrun --nproc-per-node 4 -m benchmarks.cp_try
     python -m benchmarks.cp_try --device cpu --ranks 2 --tokens 128 --heads 4:2 --head-dim 16
+    python -m benchmarks.cp_try --kernels band --strategies ulysses,usp --chunks 1:2:1
+    python -m benchmarks.cp_try --kernels band --strategies ring_p2p --messages symmetric
 
 Every strategy with every kernel and mask is first checked in full at a few hundred tokens against float64, forward and backward, and
 then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank counts. "alone" is the same kernel on one GPU, all GPUs at
@@ -12,10 +14,7 @@ once, on the same pattern at the length that has the area of one rank.
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,15 +23,16 @@ from typing import Any
 
 import torch
 
+from benchmarks.ranks import add_rank_options, median_ms, run_on_ranks
 from benchmarks.table import Table, add_options, machine
 from longca.bench.inputs import DTYPES, Inputs, make_inputs
 from longca.bench.oracle import Oracle, wrong
-from longca.bench.timer import time_calls
 from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length
-from longca.cp.comm import TORCHRUN, Comm
+from longca.cp.comm import Comm
+from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
 from longca.masks.build import build_mask, cell_mask
 
@@ -55,12 +55,7 @@ class Trial:
     strategy: str
 
     def cell(self, seqlen: int) -> Cell:
-        pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(self.mask), self.options.heads
-        params = pattern.resolve({"num_global": 32, "window": 64} if self.mask == "global_sliding_window" and seqlen < 4096 else {})
-        how = {"kind": "kernel"} if self.strategy == ALONE else {"kind": "cp", "strategy": self.strategy, "world": self.comm.world}
-        return Cell(**how, kernel=self.kernel, mask=self.mask, mask_params=params, corpus="prolong64k" if pattern.uses_documents else None,
-                    seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=self.options.head_dim,
-                    dtype="bf16", direction="bwd", seed=0)
+        return cell_of(self.mask, self.kernel, self.strategy, self.comm.world, seqlen, self.options)
 
     def run(self, alone: dict[str, float]) -> dict[str, Any]:
         """A record; `reason` says why there is none."""
@@ -96,7 +91,9 @@ class Trial:
         kernel, inputs = Registry("kernel").load(self.kernel), make_inputs(cell, self.comm.device)
         if cell.strategy is None:
             return Call(self.comm, cell, problem, kernel.prepare(problem), inputs)
-        return Call(self.comm, cell, problem, Registry("strategy").load(cell.strategy).prepare(problem, kernel, self.comm), inputs)
+        strategy = Registry("strategy").load(cell.strategy)
+        how = {"weights": self.options.chunks} if isinstance(strategy, HeadStrategy) else {}
+        return Call(self.comm, cell, problem, strategy.prepare(problem, kernel, self.comm, **how), inputs)
 
 
 class Call:
@@ -144,9 +141,7 @@ class Call:
             before = self.comm.moved_bytes
             call()
             self.moved[direction] = self.comm.moved_bytes - before
-            samples = time_calls(call, MEASURE, self.comm.device, before_each=self.comm.barrier, agree=self.comm.any)
-            of_ranks = self.comm.gather(samples.time_ms[0])
-            found[direction] = statistics.median(map(max, zip(*of_ranks, strict=True)))
+            found[direction] = median_ms(self.comm, call, MEASURE)
         return found
 
     def trace(self, path: Path) -> None:
@@ -160,6 +155,16 @@ class Call:
             if self.comm.device.type == "cuda":
                 torch.cuda.synchronize()
         timeline.export_chrome_trace(str(path))
+
+
+def cell_of(mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace) -> Cell:
+    """What is measured at a length: of a kernel `ALONE`, or of a strategy."""
+    pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(mask), options.heads
+    params = pattern.resolve({"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {})
+    how = {"kind": "kernel"} if strategy == ALONE else {"kind": "cp", "strategy": strategy, "world": world}
+    return Cell(**how, kernel=kernel, mask=mask, mask_params=params, corpus="prolong64k" if pattern.uses_documents else None,
+                seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=options.head_dim, dtype="bf16",
+                direction="bwd", seed=0)
 
 
 def same_area(cell: Cell, world: int) -> int:
@@ -219,37 +224,33 @@ def cells_of(line: dict[str, Any]) -> tuple[str, ...]:
     return (*names, *numbers, *shares, *moved, f"{line['error']:.2f}", line["how"][:70])
 
 
-def on_rank(rank: int, options: argparse.Namespace, meeting: str) -> None:
-    comm = Comm(rank, options.ranks, rank, meeting, options.device, 120.0) if meeting else Comm.from_torchrun(options.device, 120.0)
+def report(comm: Comm, options: argparse.Namespace) -> None:
+    comm.use(options.messages)
     lines = try_all(comm, options)
     if comm.rank == 0:
         caption = f"{comm.world} ranks × {format_length(options.tokens)} tokens; {machine(comm.device)}."
+        caption += f" {comm.messages_note}." if comm.messages_note else ""
         records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
         Table("cp_try", caption, COLUMNS, tuple(map(cells_of, lines)), records, COLUMNS[:3]).publish(options)
-    comm.close()
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cp_try", description=str(__doc__).partition("\n")[0])
-    found = torch.cuda.device_count()
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if found else "cpu")
-    parser.add_argument("--ranks", type=int, default=found or 2)
+    add_rank_options(parser)
     parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
     parser.add_argument("--heads", type=parse_heads, default=(64, 8))
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="instead of those that are here")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=Registry("strategy").names())
+    parser.add_argument("--chunks", type=lambda text: [int(weight) for weight in text.split(":")], metavar="WEIGHTS",
+                        help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
+    parser.add_argument("--messages", choices=("nccl", "symmetric"), default="nccl",
+                        help="symmetric: copy engines write straight into the memory of another GPU of the machine")
     parser.add_argument("--seconds", type=float, default=80.0, help="no further line is begun after so long")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="for timelines in Chrome's format")
     add_options(parser)
-    options = parser.parse_args(arguments)
-    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    if all(name in os.environ for name in TORCHRUN):
-        on_rank(0, options, "")
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(on_rank, (options, (Path(folder) / "meeting").as_uri()), nprocs=options.ranks)
+    run_on_ranks(report, parser.parse_args(arguments))
     return 0
 
 

@@ -35,10 +35,7 @@ class Table:
         """As `<name>.md` and `<name>.csv`."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.md").write_text(self.markdown(), encoding="utf-8")
-        with (folder / f"{self.name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(self.records[0]) if self.records else [])
-            writer.writeheader()
-            writer.writerows(self.records)
+        write_records(folder, self.name, self.records)
 
     def write_into(self, page: Path) -> None:
         """Between `<!-- begin NAME -->` and `<!-- end NAME -->` of a Markdown page. Raises ValueError where they are not."""
@@ -70,6 +67,14 @@ class Table:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the Markdown and the CSV ({FOLDER})")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="a Markdown page that has a place for the table")
+
+
+def write_records(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """As `<name>.csv` of a folder that is there; all records have the keys of the first."""
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]) if records else [])
+        writer.writeheader()
+        writer.writerows(records)
 
 
 def read_records(folder: Path, name: str) -> list[dict[str, str]]:

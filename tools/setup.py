@@ -1,13 +1,14 @@
 """Makes .venv: pinned packages from requirements.lock, and a torch. Standard library only; safe to run again.
 
 torch is taken from the calling Python if it is there and new enough, so that a GPU machine keeps its CUDA build;
-else the pinned version is installed (from `TORCH_INDEX` if that is set).
+else the pinned version is installed (from `TORCH_INDEX` if that is set), with Triton where that build of torch has none.
 """
 
 from __future__ import annotations  # so that an old Python gets as far as being told
 
 import hashlib
 import os
+import platform
 import subprocess
 import sys
 import venv
@@ -21,6 +22,7 @@ LOCK = ROOT / "requirements.lock"
 RECORDED_LOCK = VENV / "longca-lock"  # its digest, which records name
 OLDEST_TORCH = (2, 11)
 PINNED_TORCH = "torch==2.13.0"
+PINNED_TRITON = "triton==3.6.0"  # for tests, which run and compile kernels without a GPU; builds of torch for CPUs bring none
 
 
 def main() -> None:
@@ -47,6 +49,9 @@ def main() -> None:
         say(f"Installing {PINNED_TORCH}")
         index = os.environ.get("TORCH_INDEX")
         pip("install", PINNED_TORCH, *(["--index-url", index] if index else []))
+    if torch_site is None and platform.system() == "Linux" and platform.machine() == "x86_64" and not has_triton():
+        say(f"Installing {PINNED_TRITON}")
+        pip("install", "--no-deps", PINNED_TRITON)
     pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
     RECORDED_LOCK.write_text(f"sha256:{hashlib.sha256(LOCK.read_bytes()).hexdigest()}\n")
     STAMP.write_text(wanted)
@@ -65,6 +70,10 @@ def torch_in(python: str) -> str | None:
     version, site = done.stdout.splitlines()[-2:]
     found = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     return site if found >= OLDEST_TORCH else None
+
+
+def has_triton() -> bool:
+    return subprocess.run([str(PYTHON), "-c", "import triton"], capture_output=True, cwd="/", check=False).returncode == 0
 
 
 def pip(*arguments: str) -> None:

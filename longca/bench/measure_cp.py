@@ -91,19 +91,23 @@ class _CpTrial(Trial):
         reason = strategy.refusal(self.cell, mask.traits, kernel, self.device.type)  # pure, so it is the same on all ranks
         if reason is not None:
             return Unsupported(reason=reason)
+        with self.at("prepare"):
+            self.comm.use(self.measure.messages)
         self.release_memory()
-        self._before_bytes = resident_bytes(self.device)
+        resident = resident_bytes(self.device)
+        self._before_bytes = None if resident is None else resident + self.comm.unseen_bytes
         problem = self.problem(mask)
         prepared = self._together("prepare", lambda: strategy.prepare(problem, kernel, self.comm), cost="prepare_ms")
         self.take_costs(prepared)
-        permutation = self._permutation(prepared)
+        positions = self.comm.gather(prepared.shard.positions_L)
+        permutation = self._together("prepare", lambda: Permutation(positions, self.comm.rank))
         contiguous, shards = self._together("inputs", lambda: self._shards(problem, prepared, permutation.mine))
         with self.at("inputs"):
             self.costs["permute_ms"] = permutation.time_ms(contiguous, self.comm)
         del contiguous
-        return self._check_and_time(problem, prepared, shards)
+        return self._check_and_time(problem, prepared, positions, shards)
 
-    def _check_and_time(self, problem: Problem, prepared: PreparedStrategy, shards: _Shards) -> Outcome:
+    def _check_and_time(self, problem: Problem, prepared: PreparedStrategy, positions: list[np.ndarray], shards: _Shards) -> Outcome:
         with self.at("fwd"):
             forward = prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD)
         found = {"out": forward.out} | ({} if forward.lse is None else {"lse": forward.lse})
@@ -111,23 +115,17 @@ class _CpTrial(Trial):
             with self.at("bwd"):
                 found |= zip(("dq", "dk", "dv"), prepared.backward(forward, shards.dout_checked_LHD), strict=True)
         self._needed_bytes = tensor_bytes([*vars(shards).values(), *(x for name, x in found.items() if name != "lse")])
-        self.accuracy = self._judge(problem, prepared, found)
+        self.accuracy = self._judge(problem, positions, found)
         reason = wrong(self.accuracy)
         if reason is None:
             del found
             if problem.needs_backward:
-                self._time(lambda: prepared.backward(forward, shards.dout_LHD))
+                self._time(prepared, lambda: prepared.backward(forward, shards.dout_LHD))
             else:
                 del forward
-                self._time(lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD))
-        if not prepared.counts_bytes:
-            self.costs.pop("moved_bytes", None)
+                self._time(prepared, lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD))
         self._merge_facts()
         return Ok() if reason is None else Incorrect(reason=reason)
-
-    def _permutation(self, prepared: PreparedStrategy) -> Permutation:
-        positions = self.comm.gather(prepared.shard.positions_L)
-        return self._together("prepare", lambda: Permutation(positions, self.comm.rank))
 
     def _shards(self, problem: Problem, prepared: PreparedStrategy, part: range) -> tuple[list[torch.Tensor], _Shards]:
         """q, k and v of a contiguous part, and all inputs of this rank's own tokens."""
@@ -139,9 +137,8 @@ class _CpTrial(Trial):
     def _oracle(self, problem: Problem) -> Oracle:
         return Oracle(problem, make_inputs(self.cell, self.device), scope=affordable(problem, input_seed(self.cell)))
 
-    def _judge(self, problem: Problem, prepared: PreparedStrategy, found: dict[str, torch.Tensor]) -> Accuracy:
+    def _judge(self, problem: Problem, positions: list[np.ndarray], found: dict[str, torch.Tensor]) -> Accuracy:
         """Everybody's verdict, found by rank 0 from the whole result."""
-        positions = self.comm.gather(prepared.shard.positions_L)
         with self.at("oracle"):
             parts = {name: self.comm.gather_rows(x, [len(part) for part in positions]) for name, x in found.items()}
 
@@ -154,14 +151,15 @@ class _CpTrial(Trial):
 
         return self.comm.gather(self._together("oracle", judge, cost="oracle_ms"))[0]
 
-    def _time(self, call: Callable[[], object]) -> None:
+    def _time(self, prepared: PreparedStrategy, call: Callable[[], object]) -> None:
         self.release_memory()
         with self.at(self.cell.direction):
             samples = time_calls(call, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.any)
             self.comm.barrier()
             before = self.comm.moved_bytes
             memory = self._above_shards(peak_memory(call, self.device))
-            self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
+            if prepared.counts_bytes:
+                self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
         of_ranks = self.comm.gather((samples, memory))
         self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks)})
         self.memory = _all_ranks([part for _, part in of_ranks])
@@ -169,8 +167,9 @@ class _CpTrial(Trial):
     def _above_shards(self, memory: Memory | None) -> Memory | None:
         if memory is None or self._before_bytes is None:
             return memory
-        above_bytes = memory.absolute_peak_bytes[0] - self._before_bytes - self._needed_bytes
-        return memory.model_copy(update={"above_shards_bytes": (max(above_bytes, 0),)})
+        peak_bytes = memory.absolute_peak_bytes[0] + self.comm.unseen_bytes
+        above_bytes = peak_bytes - self._before_bytes - self._needed_bytes
+        return memory.model_copy(update={"absolute_peak_bytes": (peak_bytes,), "above_shards_bytes": (max(above_bytes, 0),)})
 
     def _together(self, stage: str, work: Callable[[], T], cost: str | None = None) -> T:
         """A rank's own work, of which all ranks hear whether it failed somewhere. Raises _EndedTogether if it did."""

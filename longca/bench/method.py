@@ -38,8 +38,9 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
     """
     plugins = [Registry("kernel").load(cell.kernel), *([Registry("strategy").load(cell.strategy)] if cell.strategy else [])]
     needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
+    unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
     content = {"files": {name: _digest(path, path.stat().st_mtime_ns) for name, path in sorted(_named(_files(cell)).items())},
-               "measure": measure.model_dump(), "packages": {module: _module_version(module) for module in needs},
+               "measure": measure.model_dump(exclude=unless), "packages": {module: _module_version(module) for module in needs},
                "device": device_name, "container": os.environ.get(CONTAINER)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -17,10 +17,10 @@ RATE_BYTES = 1e12  # a second, to and from one device's memory
 
 @dataclass(frozen=True)
 class Shard:
-    """Cells that one job measures: of one kind, method and number of ranks."""
+    """Cells that one job measures: of one kernel on one device, or of context parallelism over one number of ranks."""
 
     name: str
-    """part of file names: kind, method, ranks, number"""
+    """part of file names: kind, kernel or number of ranks, number"""
     kind: Literal["kernel", "cp"]
     world: int
     cells: tuple[Cell, ...]
@@ -57,20 +57,21 @@ def _control_seconds(work: Work, rate_flops: float) -> float:
 def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
     """The cells in jobs of at most about `minutes`, in their order; the same cells give the same shards.
 
-    A job's cells share their kind, method and number of ranks. A cell longer than `minutes` is a job of its own.
+    A job's cells share their kernel or, since all methods of context parallelism run in the same processes, their number of ranks. A
+    cell longer than `minutes` is a job of its own.
     """
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(f"{cell.kind}-{cell.method}" + (f"-w{cell.world}" if cell.kind == "cp" else ""), []).append(cell)
+        groups.setdefault(f"cp-w{cell.world}" if cell.kind == "cp" else f"kernel-{cell.kernel}", []).append(cell)
     return [shard for name, group in groups.items() for shard in _cut(name, group, minutes, rate_flops, measure)]
 
 
 def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measure | None) -> list[Shard]:
     pieces: list[list[Cell]] = []
     filled: list[float] = []  # seconds of each piece
-    kernel = Registry("kernel").load(cells[0].kernel)
+    kernels = {name: Registry("kernel").load(name) for name in {cell.kernel for cell in cells}}
     for cell in cells:
-        seconds = estimate_seconds(cell, rate_flops, measure, work=kernel.work(cell))
+        seconds = estimate_seconds(cell, rate_flops, measure, work=kernels[cell.kernel].work(cell))
         if not pieces or filled[-1] + seconds > minutes * 60:
             pieces.append([])
             filled.append(0.0)

@@ -69,7 +69,8 @@ class Predictor:
             small = PROXY_BLOCKS * block
             if self._plugin("mask", cell.mask).family == "dynamic" and 0 < small < cell.seqlen:
                 proxy = build_mask(cell.mask, **{**cell.mask_key, "seqlen": small})
-                self._masks[key] = replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen), proxy.density
+                area = round(proxy.density * proxy.num_groups * cell.seqlen**2)
+                self._masks[key] = replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area), proxy.density
             else:
                 mask = cell_mask(cell)
                 self._masks[key] = mask.traits, mask.density

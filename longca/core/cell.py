@@ -58,6 +58,10 @@ class Cell(Frozen):
         canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
+    def alone(self, **changes: Any) -> "Cell":
+        """What asks the same of its kernel on one device, but for these fields."""
+        return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "world": 1} | changes)
+
     def __hash__(self) -> int:
         return hash(self.cell_id)
 

@@ -22,7 +22,6 @@ COSTS = (
     Cost("schedule_ms", "ms", "Under cp, part of plan_ms: who computes what and what moves, before a kernel is prepared for any of it"),
     Cost("compile_ms", "ms", "Compiling"),
     Cost("permute_ms", "ms", "Bringing q, k and v from contiguous shards to the tokens that ranks hold; 0 where these are the same"),
-    Cost("kv_replication_ms", "ms", "Copying KV heads to ranks or query heads that share them, where the timed call does not"),
     Cost("oracle_ms", "ms", "Checking the result"),
     Cost("metadata_bytes", "bytes", "The kernel's own form of the mask"),
     Cost("workspace_bytes", "bytes", "Memory that the kernel's library asks for beside its tensors"),

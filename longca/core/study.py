@@ -17,6 +17,9 @@ STUDIES = Path("config/studies")
 Length = Annotated[int, BeforeValidator(parse_length)]
 
 
+Messages = Literal["nccl", "symmetric"]
+
+
 class Measure(Frozen):
     """How each cell is measured. Part of the method version: a change measures again."""
 
@@ -28,6 +31,9 @@ class Measure(Frozen):
     """timed calls stop after this long, but never before three"""
     timeout_s: float = Field(default=300.0, gt=0)
     """a cell that is not done by then ends as `timeout`"""
+    messages: Messages = "nccl"
+    """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
+    the machine; where they cannot, by NCCL, and the record says why"""
 
 
 class Grid(Frozen):

@@ -1,4 +1,4 @@
-"""What goes between some of the ranks: messages from one to another, and all-to-alls inside a team."""
+"""What goes between some of the ranks: messages from one to another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.landings import Spot
+
     Message = tuple[int, torch.Tensor]  # peer, contiguous tensor
+    Outgoing = tuple[int, torch.Tensor, Spot | None]  # peer, contiguous tensor, where it lands there
 
 
 class PeerLost(RuntimeError):
@@ -41,7 +44,7 @@ class Lane:
     def __init__(self, group: Any, comm: Any) -> None:
         self._group, self._comm = group, comm
 
-    def post(self, sends: Sequence[Message], receives: Sequence[Message]) -> Pending:
+    def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
         """All as one batch. Both sides of a message name it in the same order; a rank without any leaves the batch out.
 
         What is sent must not change, and what is received must not be touched, before `wait` on the result. On a GPU they start when
@@ -49,37 +52,23 @@ class Lane:
         """
         import torch.distributed as dist
 
-        sends = [(peer, x) for peer, x in sends if x.numel()]
+        leaving = [(peer, x) for peer, x, _ in sends if x.numel()]
         receives = [(peer, x) for peer, x in receives if x.numel()]
-        if not sends and not receives:
+        if not leaving and not receives:
             return Pending()
         operations = [dist.P2POp(operation, x, peer, self._group)
-                      for operation, messages in ((dist.irecv, receives), (dist.isend, sends)) for peer, x in messages]
-        self._comm.moved_bytes += sum(x.nbytes for _, x in sends)
+                      for operation, messages in ((dist.irecv, receives), (dist.isend, leaving)) for peer, x in messages]
+        self._comm.moved_bytes += sum(x.nbytes for _, x in leaving)
         with peers():
-            return Pending(dist.batch_isend_irecv(operations), [x for _, x in (*sends, *receives)])
+            return Pending(dist.batch_isend_irecv(operations), [x for _, x in (*leaving, *receives)])
 
 
-class Team:
-    """Some of the ranks, for `HeadExchange`: what `Comm` is to all of them."""
-
-    def __init__(self, group: Any, ranks: Sequence[int], comm: Any) -> None:
-        self._group, self._comm = group, comm
-        self.rank, self.world = list(ranks).index(comm.rank), len(ranks)
-        self.device = comm.device
-
-    def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
-        """As that of `Comm`, among the team."""
-        self._comm.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
-        return exchange(send, send_sizes, recv_sizes, self._group)
-
-
-def exchange(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], group: Any = None) -> torch.Tensor:
+def exchange(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
     import torch.distributed as dist
 
     received = send.new_empty(sum(recv_sizes))
     with peers():
-        dist.all_to_all_single(received, send, recv_sizes, send_sizes, group=group)
+        dist.all_to_all_single(received, send, recv_sizes, send_sizes)
     return received
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from longca.core.errors import UserError
-from longca.cp.channels import Lane, Team, exchange, peers
+from longca.cp.channels import Lane, exchange, peers
+from longca.cp.cuda_memory import CudaMemory
+from longca.cp.landings import Landings, SymmetricLandings
+from longca.cp.symmetric_lane import SymmetricLane
+from longca.cp.symmetric_trial import why_not
 
 if TYPE_CHECKING:
     import torch
+
+    from longca.core.study import Messages
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 DEFAULT_TIMEOUT_S = 300.0
@@ -24,8 +29,8 @@ class Comm:
 
     Tensors on GPUs go over NCCL, everything on the host over gloo: small messages then neither wait for the GPU's stream nor
     disturb it. Every method but `close` is called by all ranks alike. Without a peer it raises `channels.PeerLost`, at the latest
-    after the timeout; on a GPU, where the host does not wait, NCCL ends the process then. One instance in a process, since torch
-    has one default group.
+    after the timeout; on a GPU, where the host does not wait, NCCL ends the process then, but for what copy engines move: who started the
+    ranks must end those then. One instance in a process, since torch has one default group.
     """
 
     def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
@@ -47,7 +52,7 @@ class Comm:
         self.keeps_order = self.device.type == "cuda"
         """a lane's messages follow each other on a stream, also where one passes on what another brings: the host need not wait"""
         self.moved_bytes = 0
-        """bytes that this rank has sent to others by `all_to_all`, lanes and teams"""
+        """bytes that this rank has sent to others by `all_to_all` and lanes"""
         backend, device_id = "gloo", None
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -61,8 +66,12 @@ class Comm:
                                 world_size=world, timeout=timeout, device_id=device_id)
         self._token = torch.zeros(1, device=self.device)
         self._timeout = timedelta(seconds=timeout_s)
-        self._lanes: dict[str, Lane] = {}
-        self._teams: dict[tuple[tuple[int, ...], ...], Team] = {}
+        self.messages: Messages = "nccl"
+        self.messages_note = ""
+        """what came of asking for others, for a reader; the same on all ranks"""
+        self._lanes: dict[tuple[Messages, str], Lane | SymmetricLane] = {}
+        self._memory = CudaMemory(self)
+        self._refused: str | None = None  # why "symmetric" is not to be had, "" if it is; None before it was tried
 
     @classmethod
     def from_torchrun(cls, device_type: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Comm:
@@ -87,20 +96,35 @@ class Comm:
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
         return exchange(send, send_sizes, recv_sizes)
 
-    def lane(self, name: str) -> Lane:
-        """The lane of that name: made when it is first asked for, by all ranks alike, and kept."""
-        if name not in self._lanes:
-            self._lanes[name] = Lane(self._new_group(range(self.world)), self)
-        return self._lanes[name]
+    def use(self, messages: Messages) -> None:
+        """How messages go in the lanes and landings that are asked for from now on: see `longca.core.study.Measure.messages`."""
+        self._memory.release()
+        self.messages, self.messages_note = "nccl", ""
+        if messages == "nccl":
+            return
+        if self._refused is None:
+            self._refused = why_not(self, self._memory) or ""
+        if self._refused:
+            self.messages_note = f"messages by NCCL or gloo: {self._refused}"
+        else:
+            self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
 
-    def team(self, teams: Sequence[Sequence[int]]) -> Team:
-        """This rank's team of those that divide all ranks: made when the division is first asked for, by all ranks alike, and kept."""
-        key = tuple(tuple(ranks) for ranks in teams)
-        if key not in self._teams:
-            groups = [(self._new_group(ranks), ranks) for ranks in key]
-            group, ranks = next((group, ranks) for group, ranks in groups if self.rank in ranks)
-            self._teams[key] = Team(group, ranks, self)
-        return self._teams[key]
+    def lane(self, name: str) -> Lane | SymmetricLane:
+        """The lane of that name: made when it is first asked for, by all ranks alike, and kept."""
+        key = self.messages, name
+        if key not in self._lanes:
+            symmetric = self.messages == "symmetric"
+            self._lanes[key] = SymmetricLane(self._memory.wire(), self) if symmetric else Lane(self._new_group(), self)
+        return self._lanes[key]
+
+    def landings(self) -> Landings:
+        """Where messages of one prepared strategy land."""
+        return SymmetricLandings(self, self._memory) if self.messages == "symmetric" else Landings()
+
+    @property
+    def unseen_bytes(self) -> int:
+        """Memory of landings on this rank, which torch's allocator does not count."""
+        return self._memory.held_bytes
 
     def barrier(self) -> None:
         """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
@@ -142,17 +166,17 @@ class Comm:
         """Leave the group."""
         import torch.distributed as dist
 
+        self._lanes.clear()
         dist.destroy_process_group()
 
-    def _new_group(self, ranks: Sequence[int]) -> Any:
-        """A process group that has met once: what comes first in a group must concern all of it, which messages do not."""
+    def _new_group(self) -> Any:
+        """A process group of all ranks that has met once: what comes first in a group must concern all of it, which messages do not."""
         import torch.distributed as dist
 
         options, backend = None, "gloo"
         if self.device.type == "cuda":
             options, backend = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True), "nccl"
         with peers():
-            group = dist.new_group(list(ranks), self._timeout, backend, options)
-            if self.rank in ranks:
-                dist.all_reduce(self._token, group=group)
+            group = dist.new_group(list(range(self.world)), self._timeout, backend, options)
+            dist.all_reduce(self._token, group=group)
         return group

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm import Comm
+    from longca.cp.division import Division
+    from longca.cp.head_chunks import Weights
     from longca.kernels.contract import Forward, Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -88,4 +90,32 @@ class Strategy(Plugin):
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
         """Plan, buffers and the local kernel's own preparation, on every rank alike."""
+        raise NotImplementedError
+
+
+class HeadStrategy(Strategy):
+    """One that divides heads, or may do so: they go in chunks, one on its way while another is computed with.
+
+    Kernels are asked about all heads of a rank: one that does these does some of them.
+    """
+
+    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> Division:
+        """What `prepare` will follow, for so many ranks: made from the problem alone, without any rank.
+
+        Args:
+            weights: as of `prepare`.
+
+        Raises:
+            ValueError: heads cannot be cut by these weights.
+        """
+        raise NotImplementedError
+
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedStrategy:
+        """
+        Args:
+            weights: of the chunks, instead of those that promise to be quickest; of no account where heads are not divided.
+
+        Raises:
+            ValueError: heads cannot be cut by these weights.
+        """
         raise NotImplementedError

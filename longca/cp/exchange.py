@@ -1,86 +1,159 @@
-"""The step between "my tokens, all heads" and "all tokens, my heads", for several tensors in one all-to-all.
+"""The step between "my tokens, all heads" and "all tokens, my heads", under way while something else is computed.
 
-One message for q, k and v instead of three: an all-to-all costs a fixed time beside its bytes, and at 8 KV heads those of k
-and v are small. The heads of all tensors lie beside each other in each token's row, so what a rank receives from the others,
-in the order of their tokens, is already one T × heads × D tensor: nothing is rearranged after the message, and before it each
-element is copied once.
+A rank's tokens are rows of what another one receives, so messages land in the tensors that kernels read, and set out from those that
+kernels write: of what arrives nothing is rearranged, and on the other side only what goes to others is copied, once. All tensors of an
+exchange are messages of one batch, which costs its fixed time once.
 
-Shapes: L tokens of this rank, T of all, D head dim; h heads of one tensor on this rank.
+Shapes: L tokens of this rank, T of all; D head dim; h heads of one tensor on this rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
+
+from longca.cp.channels import Pending
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.channels import Team
     from longca.cp.comm import Comm
+    from longca.cp.head_chunks import HeadChunk
+    from longca.cp.landings import Landings
+    from longca.kernels.contract import Problem
 
 Shares = Sequence[range]  # heads of one tensor that each rank works on
+TO_HEADS, TO_TOKENS = "heads", "tokens"  # lanes: what goes home must not wait for what is still to come
 
 
 class HeadExchange:
-    """All-to-all between a split by tokens and a split by heads.
+    """All-to-alls between a split by tokens and a split by heads. All ranks post alike.
 
     Args:
-        tokens: tokens of each rank, in their order.
+        ranks: of the job, that divide heads.
+        tokens: of each of them, in their order.
     """
 
-    def __init__(self, comm: Comm | Team, tokens: Sequence[range], head_dim: int) -> None:
-        self.comm, self.head_dim = comm, head_dim
-        self._num_tokens = [len(part) for part in tokens]
-        self._num_mine = self._num_tokens[comm.rank]
+    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], landings: Landings) -> None:
+        self.number, self.ranks, self.landings = list(ranks).index(comm.rank), list(ranks), landings
+        self.num_tokens_of = [len(part) for part in tokens]
+        self.num_tokens = sum(map(len, tokens))
+        self.mine = _slice(tokens[self.number])
+        self.num_mine = len(tokens[self.number])
+        self.to_heads_lane, self.to_tokens_lane = comm.lane(TO_HEADS), comm.lane(TO_TOKENS)
+        self.others = [(number, rank, _slice(tokens[number])) for number, rank in enumerate(ranks) if number != self.number]
+        """(number among those that divide heads, rank of the job, its tokens)"""
 
-    def to_heads(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares]) -> list[torch.Tensor]:
-        """L × all heads × D, of one dtype → T × h × D each: views of one tensor."""
-        import torch
+    def reserve(self, chunks: Sequence[HeadChunk], problem: Problem) -> None:
+        """Places for what these chunks bring, in both directions."""
+        of_head = problem.head_dim * problem.dtype.itemsize
+        for turn, chunk in enumerate(chunks):
+            for place, share in enumerate((chunk.q, chunk.arriving, chunk.arriving)):
+                self.landings.reserve(f"{TO_HEADS} {turn} {place}", self.num_tokens * len(share[self.number]) * of_head)
+            for shares in ((chunk.q,), (chunk.q, chunk.leaving, chunk.leaving)):
+                self.landings.reserve(f"{TO_TOKENS} {turn % 2}", sum(self.block_rows(self.number, shares).values()) * of_head)
 
-        widths = self._widths(shares)
-        sizes = [self._num_mine * width * self.head_dim for width in widths]
-        width = widths[self.comm.rank]
-        with torch.no_grad():
-            send = tensors[0].new_empty(sum(sizes))
-            for rank, piece in enumerate(send.split(sizes)):
-                parts = [x[:, share[rank].start:share[rank].stop] for x, share in zip(tensors, shares, strict=True)]
-                torch.cat(parts, dim=1, out=piece.view(self._num_mine, widths[rank], self.head_dim))
-            received = self.comm.all_to_all(send, sizes, [num * width * self.head_dim for num in self._num_tokens])
-        rows = received.view(sum(self._num_tokens), width, self.head_dim)
-        return list(rows.split([len(share[self.comm.rank]) for share in shares], dim=1))
+    def to_heads(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares], turn: int, keep: bool = False) -> Arriving:
+        """L × all heads × D, of one dtype → T × h × D each, contiguous, on their way.
 
-    def to_tokens(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares]) -> list[list[torch.Tensor]]:
-        """T × h × D, of one dtype → for each tensor the blocks L × (heads of that rank) × D of all ranks."""
-        import torch
+        Args:
+            turn: number of the chunk.
+            keep: the result may be needed after the next call with this number.
+        """
+        names = [f"{TO_HEADS} {turn} {place}" for place in range(len(tensors))]
+        found = [self.landings.empty(name, (self.num_tokens, len(share[self.number]), x.shape[2]), x)
+                 for name, x, share in zip(names, tensors, shares, strict=True)]
+        sends = [(rank, x[:, _slice(share[number])].contiguous(),
+                  self.landings.spot(name, self.mine.start * len(share[number]) * x.shape[2]))
+                 for number, rank, _ in self.others for name, x, share in zip(names, tensors, shares, strict=True)]
+        messages = self.to_heads_lane.post(sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found])
+        for x, target, share in zip(tensors, found, shares, strict=True):
+            target[self.mine].copy_(x[:, _slice(share[self.number])])
+        return Arriving(found, messages, self.landings.keep if keep else None)
 
-        widths = self._widths(shares)
-        sizes = [self._num_mine * width * self.head_dim for width in widths]
-        width = widths[self.comm.rank]
-        with torch.no_grad():
-            rows = tensors[0].contiguous() if len(tensors) == 1 else torch.cat(list(tensors), dim=1)
-            received = self.comm.all_to_all(rows.view(-1), [num * width * self.head_dim for num in self._num_tokens], sizes)
-        blocks = [piece.view(self._num_mine, widths[rank], self.head_dim) for rank, piece in enumerate(received.split(sizes))]
-        parts = [block.split([len(share[rank]) for share in shares], dim=1) for rank, block in enumerate(blocks)]
-        return [list(of_ranks) for of_ranks in zip(*parts, strict=True)]
-
-    def _widths(self, shares: Sequence[Shares]) -> list[int]:
-        """Heads that go to each rank, over all tensors."""
-        return [sum(map(len, of_rank)) for of_rank in zip(*shares, strict=True)]
+    def block_rows(self, receiver: int, shares: Sequence[Shares]) -> dict[tuple[int, int], int]:
+        """Tokens × heads of each block that comes home to a rank, by (number of the sender, place of the tensor): as they lie there."""
+        return {(number, place): self.num_tokens_of[receiver] * len(share[number])
+                for number in range(len(self.num_tokens_of)) if number != receiver for place, share in enumerate(shares)}
 
 
-def join_heads(blocks: Sequence[torch.Tensor], shares: Shares) -> torch.Tensor:
-    """The blocks of all ranks as L × all heads × D. Where ranks share heads, those are added.
+class Arriving:
+    """Tensors on their way."""
+
+    def __init__(self, tensors: list[torch.Tensor], messages: Pending, keep: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
+        self._tensors, self._messages, self._keep = tensors, messages, keep
+
+    def wait(self) -> list[torch.Tensor]:
+        """They are there, in the order of the current stream."""
+        self._messages.wait()
+        return self._tensors if self._keep is None else [self._keep(x) for x in self._tensors]
+
+
+class Homecomers:
+    """Tensors L × all heads × D that fill up as heads come home. Heads that are on several ranks are added.
 
     Sums are in float32: in bfloat16 their error would grow with the number of ranks.
     """
-    import torch
 
-    if all(first.stop <= second.start for first, second in pairwise(filter(None, shares))):
-        return torch.cat(list(blocks), dim=1)
-    num_heads = max(share.stop for share in shares)
-    total = blocks[0].new_zeros(blocks[0].shape[0], num_heads, blocks[0].shape[2], dtype=torch.float32)
-    for block, share in zip(blocks, shares, strict=True):
-        total[:, share.start:share.stop] += block
-    return total.to(blocks[0].dtype)
+    def __init__(self, exchange: HeadExchange, num_heads: Sequence[int], shared: Sequence[bool], like: torch.Tensor) -> None:
+        """
+        Args:
+            num_heads: of each tensor, all of them.
+            shared: whether heads of a tensor are on several ranks.
+            like: L × any × D, of the dtype that results have.
+        """
+        import torch
+
+        self._exchange, self._dtype, self._shared = exchange, like.dtype, shared
+        self._totals = [like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32) if sums else
+                        like.new_empty(len(like), count, like.shape[2]) for count, sums in zip(num_heads, shared, strict=True)]
+        self._under_way: list[tuple[Pending, list[tuple[int, range, torch.Tensor]]]] = []
+        self._turn = 0
+
+    def post(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares]) -> None:
+        """T × h × D of each tensor set out to those whose tokens they are; a rank's own are put in their place.
+
+        Two landings take turns: what is in one must have been collected before the post after next.
+        """
+        exchange, sends, blocks, receives = self._exchange, [], [], []
+        name, head_dim, self._turn = f"{TO_TOKENS} {self._turn}", tensors[0].shape[2], 1 - self._turn
+        rows = exchange.block_rows(exchange.number, shares)
+        landing = exchange.landings.empty(name, (sum(rows.values()), head_dim), tensors[0])
+        for (number, place), block in zip(rows, landing.split(list(rows.values())), strict=True):
+            block = block.view(exchange.num_mine, len(shares[place][number]), head_dim)
+            blocks.append((place, shares[place][number], block))
+            receives.append((exchange.ranks[number], block))
+        for number, rank, tokens in exchange.others:
+            there = exchange.block_rows(number, shares)
+            first = dict(zip(there, accumulate(there.values(), initial=0), strict=False))
+            sends += [(rank, x[tokens].contiguous(), exchange.landings.spot(name, first[exchange.number, place] * head_dim))
+                      for place, x in enumerate(tensors)]
+        self._under_way.append((exchange.to_tokens_lane.post(sends, receives), blocks))
+        for place, (x, share) in enumerate(zip(tensors, shares, strict=True)):
+            self._put(place, share[exchange.number], x[exchange.mine])
+
+    def collect(self, but_last: int = 0) -> None:
+        """Puts into their places what was posted, but for the last so many."""
+        while len(self._under_way) > but_last:
+            messages, blocks = self._under_way.pop(0)
+            messages.wait()
+            for block in blocks:
+                self._put(*block)
+
+    def result(self) -> list[torch.Tensor]:
+        self.collect()
+        return [total.to(self._dtype) for total in self._totals]
+
+    def _put(self, place: int, heads: range, block: torch.Tensor) -> None:
+        target = self._totals[place][:, _slice(heads)]
+        _ = target.add_(block) if self._shared[place] else target.copy_(block)
+
+
+def overlapping(shares: Shares) -> bool:
+    """Whether some head is in several of them."""
+    return any(first.stop > second.start for first, second in pairwise(filter(None, shares)))
+
+
+def _slice(part: range) -> slice:
+    return slice(part.start, part.stop)

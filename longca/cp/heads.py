@@ -27,7 +27,7 @@ class RankHeads:
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Shares of all ranks, in the order of the heads: each query head is in exactly one."""
+    """Shares of all ranks, in the order of the heads: each query head is in exactly one, or, of a chunk of the heads, in one at most."""
 
     num_q_heads: int
     num_kv_heads: int
@@ -68,10 +68,11 @@ def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
         shares = (range(kv.start * ratio, kv.stop * ratio) for kv in even_ranges(num_kv_heads, world))
     else:
         shares = iter(even_ranges(num_q_heads, world))
-    return HeadPlan(num_q_heads, num_kv_heads, tuple(_share(q, ratio) for q in shares))
+    return HeadPlan(num_q_heads, num_kv_heads, tuple(share_of(q, ratio) for q in shares))
 
 
-def _share(q: range, ratio: int) -> RankHeads:
+def share_of(q: range, ratio: int) -> RankHeads:
+    """Query heads, with the KV heads that they need; `ratio` query heads have one."""
     if not q:
         return RankHeads(q, range(0), ())
     kv = range(q.start // ratio, -(-q.stop // ratio))

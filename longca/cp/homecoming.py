@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from longca.cp.channels import Pending
 from longca.cp.route import START
-from longca.cp.transport import pieces
+from longca.cp.transport import first_rows, landing_names, pieces
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm import Comm
+    from longca.cp.landings import Landings
     from longca.cp.plan import Plan
 
 LANE = "gradients"  # of its own: keys of the next step must not wait for gradients of this one
@@ -26,13 +27,19 @@ LANE = "gradients"  # of its own: keys of the next step must not wait for gradie
 class Homecoming:
     """The gradients of one rank of a plan. Arguments as of `Transport`."""
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: Landings, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
         self.sends = [plan.gradient_sends(rank, number) for number in numbers]
         self.receives = [plan.gradient_receives(rank, number) for number in numbers]
-        self.ranks, self.lane = ranks, comm.lane(LANE)
+        self.first_rows = [
+            first_rows(landings, self.sends[number], lambda peer, number=number: plan.gradient_receives(peer, number), rank)
+            for number in numbers]
+        """of each step and move that is sent: where it lands, as a row of the receiver's buffer"""
+        self.ranks, self.landings, self.lane = ranks, landings, comm.lane(LANE)
         self.num_keys = max(sum(map(len, moves)) for moves in self.receives)
         """that come home after one step, at most"""
+        for name in (*landing_names(LANE, 0), *landing_names(LANE, 1)):
+            landings.reserve(name, self.num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> KeyGradients:
         """Sums for a rank's own keys."""
@@ -50,7 +57,8 @@ class KeyGradients:
 
         self._homecoming, self._dtype = homecoming, k_LGD.dtype
         self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
-        self._buffers = [tuple(x.new_empty(homecoming.num_keys, *x.shape[1:]) for x in (k_LGD, v_LGD)) for _ in range(2)]
+        self._buffers = [tuple(homecoming.landings.empty(name, (homecoming.num_keys, *x.shape[1:]), x)
+                               for name, x in zip(landing_names(LANE, turn), (k_LGD, v_LGD), strict=True)) for turn in range(2)]
         self._pending = (START, Pending())
 
     def add(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
@@ -62,8 +70,11 @@ class KeyGradients:
         """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.seen` keys × heads × D."""
         home = self._homecoming
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
-        sends = pieces(home.sends[number], parts, home.ranks)
-        receives = pieces(home.receives[number], self._buffers[number % 2], home.ranks)
+        turn = number % 2
+        spots = [home.landings.spot(name, row * part[0].numel())
+                 for row in home.first_rows[number] for name, part in zip(landing_names(LANE, turn), parts, strict=True)]
+        sends = [(*message, spot) for message, spot in zip(pieces(home.sends[number], parts, home.ranks), spots, strict=True)]
+        receives = pieces(home.receives[number], self._buffers[turn], home.ranks)
         messages = home.lane.post(sends, receives)
         self.collect()
         self._pending = (number, messages)

@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from longca.kernels.contract import Kernel, Prepared, Problem
+
+SUMMED = ("plan_ms", "compile_ms", "metadata_bytes")  # costs of kernels that add up over calls; of others the largest counts
+
+
+def sum_of_costs(prepared: Iterable[Prepared]) -> dict[str, float]:
+    """Of several prepared kernels of one rank."""
+    total: dict[str, float] = {}
+    for one in prepared:
+        for name, cost in one.costs.items():
+            total[name] = total.get(name, 0.0) + cost if name in SUMMED else max(total.get(name, 0.0), cost)
+    return total
 
 
 class LocalCall:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.cp.local_call import LocalCall
 from longca.cp.merge import merge, no_keys
 from longca.masks.band import Q0, Q1
 
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.plan import Plan, Step
-    from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+    from longca.kernels.contract import Forward, Kernel, Problem
     from longca.masks.mask import Mask
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-SUMMED = ("plan_ms", "compile_ms", "metadata_bytes")  # costs of kernels that add up over steps; of others the largest counts
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,14 @@ class LocalStep:
 
     first: int
     behind: int
-    kernel: Prepared
+    call: LocalCall
 
 
 class LocalSteps:
     """The kernel calls of one rank of a plan. Steps whose masks are equal share a prepared kernel."""
 
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
-        self.costs: dict[str, float] = {}
-        self.notes: list[str] = []
-        kernels: dict[str, Prepared] = {}
+        calls: dict[str, LocalCall] = {}
         self.steps: dict[int, LocalStep] = {}
         self.cutting_ms = 0.0
         """what making the masks of the steps has taken"""
@@ -49,13 +46,10 @@ class LocalSteps:
             start = time.perf_counter()
             first, behind, mask = seen_rows(step)
             self.cutting_ms += (time.perf_counter() - start) * 1e3
-            if mask.digest not in kernels:
-                kernels[mask.digest] = kernel.prepare(replace(problem, mask=mask))
-            self.steps[step.number] = LocalStep(first, behind, kernels[mask.digest])
-        for prepared in kernels.values():
-            for name, cost in prepared.costs.items():
-                self.costs[name] = self.costs.get(name, 0.0) + cost if name in SUMMED else max(self.costs.get(name, 0.0), cost)
-            self.notes += [note for note in prepared.notes if note not in self.notes]
+            if mask.digest not in calls:
+                calls[mask.digest] = LocalCall(kernel, replace(problem, mask=mask))
+            self.steps[step.number] = LocalStep(first, behind, calls[mask.digest])
+        self.prepared = [call.prepared for call in calls.values()]
 
     def running(self, q_LHD: torch.Tensor) -> Running:
         return Running(q_LHD, len(self.steps))
@@ -63,21 +57,18 @@ class LocalSteps:
     def forward(self, number: int, total: Running, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
         """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""
         step = self.steps[number]
-        q, k, v = (step.kernel.to_layout(x) for x in (total.q_LHD[step.first:step.behind], k_mGD, v_mGD))
-        if step.kernel.merges and len(self.steps) > 1:
+        kernel = step.call.prepared
+        q, k, v = (kernel.to_layout(x) for x in (total.q_LHD[step.first:step.behind], k_mGD, v_mGD))
+        if kernel.merges and len(self.steps) > 1:
             total.merge_onto(step, q, k, v)
         else:
-            total.waiting = step, step.kernel.forward(q, k, v)
+            total.waiting = step, kernel.forward(q, k, v)
 
     def backward(self, number: int, q_LHD: torch.Tensor, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
                  lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> Grads:
         """(dq_nHD, dk_mGD, dv_mGD) of a step, from the output and LSE over all keys."""
-        step = self.steps[number]
-        kernel, rows = step.kernel, slice(step.first, step.behind)
-        q, k, v, out, dout = (kernel.to_layout(x) for x in (q_LHD[rows], k_mGD, v_mGD, out_LHD[rows], dout_LHD[rows]))
-        grads = kernel.raw_backward(q, k, v, out, kernel.lse_to_layout(lse_LH[rows]), dout)
-        dq, dk, dv = (kernel.from_layout(grad) for grad in grads)
-        return dq, dk, dv
+        rows = self.rows(number)
+        return self.steps[number].call.backward(q_LHD[rows], k_mGD, v_mGD, out_LHD[rows], lse_LH[rows], dout_LHD[rows])
 
     def rows(self, number: int) -> slice:
         return slice(self.steps[number].first, self.steps[number].behind)
@@ -96,7 +87,7 @@ class Running:
         first = self._total is None and self._all_rows(step)
         self._total = self._total or (_empty(self.q_LHD) if first else no_keys(self.q_LHD))
         out, lse = (x[step.first:step.behind] for x in self._total)
-        step.kernel.forward_onto(q, k, v, out, lse, first=first)
+        step.call.prepared.forward_onto(q, k, v, out, lse, first=first)
 
     def add(self) -> None:
         """Merges the result that is waiting, if one is."""
@@ -104,7 +95,7 @@ class Running:
             return
         (step, part), self.waiting = self.waiting, None
         assert part.lse is not None, "`in_parts` has been asked"
-        out, lse = step.kernel.from_layout(part.out), step.kernel.lse_from_layout(part.lse)
+        out, lse = step.call.prepared.from_layout(part.out), step.call.prepared.lse_from_layout(part.lse)
         if self._total is None and self._all_rows(step):
             out = out if self._num_steps == 1 else out.float()
             self._total = out.contiguous(), lse.masked_fill(lse == float("inf"), float("-inf")).contiguous()

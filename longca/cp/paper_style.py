@@ -40,7 +40,7 @@ class PaperStyle(Strategy):
 
 
 def local_cell(cell: Cell, seqlen: int) -> Cell:
-    return Cell(**cell.model_dump() | {"kind": "kernel", "strategy": None, "world": 1, "seqlen": max(seqlen, 1)})
+    return cell.alone(seqlen=max(seqlen, 1))
 
 
 def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from longca.core.cell import DTYPE_BYTES, Cell, Dtype
-from longca.cp.contract import Strategy
-from longca.cp.cost import Rates
+from longca.cp.chunk_choice import Load, bytes_of_head, chunks_of
+from longca.cp.contract import HeadStrategy
+from longca.cp.cost import Rates, cost_of
+from longca.cp.division import Division, among_heads
+from longca.cp.formula import formula_bytes
 from longca.cp.heads import HeadPlan, plan_heads
 from longca.cp.local_steps import seen_rows
 from longca.cp.mesh import Mesh
@@ -20,19 +23,21 @@ from longca.cp.planner import Planner
 
 if TYPE_CHECKING:
     from longca.cp.comm import Comm
+    from longca.cp.contract import PreparedStrategy
+    from longca.cp.head_chunks import Weights
     from longca.cp.plan import Gather, Plan, Ring
-    from longca.cp.prepared_plan import PreparedPlan
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 MOST_ASKED = 8  # ranks, and steps of each, whose masks a kernel is asked about; of more, so many evenly spread
-T = TypeVar("T")
 PREFERENCE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
 MANY = 1 << 20
 
+T = TypeVar("T")
 
-class PlannedStrategy(Strategy):
+
+class PlannedStrategy(HeadStrategy):
     """Subclasses say `mesh` and `schedules`."""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
@@ -70,26 +75,44 @@ class PlannedStrategy(Strategy):
         if traits.is_block_grid:
             heads = self._heads(cell)
             groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
-            return [piece for part in groups if part is not None for piece in self._pieces(cell, [_any_blocks(traits, len(part))])]
+            blocks = (replace(_shapeless(traits), num_groups=len(part)) for part in groups if part is not None)
+            return [piece for part in blocks for piece in self._pieces(cell, [part])]
         from longca.masks.build import cell_mask
 
         return list(self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0])))
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedPlan:
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedStrategy:
+        from longca.cp.prepared_heads import PreparedHeads
         from longca.cp.prepared_plan import PreparedPlan
 
         start_s = time.perf_counter()
-        cell = _cell_of(problem, kernel, comm.world)
-        mesh, plan = self.mesh(comm.world, problem.num_kv_heads), self._plan_for(problem.mask, cell, kernel, problem.device.type)
-        groups = self._heads(cell).mask_groups(mesh.of(comm.rank)[1], problem.mask.num_groups)
-        assert groups is not None, "`supports` has been asked"
-        if len(groups) < problem.mask.num_groups:  # the same tokens for all heads, and this rank's own masks
-            plan = plan.of_mask(problem.mask.select_groups(groups.start, groups.stop))
+        division = self.divide(problem, kernel, comm.world, weights)
+        if division.of_heads_alone:
+            prepared = PreparedHeads(problem, kernel, comm, division)
+            prepared.notes.insert(0, f"heads among {division.mesh.heads}")
+            return prepared
         planning_ms = (time.perf_counter() - start_s) * 1e3
-        prepared = PreparedPlan(problem, kernel, comm, mesh, plan, planning_ms)
-        prepared.costs |= formula_bytes(problem, mesh)
-        prepared.notes.insert(0, f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""))
+        prepared = PreparedPlan(problem, kernel, comm, division, planning_ms)
+        prepared.costs["formula_bytes"] = formula_bytes(problem, division.mesh)
         return prepared
+
+    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> Division:
+        mesh = self.mesh(world, problem.num_kv_heads)
+        if mesh.ring == 1 and mesh.heads > 1:
+            return among_heads(problem, world, weights)
+        cell = _cell_of(problem, kernel, world)
+        plan = self._plan_for(problem.mask, cell, kernel, problem.device.type)
+        chunks = chunks_of(self._heads(cell), problem.mask.num_groups, self._load(plan, problem, mesh), problem.needs_backward,
+                           weights if mesh.heads > 1 else (1,))
+        return Division(mesh, plan, chunks)
+
+    def _load(self, plan: Plan, problem: Problem, mesh: Mesh) -> Load:
+        """Of the whole ring, heads shared out: its keys, too, are those of a chunk's heads."""
+        num_q_heads = problem.num_q_heads // mesh.heads
+        rates = Rates.of(num_q_heads, problem.num_kv_heads // mesh.heads, problem.head_dim, num_groups=problem.mask.num_groups,
+                         elem_bytes=problem.dtype.itemsize)
+        held = bytes_of_head(problem, problem.mask.seqlen_q // mesh.ring, mesh.heads)
+        return Load(cost_of(plan, rates).total_s / num_q_heads, held, plan.num_steps)
 
     def _plan_for(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> Plan:
         """The one that promises to be quickest, of those whose steps the kernel does; the same on all ranks."""
@@ -110,8 +133,7 @@ class PlannedStrategy(Strategy):
 
     def _does_all(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> bool:
         """Whether a kernel does any mask of bands, so that steps need not be looked at."""
-        anything = replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True,
-                           max_row_intervals=MANY, max_col_intervals=MANY)
+        anything = replace(_shapeless(traits), max_row_intervals=MANY, max_col_intervals=MANY)
         return not traits.is_block_grid and all(kernel.supports(*piece, device_type) is None for piece in self._pieces(cell, [anything]))
 
     def _misfit(self, plan: Plan, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
@@ -128,9 +150,7 @@ class PlannedStrategy(Strategy):
                 continue
             found.add(piece)
             for num_q_heads, num_kv_heads in shares:
-                local = {"kind": "kernel", "strategy": None, "world": 1, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads,
-                         "seqlen": max(piece.seqlen_q, piece.seqlen_k, 1)}
-                yield Cell(**cell.model_dump() | local), piece
+                yield cell.alone(num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, seqlen=max(piece.seqlen_q, piece.seqlen_k, 1)), piece
 
     def _heads(self, cell: Cell) -> HeadPlan:
         return plan_heads(cell.num_q_heads, cell.num_kv_heads, self.mesh(cell.world, cell.num_kv_heads).heads)
@@ -150,8 +170,9 @@ def _some(items: Sequence[T]) -> list[T]:
     return [items[place] for place in places.tolist()]
 
 
-def _any_blocks(traits: Traits, num_groups: int) -> Traits:
-    return replace(traits, num_groups=num_groups, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
+def _shapeless(traits: Traits) -> Traits:
+    """Of a part of a mask of which nothing is known."""
+    return replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
 
 
 def _cell_of(problem: Problem, kernel: Kernel, world: int) -> Cell:
@@ -162,14 +183,3 @@ def _cell_of(problem: Problem, kernel: Kernel, world: int) -> Cell:
     return Cell(kind="cp", strategy="any", kernel=kernel.name, world=world, mask=problem.mask.name, seqlen=problem.mask.seqlen_q,
                 num_q_heads=problem.num_q_heads, num_kv_heads=problem.num_kv_heads, head_dim=problem.head_dim,
                 dtype=dtypes[problem.dtype], direction="bwd" if problem.needs_backward else "fwd", seed=0)
-
-
-def formula_bytes(problem: Problem, mesh: Mesh) -> dict[str, float]:
-    """Bytes that a rank sends in one direction by the books: Table 3 of arXiv 2510.17896 with Na = `mesh.heads`, Np = `mesh.ring`.
-
-    The table is about forward passes. Backward, keys go round again and their gradients come home: twice its ring part.
-    """
-    element = problem.dtype.itemsize * problem.mask.seqlen_q * problem.head_dim * 2
-    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads ** 2) * (problem.num_kv_heads + problem.num_q_heads)
-    ring = (mesh.ring - 1) / mesh.world * problem.num_kv_heads
-    return {"formula_bytes": element * (heads + ring * (2 if problem.needs_backward else 1))}

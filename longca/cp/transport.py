@@ -6,8 +6,9 @@ nothing is packed or copied. Shapes: n keys, G KV heads, D head dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from longca.cp.channels import Pending
@@ -17,7 +18,9 @@ from longca.cp.route import OWN, START, Hop, Route
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.channels import Message
     from longca.cp.comm import Comm
+    from longca.cp.landings import Landings
     from longca.cp.plan import Plan
 
     KeyTensors = tuple[torch.Tensor, torch.Tensor]
@@ -31,13 +34,23 @@ class Transport:
         rank: of the plan.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm) -> None:
-        self.ranks = ranks
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: Landings, row_bytes: int) -> None:
+        """
+        Args:
+            row_bytes: of one key, without its value.
+        """
+        self.ranks, self.landings = ranks, landings
         self.keeps_order = comm.keeps_order
         self.route = Route(plan, rank, early=self.keeps_order)
         self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
         """of the keys that are there in a step, those that the rank computes with"""
+        self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank)
+                           for hop in self.route.hops]
+        """of each hop and move that is sent: where it lands, as a row of the receiver's buffer"""
         self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.lane for hop in self.route.hops)}
+        for number, num_keys in enumerate(self.route.buffer_keys):
+            for name in landing_names("keys", number):
+                landings.reserve(name, num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> Journey:
         """Sets out with a rank's own keys. All ranks alike, each time."""
@@ -58,7 +71,9 @@ class Journey:
         self._transport, self._route = transport, transport.route
         self._buffers = {OWN: _Buffer((k_LGD, v_LGD))}
         for number, num_keys in enumerate(self._route.buffer_keys):
-            self._buffers[number] = _Buffer((k_LGD.new_empty(num_keys, *k_LGD.shape[1:]), v_LGD.new_empty(num_keys, *v_LGD.shape[1:])))
+            k, v = (transport.landings.empty(name, (num_keys, *x.shape[1:]), x)
+                    for name, x in zip(landing_names("keys", number), (k_LGD, v_LGD), strict=True))
+            self._buffers[number] = _Buffer((k, v))
         self.computed(START)
 
     def keys(self, number: int) -> KeyTensors:
@@ -90,9 +105,12 @@ class Journey:
         if hop.receives:
             self._settle([target.written, *target.read], hop.lane)
             target.read = []
-        sends = [(self._transport.ranks[move.peer], x[move.first - hop.source_first:move.behind - hop.source_first])
-                 for move in hop.sends for x in source.keys]
-        messages = self._transport.lanes[hop.lane].post(sends, pieces(hop.receives, target.keys, self._transport.ranks))
+        transport, first_rows = self._transport, self._transport.first_rows[hop.number - 1]
+        sends = [(transport.ranks[move.peer], x[move.first - hop.source_first:move.behind - hop.source_first],
+                  transport.landings.spot(name, row * x[0].numel()))
+                 for move, row in zip(hop.sends, first_rows, strict=True)
+                 for name, x in zip(landing_names("keys", hop.buffer), source.keys, strict=True)]
+        messages = transport.lanes[hop.lane].post(sends, pieces(hop.receives, target.keys, transport.ranks))
         if hop.sends:
             source.read.append((hop.lane, messages))
         if hop.receives:
@@ -111,7 +129,28 @@ def _part(plan: Plan, rank: int, number: int) -> slice:
     return slice(first, first + sum(behind - begin for _, begin, behind in seen))
 
 
-def pieces(moves: Sequence[Move], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
+def landing_names(what: str, number: int) -> tuple[str, str]:
+    """Of a buffer: of keys and of values."""
+    return f"{what} {number}: k", f"{what} {number}: v"
+
+
+def first_rows(landings: Landings, sends: Sequence[Move], receives_of: Callable[[int], Sequence[Move]], rank: int) -> list[int]:
+    """For each move that a rank sends, its first row where the receiver's moves lie one after the other; 0 where it need not be known.
+
+    Args:
+        receives_of: the moves of a rank in the same step; those of two ranks come in the same order on both sides.
+    """
+    if not landings.fixed:  # over many ranks it takes a second to find out
+        return [0] * len(sends)
+    rows: dict[int, list[int]] = {}
+    for peer in dict.fromkeys(move.peer for move in sends):
+        moves = receives_of(peer)
+        starts = accumulate(map(len, moves), initial=0)
+        rows[peer] = [start for start, move in zip(starts, moves, strict=False) if move.peer == rank]
+    return [rows[move.peer].pop(0) for move in sends]
+
+
+def pieces(moves: Sequence[Move], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
     """Messages with each tensor's rows for each move; the moves' rows lie one after the other."""
     found, start = [], 0
     for move in moves:

@@ -19,6 +19,7 @@ class Traits:
     seqlen_k: int
     num_groups: int  # head groups with masks of their own; 1: all heads share one
     num_bands: int  # over all groups
+    area: int  # visible pairs, over all groups
     full: bool  # every pair is visible
     causal: bool  # j <= i over one square
     num_segments: int  # if the mask is diagonal squares over all tokens, under one window: how many at least; else 0
@@ -45,6 +46,7 @@ def derive(mask: Mask) -> Traits:
         seqlen_k=mask.seqlen_k,
         num_groups=mask.num_groups,
         num_bands=num_bands,
+        area=mask.area,
         full=mask.area == mask.num_groups * mask.seqlen_q * mask.seqlen_k,
         causal=square and mask.area == triangle and not _looks_ahead(mask),
         num_segments=len(segments.bounds) - 1 if segments else 0,

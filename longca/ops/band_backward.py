@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from longca.ops.band_config import Tuned
-from longca.ops.band_forward import LOG2_E, columns_of, is_seen, next_step, place_of
+from longca.ops.band_forward import LOG2_E, columns_of, first_run, is_seen, next_step, place_of
 from longca.ops.band_lines import Lines
 
 CHUNK = 64  # rows of the small kernels
@@ -45,11 +45,14 @@ def _store_rows(x_ptr, share_ptr, x, token, head, token_stride, head_stride, ins
                 D: tl.constexpr):
     """To the result, or to a slot."""
     dim = tl.arange(0, D)
-    if SPLIT:
-        tl.store(share_ptr + share[:, None] * D + dim[None, :], x, mask=(inside & (slot >= 0))[:, None])
-        inside = inside & (slot < 0)
     place = token.to(tl.int64)[:, None] * token_stride + head[:, None] * head_stride + dim[None, :]
-    tl.store(x_ptr + place, x.to(x_ptr.dtype.element_ty), mask=inside[:, None])
+    if SPLIT:
+        if slot >= 0:
+            tl.store(share_ptr + share[:, None] * D + dim[None, :], x, mask=inside[:, None])
+        else:
+            tl.store(x_ptr + place, x.to(x_ptr.dtype.element_ty), mask=inside[:, None])
+    else:
+        tl.store(x_ptr + place, x.to(x_ptr.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit(do_not_specialize=["W", "kv_heads_at_once", "packs_per_kv_head", "kv_heads_per_group", "num_slots", "num_tokens"])
@@ -61,8 +64,8 @@ def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, 
     piece, kv_head = place_of(W, kv_heads_at_once)
     piece_ptr = pieces_ptr + (kv_head // kv_heads_per_group * W + piece) * 8
     row0, row1, first = tl.load(piece_ptr), tl.load(piece_ptr + 1), tl.load(piece_ptr + 2)
-    num_full, slot = tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
-    num_steps = num_full + tl.load(piece_ptr + 4) - tl.load(piece_ptr + 3)
+    last, num_full, slot = tl.load(piece_ptr + 4), tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
+    num_steps = num_full + last - tl.load(piece_ptr + 3)
     row = tl.arange(0, TILE)
     token, head = row0 + row, tl.zeros([TILE], tl.int32) + kv_head
     inside = token < row1
@@ -74,20 +77,22 @@ def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, 
     for turn in range(packs_per_kv_head):
         pack = kv_head * packs_per_kv_head + turn
         stats = pack.to(tl.int64) * num_tokens * P
-        place, run = first, tl.zeros([], tl.int64)
+        place, run, ahead = first, tl.zeros([], tl.int64), first_run(runs_ptr, first, last)
         for number in tl.range(0, num_steps, num_stages=STAGES):
-            column, place, run = next_step(runs_ptr, place, run, STEP)
+            column, place, run, ahead = next_step(runs_ptr, place, last, run, ahead, STEP)
             shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
             run = tl.where(number < num_full, run, 0)
             q = q_desc.load([column, pack * P, 0]).reshape(STEP * P, D)
+            dout = dout_desc.load([column, pack * P, 0]).reshape(STEP * P, D)
+            scores = tl.dot(k, q.T)
+            dweights = tl.dot(v, dout.T)  # this early it costs the fewest registers
             base = tl.load(base_ptr + stats + column * P + query)
-            weights = tl.math.exp2(tl.dot(k, q.T) * scale_log2 - base[None, :])
+            weights = tl.math.exp2(scores * scale_log2 - base[None, :])
             if shape >= 0:
                 weights = tl.where(is_seen(shapes_ptr, shape, row, query // P, TILE), weights, 0.0)
-            dout = dout_desc.load([column, pack * P, 0]).reshape(STEP * P, D)
             dv = tl.dot(weights.to(dout.dtype), dout, dv)
             delta = tl.load(delta_ptr + stats + column * P + query)
-            dscores = weights * (tl.dot(v, dout.T) - delta[None, :])
+            dscores = weights * (dweights - delta[None, :])
             dk = tl.dot(dscores.to(q.dtype), q, dk)
     share = (kv_head.to(tl.int64) * num_slots + slot) * TILE + row
     _store_rows(dk_ptr, share_dk_ptr, dk * scale, token, head, dk_token, dk_head, inside, share, slot, SPLIT, D)
@@ -103,8 +108,8 @@ def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share
     piece, pack = place_of(W, packs_at_once)
     piece_ptr = pieces_ptr + (pack // packs_per_group * W + piece) * 8
     row0, row1, first = tl.load(piece_ptr), tl.load(piece_ptr + 1), tl.load(piece_ptr + 2)
-    num_full, slot = tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
-    num_steps = num_full + tl.load(piece_ptr + 4) - tl.load(piece_ptr + 3)
+    last, num_full, slot = tl.load(piece_ptr + 4), tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
+    num_steps = num_full + last - tl.load(piece_ptr + 3)
     row = tl.arange(0, TILE * P)
     token, head = row0 + row // P, pack * P + row % P
     inside = token < row1
@@ -116,9 +121,9 @@ def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share
     dq = tl.zeros([TILE * P, D], dtype=tl.float32)
     scale_log2 = scale * LOG2_E
     kv_offset = pack // packs_per_kv_head * D
-    place, run = first, tl.zeros([], tl.int64)
+    place, run, ahead = first, tl.zeros([], tl.int64), first_run(runs_ptr, first, last)
     for number in tl.range(0, num_steps, num_stages=STAGES):
-        column, place, run = next_step(runs_ptr, place, run, STEP)
+        column, place, run, ahead = next_step(runs_ptr, place, last, run, ahead, STEP)
         shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
         run = tl.where(number < num_full, run, 0)
         k = k_desc.load([column, kv_offset])

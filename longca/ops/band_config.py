@@ -1,6 +1,6 @@
 """Tile sizes of band attention's kernels: data, found by `python -m benchmarks.band_tune`; docs/band.md tells what was tried."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -24,8 +24,8 @@ class Tuned:
     stages: int  # loads under way at once
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
-    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ; 3: and that BESIDE
-    in_order: int = 0  # keys, with dQ: sums are the same in every run. 1: they come about in one order; 2: those of dQ are integers
+    hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ
+    in_order: int = 0  # keys, with dQ: not 0: pieces take turns, so that sums repeat; 1: from the last row on, 2: from the first
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
@@ -38,21 +38,20 @@ TUNED = {
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
-# For blocks of less than 128 keys half of such a tile would be idle. Right on a GPU, and faster than the portable kernels (docs/band.md),
-# in an earlier form; no GPU has run this one, so that none is chosen. That form stopped ("illegal instruction") with fewer than LEAST_PACK
-# heads in a step, whose statistics then did not always begin at a multiple of 16 bytes, as they do now.
-HOPPER_KEYS, LEAST_PACK, SEEN_ON_A_GPU = Tuned(128, 64, 4, 3, hopper=1), 4, False
+# For blocks of less than 128 keys half of such a tile would be idle.
+HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
 HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too
 # Where keys come in short blocks, a tile is any two of them.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)
 
 
-def tiles_for(head_dim: int, device: torch.device, *, pack: int, block: int | None = None, deterministic: bool = True) -> dict[Use, Tuned]:
+def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, at_once: bool = False,
+              in_order: bool = True) -> dict[Use, Tuned]:
     """
     Args:
-        pack: query heads that share a step of dK and dV.
         block: keys of a block, if the mask is made of blocks.
-        deterministic: else kernels may add in any order. Without tiles for dQ, dK's kernel makes it too.
+        at_once: dK's kernel makes dQ too, where there is one that can: there are then no tiles for dQ.
+        in_order: of `Tuned`, for that kernel.
 
     Raises:
         ValueError: a head dim that has none.
@@ -66,8 +65,8 @@ def tiles_for(head_dim: int, device: torch.device, *, pack: int, block: int | No
     if capability == (9, 0) and head_dim == 128:
         short = block is not None and block % 128 != 0
         tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
-        if SEEN_ON_A_GPU and not short and pack >= LEAST_PACK:
-            tiles[Use.KEYS] = HOPPER_KEYS if deterministic else HOPPER_GRADIENTS
-            if not deterministic:
+        if not short:
+            tiles[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=int(in_order)) if at_once else HOPPER_KEYS
+            if at_once:
                 del tiles[Use.QUERIES]
     return tiles

@@ -24,11 +24,19 @@ def place_of(W, packs_at_once):
 
 
 @triton.jit
-def next_step(runs_ptr, place, run, STEP: tl.constexpr):
-    """(column, place, run) of the next full step. `run` is what is left of one, steps << 32 | column: loads at a run's start only."""
+def next_step(runs_ptr, place, behind, run, ahead, STEP: tl.constexpr):
+    """(column, place, run, ahead) of the next full step. `run` is what is left of one, steps << 32 | column; `ahead` the one after it,
+    which is loaded a run early, so that loads of keys or queries never wait for it."""
     fresh = run < (1 << 32)
-    run = tl.load((runs_ptr + 2 * place).to(tl.pointer_type(tl.int64)), mask=fresh, other=run)
-    return run.to(tl.int32), place + fresh.to(tl.int32), run + (STEP - (1 << 32))
+    run = tl.where(fresh, ahead, run)
+    place += fresh.to(tl.int32)
+    ahead = tl.load((runs_ptr + 2 * place).to(tl.pointer_type(tl.int64)), mask=fresh & (place < behind), other=ahead)
+    return run.to(tl.int32), place, run + (STEP - (1 << 32)), ahead
+
+
+@triton.jit
+def first_run(runs_ptr, place, behind):
+    return tl.load((runs_ptr + 2 * place).to(tl.pointer_type(tl.int64)), mask=place < behind, other=0)
 
 
 @triton.jit
@@ -92,18 +100,18 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, sl
     kv_offset = pack // packs_per_kv_head * D
     tile_row = row // P
     if LOOP == 2:
-        place, run = first, tl.zeros([], tl.int64)
+        place, run, ahead = first, tl.zeros([], tl.int64), first_run(runs_ptr, first, last)
         for number in tl.range(0, num_full + last - middle, num_stages=STAGES):
-            column, place, run = next_step(runs_ptr, place, run, STEP)
+            column, place, run, ahead = next_step(runs_ptr, place, last, run, ahead, STEP)
             shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
             run = tl.where(number < num_full, run, 0)
             acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr,
                                             shape, tile_row, 2, D, TILE, STEP)
     else:
         if LOOP == 1:
-            place, run = first, tl.zeros([], tl.int64)
+            place, run, ahead = first, tl.zeros([], tl.int64), first_run(runs_ptr, first, last)
             for _ in tl.range(0, num_full, num_stages=STAGES):
-                column, place, run = next_step(runs_ptr, place, run, STEP)
+                column, place, run, ahead = next_step(runs_ptr, place, last, run, ahead, STEP)
                 acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr,
                                                 0, tile_row, 0, D, TILE, STEP)
         else:

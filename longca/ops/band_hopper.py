@@ -1,6 +1,7 @@
 """Band attention on Hopper: what starts its kernels. Shapes as in `band_forward`, tables as in `band_lines`."""
 
 import math
+from functools import cache
 
 import torch
 import triton
@@ -17,9 +18,11 @@ from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
 from longca.ops.band_lines import Lines
 
-ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32, torch.int32: gl.int32}
+ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 LOG2_E = math.log2(math.e)
-KV_HEADS_AT_ONCE = 4  # each with one pack: what programs that make all gradients read and add to then stays in the level-2 cache
+# What programs that make all gradients read and add to stays in the level-2 cache while they are at few heads; who waits for his turn waits
+# less where they are at several.
+KV_HEADS_AT_ONCE = 1, 4, 8  # by `Tuned.in_order`
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, out: Tensor,
@@ -76,24 +79,19 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned, *,
               dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-    """Writes `dq`, `dk` and `dv`; arguments as above. Unless `tuned.in_order`, in which shares are added up is left to chance."""
-    counted = tuned.in_order == 2
-    if counted:
-        delta = with_units(delta, dout, k, v)
+    """Writes `dq`, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any order."""
     tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
-    num_kv_heads, half, num_pieces, pack = k.shape[1], k.shape[2] // 2, lines.pieces.shape[1], 64 // lines.step
-    num_items = q.shape[1] // pack * num_pieces
-    sums = [torch.zeros(x.shape, dtype=torch.int32 if counted and x is q else torch.float32, device=q.device) for x in (q, k, v)]
-    progress = torch.full((q.shape[1] // pack * num_pieces,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
-    fused_kernel[(min(num_items, _processors(q)),)](
-        *tiles, _boxes(sums[0], lines.step, pack, half), _boxes(sums[1], 64, 1, half), _boxes(sums[2], 64, 1, half),
-        torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, lines.waits, lines.waits_of, progress,
-        num_pieces, num_items, math.gcd(num_kv_heads, KV_HEADS_AT_ONCE), *numbers, scale * LOG2_E, pack, tuned.hopper == 3,
-        tuned.in_order, tuned.stages, num_warps=4, maxnreg=168)
+    num_heads, num_kv_heads, num_pieces = q.shape[1], k.shape[1], lines.pieces.shape[1]
+    sums = [torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in (q, k, v)]
+    progress = torch.full((num_heads * num_pieces,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
+    fused_kernel[(min(num_heads * num_pieces, _processors(q)),)](
+        *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces,
+        lines.runs, lines.shapes, lines.waits, lines.waits_of, progress, num_pieces, num_heads * num_pieces,
+        math.gcd(num_kv_heads, KV_HEADS_AT_ONCE[tuned.in_order]), *numbers, scale * LOG2_E, tuned.in_order, tuned.stages,
+        num_warps=4, maxnreg=168)
     for x, total, factor in zip((dq, dk, dv), sums, (scale, scale, 1.0), strict=True):
         num_rows = x.shape[0] * x.shape[1]
-        _finish[(triton.cdiv(num_rows, 64),)](x, total, delta.view(torch.int32), num_rows, x.shape[1], delta.shape[1], x.stride(0),
-                                              x.stride(1), factor, pack, counted and x is dq, x.shape[2], 64)
+        _finish[(triton.cdiv(num_rows, 64),)](x, total, num_rows, x.shape[1], x.stride(0), x.stride(1), factor, x.shape[2], 64)
 
 
 def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor,
@@ -107,19 +105,13 @@ def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
 
 
 @triton.jit
-def _finish(x_ptr, sums_ptr, units_ptr, num_rows, num_heads, num_tokens, x_token, x_head, scale, P: tl.constexpr, COUNTED: tl.constexpr,
-            D: tl.constexpr, CHUNK: tl.constexpr):
-    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient; COUNTED in units of `with_units`."""
+def _finish(x_ptr, sums_ptr, num_rows, num_heads, x_token, x_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
+    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient."""
     row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
     sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D)
-    token, head = row // num_heads, row % num_heads
-    if COUNTED:
-        exponent = tl.load(units_ptr + (head // P * num_tokens + token) * P + head % P, mask=row < num_rows, other=1) & 255
-        unit = tl.where(exponent == 255, float("nan"), 1.0 / (exponent << 23).to(tl.float32, bitcast=True))
-        sums = sums.to(tl.float32) * unit[:, None]
-    to = (token * x_token + head * x_head)[:, None] + column[None, :]
+    to = (row // num_heads * x_token + row % num_heads * x_head)[:, None] + column[None, :]
     tl.store(x_ptr + to, (sums * scale).to(x_ptr.dtype.element_ty), mask=inside)
 
 
@@ -130,8 +122,13 @@ def _processors(x: Tensor) -> int:
 def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
     box = [tokens, heads, dims]
     head_stride = x.stride(1) if x.shape[1] > 1 else x.shape[2]  # that of a single head may be anything
-    layout = gl.NVMMASharedLayout.get_default_for(box, ELEMENTS[x.dtype])
-    return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], box, layout)
+    return TensorDescriptor(x, list(x.shape), [x.stride(0), head_stride, 1], box, _layout(tuple(box), x.dtype))
+
+
+@cache
+def _layout(box: tuple[int, ...], dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    """Kept, since a call makes up to nine descriptors while the GPU waits."""
+    return gl.NVMMASharedLayout.get_default_for(list(box), ELEMENTS[dtype])
 
 
 def statistics(x: Tensor) -> Tensor:
@@ -144,21 +141,6 @@ def statistics(x: Tensor) -> Tensor:
     copies = 4 // pack if pack < 4 else 1
     length = (num_tokens + 1 - copies) // copies * copies
     return x.as_strided((packs, copies, length, pack), (num_tokens * pack, pack, pack, 1)).contiguous()
-
-
-def with_units(delta: Tensor, dout: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """δ (packs, tokens, P) whose lowest 8 bits say in what units dQ of a row is counted: such sums are the same in any order.
-
-    They are a float32's exponent: that of how many units make 1, or 255 where inputs are not finite, so that there is no sum. No sum of a
-    row reaches 2³⁰ units: weights add up to 1 at most, and |dO · v − δ| · |k| is at most (‖dO‖ · max ‖v‖ + |δ|) · max |k|.
-    """
-    packs, num_tokens, pack = delta.shape
-    norm = torch.zeros(num_tokens, packs * pack, dtype=torch.float32, device=delta.device)
-    torch.linalg.vector_norm(dout, dim=2, dtype=torch.float32, out=norm[:len(dout)])
-    longest, largest = torch.linalg.vector_norm(v, dim=2, dtype=torch.float32).amax(), torch.linalg.vector_norm(k, torch.inf).float()
-    most = (norm.view(num_tokens, packs, pack).transpose(0, 1) * longest + delta.abs()) * largest
-    exponent = torch.where(most.isfinite(), torch.clamp(127 + 30 - torch.frexp(most).exponent, 1, 254), 255)
-    return (delta.view(torch.int32) & -256 | exponent).view(torch.float32)
 
 
 def _stats(x: Tensor) -> TensorDescriptor:

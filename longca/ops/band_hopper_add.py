@@ -9,13 +9,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from longca.ops.band_hopper_pieces import ROWS, hear_runs, run_below, run_of
+from longca.ops.band_hopper_pieces import ROWS, UP, hear_runs, run_in_order, run_of
 
 # A bulk operation is complete to the thread that began it; it is another kind of access than those that tell of it.
 PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
     st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
 AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.acquire.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
     fence.proxy.async.global; }""")
+
+DONE, ENDED = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)
 
 
 @builtin
@@ -51,14 +53,14 @@ def _await(progress, row):
 
 
 @gluon.jit
-def _await_turn(place, behind, column, waits_ptr, progress_ptr):
-    """Waits until the pieces that come before this one are done with the rows from `column` on: those above have been waited for."""
+def _await_turn(place, behind, row, waits_ptr, progress_ptr):
+    """Waits until the pieces that come before this one are done with the rows from `row` on: those above have been waited for."""
     more = place < behind
     while more:
         bottom, piece = gl.load(waits_ptr + place * 2), gl.load(waits_ptr + place * 2 + 1)
         if piece >= 0:
-            _await(progress_ptr + piece, gl.maximum(column, bottom))
-        more = (bottom > column) & (place + 1 < behind)
+            _await(progress_ptr + piece, gl.maximum(row, bottom))
+        more = (bottom > row) & (place + 1 < behind)
         place += more.to(gl.int32)
     return place
 
@@ -73,56 +75,55 @@ def _add_tile(desc, rows, head, half: gl.constexpr, tile, bars, team: gl.constex
 
 
 @gluon.jit
-def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, packs_per_kv_head, PACK: gl.constexpr, TEAMS: gl.constexpr,
-              IN_ORDER: gl.constexpr):
+def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, TEAMS: gl.constexpr, IN_ORDER: gl.constexpr):
     """The adding warp: goes over the same steps as the loading one, and adds what the teams put there: halves of each step's dQ, then
     each team's rows of dV and of dK, a half of the columns at a time.
 
     Args:
-        IN_ORDER: 0: in any. 1: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in
-            every run. A piece goes from the last row to the first and tells in `progress` how far it has come: the first row that it is
-            done with, 0 after all of dQ, −1 at its end. `Lines.waits` says whom it has to wait for. To dV and dK, packs add in their order.
-            2: dQ in any, as integers, whose sums do not depend on it; dV and dK as with 1. Those who are waited for began earlier, and the
-            first of all waits for nobody.
+        IN_ORDER: not 0: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in every
+            run; else in any. A piece goes from the last row to the first, or, if UP, the other way, where rows count as negative. It tells
+            in `progress` how far it has come: the first row that it is done with, DONE after all of dQ, ENDED at its end. `Lines.waits`
+            says whom it has to wait for. To dV and dK, heads add in their order. Those who are waited for began earlier, and the first of
+            all waits for nobody.
     """
     dq_desc, dk_desc, dv_desc = descs
     runs_ptr, waits_ptr, waits_of_ptr, progress_ptr = tables
-    num_pieces, kv_heads_per_group = sizes[0], sizes[4]
-    STEP: gl.constexpr = ROWS // PACK
-    of_keys = tiles._reinterpret(dk_desc.dtype, [TEAMS, ROWS, 1, tiles.shape[3]], dk_desc.layout)
+    num_pieces, heads_per_kv_head, kv_heads_per_group = sizes[0], sizes[3], sizes[4]
     count, turn = 0, 0
-    row0, first, middle, last, pack, piece = hear_runs(0, told, told_bars[0], told_bars[1])
-    while pack >= 0:
-        kv_head = pack // packs_per_kv_head
+    row0, first, middle, last, head, piece = hear_runs(0, told, told_bars[0], told_bars[1])
+    while head >= 0:
+        kv_head = head // heads_per_kv_head
         entry = waits_of_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * 2
-        others_ptr = progress_ptr + pack * num_pieces
-        full_run, partial, wait, behind = middle - 1, last - 1, 0, 0
-        if IN_ORDER == 1:
+        others_ptr = progress_ptr + head * num_pieces
+        wait, behind = 0, 0
+        full_run, partial = (first, middle) if IN_ORDER == UP else (middle - 1, last - 1)
+        if IN_ORDER:
             wait, behind = gl.load(entry), gl.load(entry + 1)
         for number in range(gl.maximum(last - first, 1)):
-            if IN_ORDER == 1:
-                column, num_steps, _, full_run, partial = run_below(full_run, partial, first, middle, runs_ptr, STEP)
+            if IN_ORDER:
+                column, num_steps, _, full_run, partial = run_in_order(full_run, partial, first, middle, last, runs_ptr, ROWS, IN_ORDER)
             else:
                 column, num_steps, _ = run_of(number, first, middle, last, runs_ptr)
             for _ in range(gl.where(first == last, 1, num_steps)):
-                if IN_ORDER == 1:
-                    _publish(others_ptr + piece, column + STEP)
-                    wait = _await_turn(wait, behind, column, waits_ptr, others_ptr)
+                if IN_ORDER:
+                    row = -column - ROWS if IN_ORDER == UP else column
+                    _publish(others_ptr + piece, row + ROWS)
+                    wait = _await_turn(wait, behind, row, waits_ptr, others_ptr)
                 for team in gl.static_range(TEAMS):
-                    _add_tile(dq_desc, column, pack * PACK, team, tiles.index(team), bars, team, count)
-                column += -STEP if IN_ORDER == 1 else STEP
+                    _add_tile(dq_desc, column, head, team, tiles.index(team), bars, team, count)
+                column += -ROWS if IN_ORDER == 1 else ROWS
                 count += 1
-        if IN_ORDER == 1:
-            _publish(others_ptr + piece, 0)
-        if IN_ORDER > 0 and pack % packs_per_kv_head > 0:
-            _await(others_ptr - num_pieces + piece, -1)
+        if IN_ORDER:
+            _publish(others_ptr + piece, DONE)
+            if head % heads_per_kv_head > 0:
+                _await(others_ptr - num_pieces + piece, ENDED)
         for half in gl.static_range(2):
             for team in gl.static_range(TEAMS):
-                _add_tile(dv_desc, row0 + team * ROWS, kv_head, half, of_keys.index(team), bars, team, count + half)
+                _add_tile(dv_desc, row0 + team * ROWS, kv_head, half, tiles.index(team), bars, team, count + half)
         for half in gl.static_range(2):
             for team in gl.static_range(TEAMS):
-                _add_tile(dk_desc, row0 + team * ROWS, kv_head, half, of_keys.index(team), bars, team, count + half)
-        if IN_ORDER > 0:
-            _publish(others_ptr + piece, -1)
+                _add_tile(dk_desc, row0 + team * ROWS, kv_head, half, tiles.index(team), bars, team, count + half)
+        if IN_ORDER:
+            _publish(others_ptr + piece, ENDED)
         turn += 1
-        row0, first, middle, last, pack, piece = hear_runs(turn, told, told_bars[0], told_bars[1])
+        row0, first, middle, last, head, piece = hear_runs(turn, told, told_bars[0], told_bars[1])

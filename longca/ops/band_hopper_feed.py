@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from longca.ops.band_hopper_pieces import ROWS, keys_piece_of, run_below, run_of, tell
+from longca.ops.band_hopper_pieces import ROWS, UP, keys_piece_of, run_in_order, run_of, tell
 
 FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shape
 
@@ -50,22 +50,20 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
     """The loading warp. A line without steps gets an empty one.
 
     Args:
-        IN_ORDER: as in `band_hopper_add.add_tiles`. If not 0, a program's first piece too is the one that is next when it begins: a
-            program that has yet to begin has none that others wait for. If 1, steps go from the last column to the first, instead of
-            partial ones first, and a piece is taken only when it begins, so that all before it have begun.
+        IN_ORDER: as in `band_hopper_add.add_tiles`: not 0: steps go by their columns, instead of partial ones first, and a piece, a
+            program's first one too, is taken only when it begins, so that all before it have begun.
     """
-    DOWN: gl.constexpr = IN_ORDER == 1
     kv_full, kv_empty = kv_bars
     pieces_ptr, runs_ptr = tables[0], tables[1]
     STEP: gl.constexpr = ROWS // PACK
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
     count, turn = 0, 0
     item = gl.program_id(0)
-    if IN_ORDER > 0:
+    if IN_ORDER:
         item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
     while item < sizes[1]:
         entry, piece, kv_head, part = keys_piece_of(item, pieces_ptr, sizes)
-        if not DOWN:
+        if not IN_ORDER:
             ticket = _take(next_ptr, lane)
         num_packs = packs_per_kv_head // sizes[3]
         first_pack = kv_head * packs_per_kv_head + part * num_packs
@@ -77,19 +75,19 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
             tma.async_copy_global_to_shared(k_desc, [row + team * ROWS, kv_head, 0], kv_full, k_smem.index(team))
             tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
         for pack in range(first_pack, first_pack + num_packs):
-            full, partial = middle - 1, last - 1
+            full, partial = (first, middle) if IN_ORDER == UP else (middle - 1, last - 1)
             for number in range(gl.maximum(last - first, 1)):
-                if DOWN:
-                    column, num_steps, shape, full, partial = run_below(full, partial, first, middle, runs_ptr, STEP)
+                if IN_ORDER:
+                    column, num_steps, shape, full, partial = run_in_order(full, partial, first, middle, last, runs_ptr, STEP, IN_ORDER)
                 else:
                     column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
                 for _ in range(gl.where(first == last, 1, num_steps)):
                     _feed(column, gl.where(first == last, EMPTY, shape), pack, stats_of_pack, count, descs, smem, bars, PACK, STAGES)
-                    column += -STEP if DOWN else STEP
+                    column += -STEP if IN_ORDER == 1 else STEP
                     count += 1
         turn += 1
-        if DOWN:
+        if IN_ORDER:
             item = gl.max(gl.where(lane == 0, _take(next_ptr, lane), 0), 0)
         else:
-            item = gl.max(gl.where(lane == 0, ticket, 0), 0) + (0 if IN_ORDER > 0 else gl.num_programs(0))
+            item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
     tell(pieces_ptr, -1, turn, told, told_bars[0], told_bars[1])

@@ -1,13 +1,13 @@
 """Band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over lines of keys.
 
-As `band_hopper_backward`, but a piece is worked on once for each pack of query heads, so that all programs are at the same few heads, whose
-Q, dO and dQ then stay in the level-2 cache. All gradients are added to float32 sums by the tensor memory accelerator (`band_hopper_add`).
+As `band_hopper_backward`, but a piece is worked on once for each query head, so that all programs are at the same few heads, whose Q, dO
+and dQ then stay in the level-2 cache. All gradients are added to float32 sums by the tensor memory accelerator (`band_hopper_add`).
 
-How a step's gradients of scores, dS, reach the other team: each writes its keys' dS of step n to room n % 2, and arrives once a step at one
-barrier. No team arrives for step n + 1 before it has seen both arrive for n, so that the parity of n tells steps apart. Before a team
-arrives for step n, its dQ of step n − 2 is done (or that of n − 1, unless BESIDE), which was the last to read room n % 2: so a team that
-has seen step n − 1 complete may write to that room. BESIDE makes dQ of step n − 1 in step n, beside the exponentials: its first dQ of a
-piece is of no use and is not added; the last one comes after the loop.
+dQ of a step is made in the next one, beside its exponentials: the first dQ of a piece is of no use and is not added; the last one
+comes after the loop. How a step's gradients of scores, dS, reach the other team: each writes its keys' dS of step n to room n % 2, and
+arrives once a step at one barrier. No team arrives for step n + 1 before it has seen both arrive for n, so that the parity of n tells steps
+apart. Before a team arrives for step n, its dQ of step n − 2 is done, which was the last to read room n % 2: so a team that has seen
+step n − 1 complete may write to that room.
 """
 
 from triton.experimental import gluon
@@ -39,23 +39,16 @@ def _start_dq(ds_smem, halves, count, team: gl.constexpr):
 
 
 @gluon.jit
-def _weights(scores, base, seen, shape, num_rows, rows, scale_log2, PACK: gl.constexpr):
+def _weights(scores, base, seen, shape, num_rows, rows, scale_log2):
     """exp2 of keys × queries, 0 where hidden."""
     weights = gl.exp2(scores * scale_log2 - base[None, :])
     if (shape != FULL) | (num_rows < TEAMS * ROWS):
-        columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, scores.type.layout)) // PACK
+        columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, scores.type.layout))
         seen = gl.where(rows < num_rows, seen, 0)
         first, behind = seen & 0xFFFF, seen >> 16
         shown = (columns[None, :] - first[:, None]).to(gl.uint32) < (behind - first)[:, None].to(gl.uint32)
         weights = gl.where(shown, weights, 0.0)
     return weights
-
-
-@gluon.jit
-def _counted(dq, delta):
-    """dQ in units of its row: see `band_hopper.with_units`."""
-    per_unit = ((delta.to(gl.int32, bitcast=True) & 255) << 23).to(gl.float32, bitcast=True)
-    return gl.inline_asm_elementwise("cvt.rni.s32.f32 $0, $1;", "=r,f", [dq * per_unit[:, None]], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
@@ -74,7 +67,7 @@ def _hand_over_halves(x, tile, count, bars, team: gl.constexpr):
 
 
 @gluon.jit
-def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.constexpr):
+def _gradients(common, team: gl.constexpr):
     """A team's keys of every piece."""
     k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, scale_log2 = common
     kv_bars, bars, dq_bars, told_bars = all_bars
@@ -82,16 +75,12 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.conste
     q_full, dout_full, empty, ds_full = bars
     STAGES: gl.constexpr = q_smem.shape[0]
     D: gl.constexpr = q_smem.shape[3]
-    STEP: gl.constexpr = ROWS // PACK
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     left: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
     halves = k_smem._reinterpret(k_smem.dtype, [TEAMS * 2, ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     k_tile, v_tile, dq_tile = k_smem.index(team).reshape([ROWS, D]), v_smem.index(team).reshape([ROWS, D]), dq_smem.index(team)
-    sums_tile = dq_smem._reinterpret(gl.float32, dq_smem.shape, dq_smem.layout).index(team)
-    COUNTED: gl.constexpr = dq_smem.dtype == gl.int32
-    gl.static_assert(not (BESIDE and COUNTED), "a step's units are gone with the step")
     rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     count, turn = 0, 0
     row0, row1, middle, last, num_full, _, pack = hear(0, told, told_bars[0], told_bars[1])
@@ -104,24 +93,17 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.conste
             mbarrier.wait(q_full.index(place), phase)
             scores = _start_product(k_tile, q)
             shape = note(notes, place, 1)
-            seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, STEP << 16, 0))
-            if BESIDE:
-                mbarrier.wait(ds_full, (count - 1) & 1)
-                dq = _start_dq(ds_smem, halves, count - 1, team)
-                scores = warpgroup_mma_wait(2, deps=[scores])
-                weights = _weights(scores, base_smem.index(place).load(across), seen, shape, row1 - row0, rows, scale_log2, PACK)
-                weights_left = gl.convert_layout(weights.to(q.dtype), left)
-                dq = warpgroup_mma_wait(0, deps=[dq])
-                if number > 0:
-                    _hand_over(dq, dq_tile, count - 1, dq_bars, team)
-                mbarrier.wait(dout_full.index(place), phase)
-                dweights = _start_product(v_tile, dout)
-            else:
-                mbarrier.wait(dout_full.index(place), phase)
-                dweights = _start_product(v_tile, dout)
-                scores = warpgroup_mma_wait(1, deps=[scores])
-                weights = _weights(scores, base_smem.index(place).load(across), seen, shape, row1 - row0, rows, scale_log2, PACK)
-                weights_left = gl.convert_layout(weights.to(q.dtype), left)
+            seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, ROWS << 16, 0))
+            mbarrier.wait(ds_full, (count - 1) & 1)
+            dq = _start_dq(ds_smem, halves, count - 1, team)
+            scores = warpgroup_mma_wait(2, deps=[scores])
+            weights = _weights(scores, base_smem.index(place).load(across), seen, shape, row1 - row0, rows, scale_log2)
+            weights_left = gl.convert_layout(weights.to(q.dtype), left)
+            dq = warpgroup_mma_wait(0, deps=[dq])
+            if number > 0:
+                _hand_over(dq, dq_tile, count - 1, dq_bars, team)
+            mbarrier.wait(dout_full.index(place), phase)
+            dweights = _start_product(v_tile, dout)
             dv = warpgroup_mma(weights_left, dout, dv, is_async=True)
             dweights = warpgroup_mma_wait(1, deps=[dweights])
             dscores = (weights * (dweights - delta_smem.index(place).load(across)[None, :])).to(q.dtype)
@@ -129,50 +111,38 @@ def _gradients(common, team: gl.constexpr, PACK: gl.constexpr, BESIDE: gl.conste
             fence_async_shared()
             mbarrier.arrive(ds_full, count=1)
             dscores_left = gl.convert_layout(dscores, left)
-            if BESIDE:
-                dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
-            else:
-                mbarrier.wait(ds_full, count & 1)
-                dq = _start_dq(ds_smem, halves, count, team)
-                dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
-                dq, dv, weights_left = warpgroup_mma_wait(1, deps=[dq, dv, weights_left])
-                if COUNTED:
-                    dq = _counted(dq, delta_smem.index(place).load(gl.SliceLayout(1, dq.type.layout)))
-                _hand_over(dq, dq_tile, count, dq_bars, team)
+            dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
             dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
             mbarrier.arrive(empty.index(place), count=1)
             count += 1
-        if BESIDE:
-            mbarrier.wait(ds_full, (count - 1) & 1)
-            dq = warpgroup_mma_wait(0, deps=[_start_dq(ds_smem, halves, count - 1, team)])
-            _hand_over(dq, dq_tile, count - 1, dq_bars, team)
+        mbarrier.wait(ds_full, (count - 1) & 1)
+        dq = warpgroup_mma_wait(0, deps=[_start_dq(ds_smem, halves, count - 1, team)])
+        _hand_over(dq, dq_tile, count - 1, dq_bars, team)
         mbarrier.arrive(kv_bars[1], count=1)
-        _hand_over_halves(dv, sums_tile, count, dq_bars, team)
-        _hand_over_halves(dk, sums_tile, count, dq_bars, team)
+        _hand_over_halves(dv, dq_tile, count, dq_bars, team)
+        _hand_over_halves(dk, dq_tile, count, dq_bars, team)
         turn += 1
         row0, row1, middle, last, num_full, _, pack = hear(turn, told, told_bars[0], told_bars[1])
 
 
-@gluon.jit(do_not_specialize=["num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head", "stats_of_pack"])
+@gluon.jit(do_not_specialize=["num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "heads_per_kv_head", "stats_of_head"])
 def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, next_ptr, pieces_ptr, runs_ptr,
                  shapes_ptr, waits_ptr, waits_of_ptr, progress_ptr, num_pieces, num_items, kv_heads_at_once, kv_heads_per_group,
-                 packs_per_kv_head, stats_of_pack, scale_log2, PACK: gl.constexpr, BESIDE: gl.constexpr, IN_ORDER: gl.constexpr,
-                 STAGES: gl.constexpr):
+                 heads_per_kv_head, stats_of_head, scale_log2, IN_ORDER: gl.constexpr, STAGES: gl.constexpr):
     """
-    Args: as of `band_hopper_backward.backward_kernel`, and
-        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64 / PACK, PACK, D / 2) and (64, 1, D / 2): to which
-            is added, without the scale and with columns in the order of `put`. Or dQ as int32, in units that delta's lowest bits tell.
-        BESIDE: a step's dQ is made beside the next one's exponentials; else at its end.
-        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (H / PACK, pieces), more
-            than any row.
+    Args: as of `band_hopper_backward.backward_kernel` with one head in a step, and
+        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64, 1, D / 2): to which is added, without the scale
+            and with columns in the order of `put`.
+        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (H, pieces), more than
+            any row.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [TEAMS, ROWS, 1, D], v_desc.layout)
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], q_desc.layout)
-    dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], dout_desc.layout)
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS, 1, D], q_desc.layout)
+    dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS, 1, D], dout_desc.layout)
     ds_smem = gl.allocate_shared_memory(q_desc.dtype, [2 * TEAMS, ROWS, ROWS], gl.NVMMASharedLayout(128, 16, 2))
-    dq_smem = gl.allocate_shared_memory(dq_desc.dtype, [TEAMS, ROWS // PACK, PACK, D // 2], dq_desc.layout)
+    dq_smem = gl.allocate_shared_memory(dq_desc.dtype, [TEAMS, ROWS, 1, D // 2], dq_desc.layout)
     base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -183,13 +153,12 @@ def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_de
     fence_async_shared()
     smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
     tables, turns = (pieces_ptr, runs_ptr, shapes_ptr), (runs_ptr, waits_ptr, waits_of_ptr, progress_ptr)
-    sizes = num_pieces, num_items, kv_heads_at_once, packs_per_kv_head, kv_heads_per_group
+    sizes = num_pieces, num_items, kv_heads_at_once, heads_per_kv_head, kv_heads_per_group
     common = k_smem, v_smem, ds_smem, dq_smem, smem, told, (kv_bars, bars, dq_bars, told_bars), shapes_ptr, scale_log2
     gl.warp_specialize([
-        (_gradients, (common, 0, PACK, BESIDE)),
-        (_gradients, (common, 1, PACK, BESIDE)),
+        (_gradients, (common, 0)),
+        (_gradients, (common, 1)),
         (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES, IN_ORDER)),
-        (add_tiles, ((dq_desc, dk_desc, dv_desc), dq_smem, dq_bars, told, told_bars, turns, sizes, packs_per_kv_head, PACK, TEAMS,
-                     IN_ORDER)),
+                      heads_per_kv_head, stats_of_head, 1, TEAMS, STAGES, IN_ORDER)),
+        (add_tiles, ((dq_desc, dk_desc, dv_desc), dq_smem, dq_bars, told, told_bars, turns, sizes, TEAMS, IN_ORDER)),
     ], [4, 1, 1], [240, 24, 24])

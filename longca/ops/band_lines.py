@@ -15,6 +15,20 @@ import torch
 ROW0, ROW1, FIRST, MIDDLE, LAST, NUM_FULL, SLOT, LINE = range(8)  # columns of `pieces`
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines to make."""
+
+    tile: int  # most rows of a line: queries, or, with `transposed`, keys
+    step: int  # columns
+    transposed: bool
+    longest: float = 1.0  # share of the steps of all lines that a piece may have; lines with more are cut
+    least: int = 16  # steps that are never too many
+    # Not 0: pieces wait for each other. 1: they go from the last column to the first, and those of about the same length are sorted by
+    # their rows; 2: the other way, and pieces of the last rows come first. Most masks then let who comes first stay ahead.
+    in_order: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Lines:
     """All tensors are int32, contiguous and on one device. Shapes: M head groups, W most pieces of a group.
@@ -45,6 +59,7 @@ class Lines:
 
     Pieces that add to their columns one after the other, in the order of `pieces`, and from the last column to the first, find in
     `waits[slice(*waits_of[m, piece])]` whom to wait for: (column, another piece or −1) for the columns from there to the entry before.
+    Where they go from the first column to the last, it is (−c, another piece or −1) for the columns from the entry before up to c.
     """
 
     tile: int

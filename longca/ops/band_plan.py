@@ -1,17 +1,20 @@
 """The plan of band attention: a mask as `Lines` for each kernel, made once and kept as long as the mask is used."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from longca.masks.mask import Mask
+from longca.ops.band_blocks import steps_of_blocks
 from longca.ops.band_config import Tuned, Use, tiles_for
-from longca.ops.band_lines import Lines
-from longca.ops.band_spans import Spans, mask_spans, spread, visible_blocks
-from longca.ops.band_steps import Steps, cut_spans
-from longca.ops.band_turns import turns
+from longca.ops.band_layout import layout_of
+from longca.ops.band_lines import Lines, Wanted
+from longca.ops.band_pieces import lines_of
+from longca.ops.band_shapes import shapes_of
+from longca.ops.band_spans import spans_of
+from longca.ops.band_steps import cut_spans
+from longca.ops.band_turns import waits_little, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
 L2_BYTES = 24 << 20  # of keys and values that programs share at a time
@@ -40,8 +43,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
                         needs_backward: bool = True, deterministic: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
     """
     Args:
-        needs_backward: without it the plan is for the forward pass alone, and takes a third of the time.
-        deterministic: gradients are the same, bit by bit, in every run. Without it dQ may be added up in any order; seldom faster.
+        needs_backward: without it the plan is for the forward pass alone, and smaller.
+        deterministic: gradients are the same, bit by bit, in every run. Without it they may be added up in any order, which is faster.
         tuned: instead of the kernels' own tile sizes.
 
     Raises:
@@ -52,29 +55,30 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
                          "must be a multiple of the next")
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
-    tuned = tuned or tiles_for(head_dim, device, pack=pack_size(ratio, 64), block=mean_block(mask, keys=True), deterministic=deterministic)
+    tuned = tuned or tiles_for(head_dim, device, block=mean_block(mask, keys=True), at_once=not deterministic or waits_little(mask),
+                               in_order=deterministic)
     bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
     kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
-    visible, kernels = visible_blocks(mask, device), {}
-    for use in [use for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)]:
-        chosen = tuned[use]
+    uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
+    wanted = []
+    for use, chosen in uses.items():
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
-            turns = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
-            longest = 1.0 if chosen.in_order else num_kv_heads * turns / (parts * AT_ONCE)  # parts of a line would add to it in any order
-            lines = make_lines(mask, chosen.rows, chosen.step // pack, transposed=True, device=device, longest=longest, visible=visible,
-                               in_order=chosen.in_order == 1)
+            rounds = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
+            longest = 1.0 if chosen.in_order else num_kv_heads * rounds / (parts * AT_ONCE)  # parts of a line would add to it in any order
+            wanted.append(Wanted(chosen.rows, chosen.step // pack, True, longest, in_order=chosen.in_order))
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
-            chosen = replace(chosen, rows=rows)
-            lines = make_lines(mask, rows // pack, chosen.step, transposed=False, device=device,
-                               longest=kv_heads_at_once * ratio / pack / (4 * AT_ONCE), visible=visible)
-        if use is Use.QUERIES and mask.grid is not None and torch.equal(lines.runs, kernels[Use.FORWARD][0].runs):
-            lines = replace(lines, runs=kernels[Use.FORWARD][0].runs)  # by far the largest table, and what a row of blocks sees is the same
-        kernels[use] = lines, chosen
+            uses[use] = replace(chosen, rows=rows)
+            wanted.append(Wanted(rows // pack, chosen.step, False, kv_heads_at_once * ratio / pack / (4 * AT_ONCE)))
+    kernels = dict(zip(uses, zip(make_lines(mask, wanted, device), uses.values(), strict=True), strict=True))
+    if Use.QUERIES in kernels and mask.grid is not None:
+        (lines, chosen), shared = kernels[Use.QUERIES], kernels[Use.FORWARD][0]
+        if lines.step == shared.step and torch.equal(lines.runs, shared.runs):  # the largest table; what a row of blocks sees is the same
+            kernels[Use.QUERIES] = replace(lines, runs=shared.runs), chosen
     device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
     return BandPlan(mask, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
 
@@ -96,104 +100,14 @@ def mean_block(mask: Mask, *, keys: bool = False) -> int | None:
     return 1 << (-(-num_tokens // num_blocks) - 1).bit_length()
 
 
-def make_lines(mask: Mask, tile: int, step: int, *, transposed: bool, device: torch.device,
-               longest: float = 1.0, least: int = 16, visible: Tensor | None = None, in_order: bool = False) -> Lines:
-    """
-    Args:
-        tile: most rows of a line: queries, or, with `transposed`, keys.
-        step: columns of a step.
-        longest: share of the steps of all lines that a piece may have; lines with more are split.
-        least: steps that are never too many.
-        visible: of `visible_blocks`, if it is there already.
-        in_order: for pieces that wait for each other. Those of about the same length are then sorted by their rows: most masks let who
-            comes first stay ahead.
-    """
-    spans = mask_spans(mask, tile, transposed, device, visible)
-    steps = cut_spans(spans, tile, step)
-    lines = _assemble(spans, steps, mask.num_groups, tile, step, longest, least, 1.5 if in_order else None)
-    if not in_order:
-        return lines
-    waits, waits_of = turns(lines)
-    return replace(lines, waits=waits, waits_of=waits_of)
-
-
-def _assemble(spans: Spans, steps: Steps, num_groups: int, tile: int, step: int, longest: float, least: int,
-              alike: float | None) -> Lines:
-    of, num_lists = spans.list_of, len(spans.top)
-    piece, column, value, full, cost = _in_order(steps, num_lists)
-    length = _sums(cost, piece, num_lists)
-    parts = torch.clamp(-(-length // max(least, int(longest * int(length[of].sum())))), min=1)
-    num_parts = int(parts.sum())
-    if num_parts > num_lists:
-        piece, column, value, full, cost = _cut(piece, column, value, full, cost, length, parts, step)
-    num_runs = torch.bincount(piece, minlength=num_parts)
-    first = torch.cumsum(num_runs, 0) - num_runs
-    of_part = torch.stack([first, first + _sums(full.long(), piece, num_parts), first + num_runs, _sums(cost * full, piece, num_parts)], 1)
-
-    owner, rank = spread(parts[of])
-    part = (torch.cumsum(parts, 0) - parts)[of][owner] + rank
-    slot, split, splits, num_slots = _slots(spans, parts[of], owner, num_groups)
-    table = torch.cat([torch.stack([spans.row0[owner], spans.row1[owner]], 1), of_part[part], torch.stack([slot, split], 1)], 1)
-    group, length = spans.group[owner], _sums(cost, piece, num_parts)[part]
-    if alike is not None:
-        length = (torch.log(length.clamp(min=1)) / math.log(alike)).long()
-    order = torch.argsort(group * (int(length.max()) + 1) - length, stable=True) if len(owner) else owner
-    pieces = _by_group(table[order], group[order], num_groups)
-    nobody = pieces.new_zeros(0, 2), pieces.new_zeros(num_groups, 0, 2)
-    return Lines(tile, step, pieces, torch.stack([column, value], 1).to(torch.int32), steps.shapes, splits, num_slots, *nobody)
-
-
-def _in_order(steps: Steps, num_lines: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(line, column, count or shape, is full, steps) of each run: line by line, full runs first."""
-    num_full, num_part = (torch.bincount(line, minlength=num_lines) for line in (steps.full_line, steps.part_line))
-    upto_full, upto_part = torch.cumsum(num_full, 0), torch.cumsum(num_part, 0)
-    device, total = steps.full_line.device, len(steps.full_line) + len(steps.part_line)
-    at_full = torch.arange(len(steps.full_line), device=device) + (upto_part - num_part)[steps.full_line]
-    at_part = torch.arange(len(steps.part_line), device=device) + upto_full[steps.part_line]
-    merged = torch.empty(5, total, dtype=torch.int64, device=device)
-    merged[:, at_full] = torch.stack([steps.full_line, steps.full_column, steps.full_count, torch.ones_like(at_full), steps.full_count])
-    merged[:, at_part] = torch.stack([steps.part_line, steps.part_column, steps.part_shape, torch.zeros_like(at_part),
-                                      torch.ones_like(at_part)])
-    return merged[0], merged[1], merged[2], merged[3].bool(), merged[4]
-
-
-def _cut(line: Tensor, column: Tensor, value: Tensor, full: Tensor, cost: Tensor, length: Tensor, parts: Tensor,
-         step: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Runs cut where a piece ends: (piece, column, value, is full, steps). The pieces of a line have equally many steps, or one less."""
-    size = -(-length // parts)
-    begin = torch.cumsum(cost, 0) - cost - (torch.cumsum(length, 0) - length)[line]
-    of = size[line]
-    run, rank = spread((begin + cost - 1) // of - begin // of + 1)
-    part = begin[run] // of[run] + rank
-    first = torch.maximum(begin[run], part * of[run])
-    cost = torch.minimum(begin[run] + cost[run], (part + 1) * of[run]) - first
-    column = column[run] + (first - begin[run]) * step
-    return (torch.cumsum(parts, 0) - parts)[line[run]] + part, column, torch.where(full[run], cost, value[run]), full[run], cost
-
-
-def _slots(spans: Spans, parts: Tensor, owner: Tensor, num_groups: int) -> tuple[Tensor, Tensor, Tensor, int]:
-    """(slot, split line) of each piece, −1 where its line is whole; the table of split lines; most slots of a group."""
-    lines = torch.nonzero(parts > 1).squeeze(1)
-    group, count = spans.group[lines], parts[lines]
-    slots_of = _sums(count, group, num_groups)
-    lines_of = torch.bincount(group, minlength=num_groups)
-    first = torch.cumsum(count, 0) - count - (torch.cumsum(slots_of, 0) - slots_of)[group]
-    place = torch.arange(len(lines), device=lines.device) - (torch.cumsum(lines_of, 0) - lines_of)[group]
-    splits = _by_group(torch.stack([spans.row0[lines], spans.row1[lines], first, count], 1), group, num_groups)
-    slot_of_line, place_of_line = torch.full_like(parts, -1), torch.full_like(parts, -1)
-    slot_of_line[lines], place_of_line[lines] = first, place
-    rank = torch.arange(len(owner), device=owner.device) - (torch.cumsum(parts, 0) - parts)[owner]
-    slot = slot_of_line[owner]
-    return torch.where(slot < 0, -1, slot + rank), place_of_line[owner], splits, int(slots_of.max())
-
-
-def _sums(values: Tensor, at: Tensor, size: int) -> Tensor:
-    return torch.zeros(size, dtype=values.dtype, device=values.device).scatter_add_(0, at, values)
-
-
-def _by_group(table: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """Rows sorted by group as int32 (groups, most of a group, columns), padded with zeros."""
-    count = torch.bincount(group, minlength=num_groups)
-    out = torch.zeros(num_groups, int(count.max()), table.shape[1], dtype=torch.int32, device=table.device)
-    out[group, torch.arange(len(group), device=group.device) - (torch.cumsum(count, 0) - count)[group]] = table.to(torch.int32)
-    return out
+def make_lines(mask: Mask, wanted: Sequence[Wanted], device: torch.device) -> list[Lines]:
+    """All in one pass, which on a GPU takes hardly longer than one of them."""
+    layout = layout_of(mask, wanted, device)
+    if mask.grid is None:
+        spans = spans_of(mask, layout, device)
+        full, partial = cut_spans(spans)
+        partial = shapes_of(spans, partial)
+    else:
+        full, partial = steps_of_blocks(mask.grid, layout, device)
+    made = zip(wanted, lines_of(layout, full, partial), strict=True)
+    return [with_turns(lines, one.in_order) if one.in_order else lines for one, lines in made]

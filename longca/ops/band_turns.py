@@ -1,43 +1,76 @@
 """Whose turn it is: for each row of a piece, which piece has to have added to it before, so that sums come about in one order."""
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from longca.masks.mask import Mask
 from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines
-from longca.ops.band_spans import spread
+from longca.ops.band_ranges import spread, stretches
+
+FAR = 1 << 32  # beyond any column
+QUERIES = 1500  # found on one H200: docs/band.md
 
 
-def turns(lines: Lines) -> tuple[Tensor, Tensor]:
-    """(waits, waits_of) of `Lines`: in the order of the pieces of a group. O(pieces · places where a run begins or ends) to make."""
-    waits, waits_of, num_waits = [], [], 0
+def waits_little(mask: Mask) -> bool:
+    """Whether taking turns costs less than a kernel of its own for dQ: pieces are long, so that those who begin one after the other soon
+    follow each other at a step's distance, and none is much longer than others, who would wait for it."""
+    if mask.grid is not None or mask.area == 0:
+        return False
+    mean = mask.area / (mask.num_groups * mask.seqlen_k)  # queries that see a key
+    longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
+    return longest * QUERIES <= mean * mean
+
+
+def with_turns(lines: Lines, way: int) -> Lines:
+    """The same with `waits` and `waits_of`, in the order of the pieces of a group. O(pieces · places where one begins or ends).
+
+    Args:
+        way: of `Wanted.in_order`.
+    """
+    waits, waits_of, num_waits, runs = [], [], 0, lines.runs.long()
+    number = torch.arange(lines.pieces.shape[1] + 1, device=runs.device)
     for pieces in lines.pieces.long():
-        some, ends = _of_group(pieces, lines.runs.long(), lines.step)
-        count = torch.bincount(some[0], minlength=len(pieces))
-        behind = torch.cumsum(count, 0) + num_waits
+        piece, ends = _of_group(pieces, runs, lines.step, way)
+        bounds = torch.searchsorted(piece.contiguous(), number) + num_waits
         waits.append(ends)
-        waits_of.append(torch.stack([behind - count, behind], 1))
+        waits_of.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(ends)
-    return torch.cat(waits).to(torch.int32), torch.stack(waits_of).to(torch.int32)
+    return replace(lines, waits=torch.cat(waits).to(torch.int32), waits_of=torch.stack(waits_of).to(torch.int32))
 
 
-def _of_group(pieces: Tensor, runs: Tensor, step: int) -> tuple[tuple[Tensor, ...], Tensor]:
-    """((piece, rank), (first column, piece to wait for)) of each stretch of columns, from the right."""
-    owner, rank = spread(pieces[:, LAST] - pieces[:, FIRST])
-    run = pieces[owner, FIRST] + rank
-    column, steps = runs[run, 0], torch.where(run < pieces[owner, MIDDLE], runs[run, 1], 1)
-    places, index = torch.unique(torch.cat([column, column + steps * step]), return_inverse=True)
-    if len(places) == 0:
-        return (owner, rank), pieces.new_zeros(0, 2)
-    begins, ends = index.split(len(owner))
-    depth = torch.zeros(len(pieces), len(places), dtype=torch.int32, device=pieces.device)
-    one = torch.ones_like(owner, dtype=torch.int32)
-    depth.index_put_((owner, begins), one, accumulate=True).index_put_((owner, ends), -one, accumulate=True)
-    touched = torch.cumsum(depth, 1, dtype=torch.int32)[:, :-1].flip(1) > 0
-    number = torch.arange(len(pieces), dtype=torch.int32, device=pieces.device)[:, None]
-    latest = torch.cummax(torch.where(touched, number, -1), 0).values
+def _of_group(pieces: Tensor, runs: Tensor, step: int, way: int) -> tuple[Tensor, Tensor]:
+    """(piece, (first column, piece to wait for)) of each stretch of columns, from the right; way 2: as if all columns were negative."""
+    owner, begin, end = _touched(pieces, runs, step)
+    if len(owner) == 0:
+        return owner, pieces.new_zeros(0, 2)
+    if way == 2:
+        begin, end = -end, -begin
+    places, index = torch.unique(torch.stack([begin, end]), return_inverse=True)
+    depth = torch.zeros(len(pieces), len(places), dtype=torch.int8, device=pieces.device)
+    depth[owner, index[0]], depth[owner, index[1]] = 1, -1
+    depth = torch.cumsum(depth.view(-1), 0, dtype=torch.int8).view(depth.shape)  # of all rows at once, since each ends at 0
+    touched = depth[:, :-1].flip(1).t().contiguous() > 0  # a row for each place, so that the next line goes along memory
+    latest = torch.cummax(torch.where(touched, torch.arange(len(pieces), dtype=torch.int32, device=pieces.device), -1), 1).values
     before = torch.full_like(latest, -1)
-    before[1:] = torch.where(touched[1:], latest[:-1], -1)
+    before[:, 1:] = torch.where(touched[:, 1:], latest[:, :-1], -1)
     last = torch.ones_like(touched)
-    last[:, :-1] = before[:, 1:] != before[:, :-1]
-    some = torch.nonzero(last, as_tuple=True)
-    return some, torch.stack([places[:-1].flip(0)[some[1]], before[some].long()], 1)
+    last[:-1] = before[1:] != before[:-1]
+    piece, place = torch.nonzero(last.t().contiguous(), as_tuple=True)
+    return piece, torch.stack([places[:-1].flip(0)[place], before[place, piece].long()], 1)
+
+
+def _touched(pieces: Tensor, runs: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(piece, first column, column behind the last) of each stretch of columns that a piece adds to; sorted, with some columns between."""
+    count = pieces[:, LAST] - pieces[:, FIRST]
+    owner, rank = spread(count, int(count.sum()))
+    if len(owner) == 0:
+        return owner, owner, owner
+    run = pieces[owner, FIRST] + rank
+    column, number = runs[run].unbind(1)
+    begin, order = torch.sort(owner * FAR + column)
+    end = torch.cummax(begin + (torch.where(run < pieces[owner, MIDDLE], number, 1) * step)[order], 0).values
+    first, last = stretches(begin[1:] > end[:-1])
+    return begin[first] // FAR, begin[first] % FAR, end[last] % FAR

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable
 
-from longca.core.cell import Cell
 from longca.core.record import Record
 from longca.store.hardware import Hardware
 from longca.store.view import View
-
-ALONE = {"kind": "kernel", "strategy": None, "world": 1}
 
 
 class Singles:
@@ -17,7 +14,7 @@ class Singles:
 
     def __init__(self, records: Iterable[Record]) -> None:
         content = list(records)
-        wanted = {alone(record.cell) for record in content if record.cell.kind == "cp"}
+        wanted = {record.cell.alone().cell_id for record in content if record.cell.kind == "cp"}
         self._tflops: dict[tuple[str, str, str], float] = {}
         for record in sorted(content, key=lambda record: record.started_at):
             if record.cell_id in wanted and record.samples is not None:
@@ -30,9 +27,4 @@ class Singles:
         """None for what is no context parallelism, and where the kernel was not measured alone."""
         if view.cell.kind != "cp":
             return None
-        return self._tflops.get((view.record.study, view.device, alone(view.cell)))
-
-
-def alone(cell: Cell) -> str:
-    """Id of the cell that asks the same of its kernel on one device."""
-    return Cell(**cell.model_dump() | ALONE).cell_id
+        return self._tflops.get((view.record.study, view.device, view.cell.alone().cell_id))

@@ -37,6 +37,12 @@ def test_changes_with_what_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(versions)) == len(versions)
 
 
+def test_changes_with_how_messages_go_where_there_are_any() -> None:
+    cells = small_cell(), small_cell(kind="cp", strategy=Registry("strategy").names()[0], world=2)
+    kernel, strategy = ({method_version(cell, Measure(messages=way), "GPU") for way in ("nccl", "symmetric")} for cell in cells)
+    assert (len(kernel), len(strategy)) == (1, 2)
+
+
 def test_covers_the_code_that_runs_and_not_what_reports() -> None:
     files = _files()
     assert {"kernels/backends/naive.py", "kernels/contract.py", "lowering/dense.py", "lowering/intervals.py",

@@ -30,10 +30,12 @@ class Case:
     seed: int = 0
     params: tuple[tuple[str, Any], ...] = ()
     head_dim: int = HEAD_DIM
+    weights: tuple[int, ...] | None = None
+    """of the chunks of heads, for strategies that divide heads"""
 
     def __str__(self) -> str:
         return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
-                f"-{self.seed}")
+                f"-{self.seed}" + (f"-{':'.join(map(str, self.weights))}" if self.weights else ""))
 
     @property
     def tolerance(self) -> float:
@@ -54,7 +56,8 @@ class Case:
     def run(self, comm: Any, kernel: str = "naive") -> dict[str, Any]:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
         problem = replace(self.problem(), device=comm.device)
-        prepared = Registry("strategy").load(self.strategy).prepare(problem, Registry("kernel").load(kernel), comm)
+        how = {} if self.weights is None else {"weights": self.weights}
+        prepared = Registry("strategy").load(self.strategy).prepare(problem, Registry("kernel").load(kernel), comm, **how)
         mine = torch.from_numpy(prepared.shard.positions_L)
         q, k, v, dout = (x[mine].to(comm.device) for x in self.inputs())
         moved = [comm.moved_bytes]

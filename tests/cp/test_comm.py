@@ -13,22 +13,17 @@ WORLD = 3
 
 
 def correspond(comm: Comm) -> dict:
-    """Each rank sends its number to the next one, twice on one lane and once on another; the first two of three are a team."""
+    """Each rank sends its number to the next one, twice on one lane and once on another."""
     after, before = (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
     lanes = {name: comm.lane(name) for name in ("slow", "quick")}
     got = {name: torch.zeros(2) for name in ("slow", "slow again", "quick")}
-    pending = [lanes[name.partition(" ")[0]].post([(after, torch.tensor([comm.rank, number]).float())], [(before, x)])
+    pending = [lanes[name.partition(" ")[0]].post([(after, torch.tensor([comm.rank, number]).float(), None)], [(before, x)])
                for number, (name, x) in enumerate(got.items())]
     for messages in reversed(pending):
         messages.wait()
         messages.wait()
     lanes["slow"].post([], []).wait()
-    moved = comm.moved_bytes
-    team = comm.team([(0, 1), (2,)])
-    row = team.all_to_all(torch.full((team.world,), float(comm.rank)), [1] * team.world, [1] * team.world)
-    return {"got": {name: x.tolist() for name, x in got.items()}, "moved": moved, "kept": lanes["slow"] is comm.lane("slow"),
-            "team": (team.rank, team.world, row.tolist()), "same team": team is comm.team([(0, 1), (2,)]),
-            "moved in team": comm.moved_bytes - moved}
+    return {"got": {name: x.tolist() for name, x in got.items()}, "moved": comm.moved_bytes, "kept": lanes["slow"] is comm.lane("slow")}
 
 
 def talk(comm: Comm) -> dict:
@@ -72,14 +67,12 @@ def test_answers_are_the_same_everywhere(said: list[dict]):
         assert heard["gathered"] == [{"rank": rank} for rank in range(WORLD)]
 
 
-def test_lanes_bring_messages_in_their_order_and_teams_keep_to_themselves():
+def test_lanes_bring_messages_in_their_order():
     for rank, heard in enumerate(on_ranks(correspond, WORLD)):
         before = (rank - 1) % WORLD
         assert heard["got"] == {"slow": [before, 0.0], "slow again": [before, 1.0], "quick": [before, 2.0]}
         assert heard["moved"] == 3 * 2 * 4
-        assert heard["team"] == ((rank, 2, [0.0, 1.0]) if rank < 2 else (0, 1, [2.0]))
-        assert heard["moved in team"] == (4 if rank < 2 else 0)
-        assert heard["kept"] and heard["same team"]
+        assert heard["kept"]
 
 
 def test_the_environment_of_torchrun_is_understood(monkeypatch: pytest.MonkeyPatch):

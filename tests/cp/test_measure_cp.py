@@ -167,3 +167,17 @@ def test_a_lone_rank_needs_no_meeting():
         comm.close()
     assert result.outcome.status == "ok"
     assert result.costs["moved_bytes"] == 0
+
+
+def test_memory_that_torch_does_not_count_is_in_the_record(monkeypatch: pytest.MonkeyPatch):
+    """Landings lie in memory of the driver's: nothing of it is there before the strategy is prepared, all of it while it is timed."""
+    seen = iter([0])
+    monkeypatch.setattr(Comm, "unseen_bytes", property(lambda comm: next(seen, 10**9)))
+    comm = Comm(0, 1, 0, "", "cpu")
+    try:
+        result = measure_cp(cell(world=1), MEASURE.model_copy(update={"messages": "symmetric"}), torch.device("cpu"), comm)
+    finally:
+        comm.close()
+    assert result.outcome.status == "ok" and result.memory is not None
+    assert 0.9 * 10**9 < result.memory.above_shards_bytes[0] < 2 * 10**9 <= 2 * result.memory.absolute_peak_bytes[0]
+    assert "messages by NCCL or gloo: a lone rank has no peer" in result.notes

@@ -14,7 +14,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from longca.cp.landings import Landings
+
 WAIT_S = 60.0
+Message = tuple[int, torch.Tensor]
+Outgoing = tuple[int, torch.Tensor, Any]
 
 
 class Job:
@@ -37,7 +41,9 @@ class Job:
 
 
 class VirtualComm:
-    """What strategies use of `longca.cp.comm.Comm` and of its lanes and teams."""
+    """What strategies and the harness use of `longca.cp.comm.Comm` and of its lanes."""
+
+    messages_note = ""
 
     def __init__(self, rank: int, world: int, job: Job, ranks: Sequence[int] | None = None, whole: VirtualComm | None = None,
                  keeps_order: bool = False) -> None:
@@ -55,11 +61,11 @@ class VirtualComm:
         self._whole.moved_bytes += sum(piece.nbytes for number, piece in enumerate(pieces) if number != self.rank)
         return torch.cat(received)
 
+    def landings(self) -> Landings:
+        return Landings()
+
     def lane(self, name: str) -> VirtualLane:
         return (OrderedLane if self.keeps_order else VirtualLane)(self, name, self._job)
-
-    def team(self, teams: Sequence[Sequence[int]]) -> VirtualComm:
-        return VirtualComm(self.rank, self.world, self._job, next(ranks for ranks in teams if self.rank in ranks), self)
 
 
 class VirtualLane:
@@ -68,9 +74,9 @@ class VirtualLane:
     def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
         self._comm, self._name, self._job = comm, name, job
 
-    def post(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> VirtualMessages:
+    def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> VirtualMessages:
         me = self._comm.rank
-        for peer, x in sends:
+        for peer, x, _ in sends:
             assert x.is_contiguous()
             assert peer != me
             with _disable_current_modes():  # what is in the mail is on no rank
@@ -87,10 +93,10 @@ class OrderedLane(VirtualLane):
         self._stream = ThreadPoolExecutor(1)
         self._pause = random.Random(f"{name} {comm.rank}")
 
-    def post(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> VirtualEvent:
+    def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> VirtualEvent:
         return VirtualEvent(self._stream.submit(self._run, sends, receives))
 
-    def _run(self, sends: Sequence[tuple[int, torch.Tensor]], receives: Sequence[tuple[int, torch.Tensor]]) -> None:
+    def _run(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> None:
         time.sleep(self._pause.random() * 2e-3)
         super().post(sends, receives).wait()
 

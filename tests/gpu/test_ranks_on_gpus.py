@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from longca.bench.group import GRACE_SECONDS
 from longca.bench.pool import Pool
 from longca.store.cells import CellStore
-from tests.bench.misbehaving import MEASURE, cp_cell, write_plugins
+from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.multi_gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="less than two GPUs here")]
@@ -22,14 +21,6 @@ measure: {warmup: 0, repeats: 3, max_seconds: 0.2, timeout_s: 60}
 grids:
   - {kind: cp, strategy: ulysses, kernel: naive, world: [1, 2], mask: causal, seqlen: 64, heads: "2:2", head_dim: 16, dtype: bf16}
 """
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LONGCA_PLUGINS", str(write_plugins(tmp_path_factory.mktemp("plugins"))))
-        with Pool("cuda", tmp_path_factory.mktemp("logs")) as pool:
-            yield pool
 
 
 @pytest.mark.parametrize(("kernel", "status", "words"), [

@@ -2,18 +2,16 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from longca.core.errors import UserError
 from longca.images.image import check, locate
-from longca.images.obtain import obtain
 from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
+from tests.images.built import cpu_image
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -21,15 +19,7 @@ pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def digest() -> str:
-    image = locate("cpu")
-    if shutil.which("apptainer") is None:
-        pytest.skip("there is no apptainer on this machine")
-    try:
-        return obtain(image)
-    except UserError as error:
-        if image.file.exists():
-            raise
-        pytest.skip(f"the CPU image cannot be made here: {error}")
+    return cpu_image()[1]
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ def bare(module: str, name: str, **attributes: object) -> Prepared:
 SEGMENTS = torch.tensor([0, 2, NUM_TOKENS], dtype=torch.int32)
 FORMS = {  # what each takes an LSE as
     "band": (bare("band", "BandPrepared"), (NUM_TOKENS, HEADS)),
+    "band_atomic": (bare("band", "BandPrepared"), (NUM_TOKENS, HEADS)),
     "naive": (bare("naive", "NaivePrepared"), (NUM_KV_HEADS, HEADS // NUM_KV_HEADS, NUM_TOKENS)),
     "cudnn_flex": (bare("cudnn_flex", "CudnnFlexPrepared"), (1, HEADS, NUM_TOKENS)),
     "cudnn_bsa": (bare("cudnn_bsa", "CudnnBsaPrepared"), (1, HEADS, NUM_TOKENS)),

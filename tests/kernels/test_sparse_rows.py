@@ -49,3 +49,12 @@ def test_the_backward_of_cudnn_bsa_is_of_one_kind() -> None:
         cell = Case(BLOCKS[128], 2, 2, head_dim=head_dim).cell("cudnn_bsa", direction, dtype)
         reason = kernel.supports(cell, BLOCKS[128].traits, "cuda")
         assert reason is None if fits else "head dim 128 in bf16" in reason
+
+
+def test_flashinfer_counts_its_indices_beforehand() -> None:
+    kernel = Registry("kernel").load("flashinfer")
+    reasons = {}
+    for density in (0.45, 0.55):
+        case = Case(build_mask("block_sparse_uniform", seqlen=65536, num_kv_heads=64, block=64, density=density), 64, 64, head_dim=128)
+        reasons[density] = kernel.supports(case.cell("flashinfer", "fwd", "bf16"), case.mask.traits, "cuda")
+    assert reasons[0.45] is None and "do not fit" in reasons[0.55]

@@ -1,15 +1,16 @@
 """The tables of band attention against the raster: every visible pair once, and no other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.masks import Mask
-from longca.ops import band_config
+from longca.masks import Mask, build_mask
 from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use, tiles_for
-from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines
+from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
 from longca.ops.band_plan import make_lines
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
@@ -42,29 +43,33 @@ def raster(lines: Lines, num_rows: int, num_cols: int) -> np.ndarray:
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     right = rasters(mask).astype(int)
     limits = {} if most is None else {"longest": 0.0, "least": most}
-    for transposed in (False, True):
-        lines = make_lines(mask, tile, step, transposed=transposed, device=CPU, **limits)
-        num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if transposed else (mask.seqlen_q, mask.seqlen_k)
-        np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if transposed else right)
-        check_order(lines, num_rows, most)
-        in_order = make_lines(mask, tile, step, transposed=transposed, device=CPU, in_order=True, **limits)
-        check_turns(in_order, num_cols + step)
+    wanted = [Wanted(tile, step, transposed, in_order=in_order, **limits) for transposed in (False, True) for in_order in (0, 1, 2)]
+    for one, lines in zip(wanted, make_lines(mask, wanted, CPU), strict=True):
+        num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
+        np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if one.transposed else right)
+        if one.in_order:
+            check_turns(lines, num_cols + step, one.in_order)
+        else:
+            check_order(lines, num_rows, most)
 
 
-def check_turns(lines: Lines, num_cols: int) -> None:
+def check_turns(lines: Lines, num_cols: int, way: int) -> None:
     """At each of its columns, a piece waits for the one that was there last."""
     waits, waits_of = (table.numpy() for table in (lines.waits, lines.waits_of))
     runs = lines.runs.numpy()
     for group, pieces in enumerate(lines.pieces.numpy()):
         latest = np.full(num_cols, -1)
         for number, piece in enumerate(pieces):
-            touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
+            touched, other, right, left = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols, 0
             for run in range(piece[FIRST], piece[LAST]):
                 column, count = runs[run, 0], runs[run, 1] if run < piece[MIDDLE] else 1
                 touched[column:column + count * lines.step] = True
             for column, which in waits[slice(*waits_of[group, number])]:
-                assert column < right
-                other[column:right], right = which, column
+                assert column < right if way == 1 else -column > left
+                if way == 1:
+                    other[column:right], right = which, column
+                else:
+                    other[left:-column], left = which, -column
             assert (other[touched] == latest[touched]).all()
             latest[touched] = number
 
@@ -106,25 +111,36 @@ def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> N
     check(mask, *sizes, most=most)
 
 
-def test_causal_has_one_shape_and_steps_that_fit() -> None:
-    from longca.masks import build_mask
+WANTED = st.builds(Wanted, st.sampled_from([8, 16, 64]), st.sampled_from([8, 64]), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]),
+                   st.sampled_from([1, 3]), st.booleans())
 
-    lines = make_lines(build_mask("causal", seqlen=256), 32, 32, transposed=False, device=CPU)
+
+@quick
+@given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.lists(WANTED, min_size=2, max_size=3))
+def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[Wanted]) -> None:
+    for one, beside in zip(wanted, make_lines(mask, wanted, CPU), strict=True):
+        alone, = make_lines(mask, [one], CPU)
+        assert (alone.tile, alone.step, alone.num_slots) == (beside.tile, beside.step, beside.num_slots)
+        for mine, other in zip(alone.tables, beside.tables, strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=0)
+
+
+def test_causal_has_one_shape_and_steps_that_fit() -> None:
+    lines, = make_lines(build_mask("causal", seqlen=256), [Wanted(32, 32, transposed=False)], CPU)
     assert len(lines.shapes) == 1
     pieces = lines.pieces[0].numpy()
     np.testing.assert_array_equal(pieces[:, NUM_FULL], np.arange(8)[::-1])
     assert (pieces[:, LAST] - pieces[:, MIDDLE] == 1).all()
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize(("pack", "seen", "on_hopper"),
-                         [(1, True, False), (2, True, False), (4, True, True), (8, True, True), (8, False, False)])
-def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch, pack: int, seen: bool, on_hopper: bool,
-                                        deterministic: bool) -> None:
-    """Few heads keep the portable kernel; all do until a GPU has run the others."""
+def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kernels, or one for all gradients; blocks of less than its tiles keep the portable ones."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(band_config, "SEEN_ON_A_GPU", seen)
-    tiles = tiles_for(128, torch.device("cuda"), pack=pack, deterministic=deterministic)
-    on_hopper_with = HOPPER_KEYS if deterministic else HOPPER_GRADIENTS
-    assert tiles[Use.KEYS] == (on_hopper_with if on_hopper else TUNED[128][Use.KEYS])
-    assert (Use.QUERIES in tiles) == (deterministic or not on_hopper)
+    gpu = torch.device("cuda")
+    assert tiles_for(128, gpu)[Use.KEYS] == HOPPER_KEYS and tiles_for(128, gpu)[Use.QUERIES] == TUNED[128][Use.QUERIES]
+    for in_order in (True, False):
+        tiles = tiles_for(128, gpu, at_once=True, in_order=in_order)
+        assert tiles[Use.KEYS] == replace(HOPPER_GRADIENTS, in_order=int(in_order)) and Use.QUERIES not in tiles
+        short = tiles_for(128, gpu, block=64, at_once=True, in_order=in_order)
+        assert [short[use] for use in (Use.KEYS, Use.QUERIES)] == [TUNED[128][use] for use in (Use.KEYS, Use.QUERIES)]
+    assert tiles_for(64, gpu, at_once=True) == TUNED[64]

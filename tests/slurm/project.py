@@ -16,7 +16,7 @@ from tests.slurm.cluster.cluster import Cluster
 from tests.slurm.cluster.space import UID
 from tests.support import ROOT
 
-PARTS = ("Snakefile", "config", "longca", "slurm", "workflow")
+PARTS = ("Snakefile", "config", "containers", "longca", "slurm", "workflow")
 QUICK_STATUS = ("--slurm-init-seconds-before-status-checks", "1")  # of a cluster that starts jobs at once
 SITE = """
 account: bench
@@ -60,13 +60,13 @@ class Project:
         other._own()
         return other
 
-    def start(self, *arguments: str, profile: str = "slurm", **environ: str) -> "Run":
+    def start(self, *arguments: str, profile: str = "slurm", settings: tuple[str, ...] = (), **environ: str) -> "Run":
         """Snakemake with the study, in the background."""
         polling = QUICK_STATUS if profile == "slurm" else ()
-        command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml"]
+        command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml", *settings]
         return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", OMP_NUM_THREADS="1", **environ))
 
-    def run(self, *arguments: str, timeout_s: float = 300, **options: str) -> str:
+    def run(self, *arguments: str, timeout_s: float = 300, **options: Any) -> str:
         """Snakemake to its end, which must be a good one: what it printed."""
         return self.start(*arguments, **options).finish(timeout_s)
 
@@ -93,12 +93,6 @@ class Project:
             assert run.process.poll() is None, f"Snakemake has ended:\n{run.finish()}"
             assert time.monotonic() < deadline, "not in time"
             time.sleep(0.1)
-
-
-def outcomes(project: Project) -> dict[str, tuple[str, dict[str, float]] | None]:
-    """What each cell came to, and its errors; of a control, whose error is one of time, only that it is there."""
-    return {record["cell_id"]: None if record["work"] else (record["outcome"]["status"], (record["accuracy"] or {}).get("relative", {}))
-            for record in project.records()}
 
 
 class Run:

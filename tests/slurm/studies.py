@@ -30,8 +30,10 @@ from longca.kernels.backends.naive import Naive
 class Slow(Naive):
     label, summary = "Slow", "waits before it starts"
     def prepare(self, problem):
-        time.sleep(float(os.environ.get("SLOW_SECONDS", "4")))
+        seconds = float(os.environ.get("SLOW_SECONDS", "4"))
+        time.sleep(seconds / 2)
         self.held = b"x" * int(float(os.environ.get("SLOW_BYTES", "0")))
+        time.sleep(seconds / 2)
         return super().prepare(problem)
 '''}
 
@@ -40,5 +42,14 @@ title: over several nodes
 measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 120}
 grids:
   - {kind: cp, strategy: ulysses, kernel: naive, world: [3, 4], mask: causal_document, seqlen: 192, heads: "12:12", head_dim: 16,
+     dtype: fp32}
+"""
+
+INSIDE = """
+title: in an image, on two nodes
+measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 120}
+grids:
+  - {kernel: naive, mask: [causal, prefix_lm_document], seqlen: 128, heads: "4:2", head_dim: 16, dtype: fp32}
+  - {kind: cp, strategy: [ulysses, ring_p2p], kernel: naive, world: 4, mask: causal_document, seqlen: 192, heads: "12:4", head_dim: 16,
      dtype: fp32}
 """

@@ -1,23 +1,16 @@
 """What goes wrong on a cluster: each time the report is complete in the end, and nothing that was measured is measured again."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.slurm.cluster.cluster import Cluster, Job
+from tests.slurm.outcome import NUM_CELLS, ended_well, slow_cells, states
 from tests.slurm.project import Project
+from tests.slurm.studies import ACCIDENTS, PLUGINS
 
 pytestmark = pytest.mark.slurm
-NUM_CELLS = 8
-
-
-def ended_well(project: Project, kept: dict[str, tuple[str, int]]) -> None:
-    cells = project.cells()
-    assert [status for status, _ in cells.values()] == ["ok"] * NUM_CELLS
-    assert kept and {cell: cells[cell] for cell in kept} == kept, "what was measured stays as it was"
-    assert (project.results / "report.html").stat().st_size > 0
-
-
-def states(jobs: list[Job], rule: str = "") -> list[str]:
-    return [job.state for job in jobs if job.name.startswith(rule)]
 
 
 def running(cluster: Cluster) -> Job:
@@ -37,11 +30,6 @@ def test_scancel(accidents, cluster, scenario):
         run.finish()
         ended_well(project, kept)
         assert sorted(states(jobs(), "kernels_wildcards_kernel-slow")) == ["CANCELLED", "COMPLETED"]
-
-
-def slow_cells(project: Project) -> bool:
-    """One cell of the slow kernel is done, and others are not."""
-    return len(project.cells()) in (5, 6, 7)
 
 
 def test_interrupt(accidents, cluster, scenario):
@@ -75,16 +63,29 @@ def test_time_limit(accidents, cluster, scenario):
 @pytest.mark.slow
 def test_memory(accidents, cluster, scenario):
     """A job over its memory"""
-    project = accidents("memory")
+    output = over_its_memory(accidents("memory"), cluster, scenario)
+    assert "oom-kill" in output or not cluster.layout.cgroups
+
+
+@pytest.mark.slow
+def test_memory_without_cgroups(new_cluster, scenario):
+    """A job over its memory, where Slurm has no control groups and looks now and then"""
+    with new_cluster(num_nodes=1, cgroups=False) as cluster:
+        output = over_its_memory(Project.new(cluster, "memory", ACCIDENTS, plugins=PLUGINS), cluster, scenario)
+    assert "exceeded memory limit" in output
+
+
+def over_its_memory(project: Project, cluster: Cluster, scenario: Callable[..., Any]) -> str:
+    """What Snakemake printed."""
     with scenario(cluster) as jobs:
-        run = project.start(SLOW_BYTES="2.5e9")
+        run = project.start(SLOW_BYTES="2.5e9", SLOW_SECONDS="8")
         project.wait_for(lambda: {"FAILED", "OUT_OF_MEMORY"} & set(states(jobs())), run)
         kept = {cell: found for cell, found in project.cells().items() if found[0] == "ok"}
         output = run.finish()
         ended_well(project, kept)
-        assert "oom-kill" in output
         of_slow = [(job.state, job.memory) for job in jobs() if job.name.endswith("kernel-slow-0")]
         assert of_slow in [[(state, "2000M"), ("COMPLETED", "4000M")] for state in ("OUT_OF_MEMORY", "FAILED")], output
+    return output
 
 
 @pytest.mark.slow

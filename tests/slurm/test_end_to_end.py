@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.slurm.project import SITE, Project, outcomes
+from tests.slurm.outcome import differences
+from tests.slurm.project import SITE, Project
 from tests.slurm.studies import WHOLE
 from tests.support import ROOT
 
@@ -30,7 +31,7 @@ def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float) 
     assert ran["kernels"] + ran["cp"] == len(list(by_slurm.results.glob("shards/*.done")))
     locally = Project.new(cluster, f"{name}-local", study)
     locally.run(profile="workflow/profiles/local", timeout_s=timeout_s)
-    assert outcomes(by_slurm) == outcomes(locally), "same cells, same errors"
+    assert not differences(by_slurm, locally)
     for file in ("corpora.json", "masks.json"):
         assert without_times(by_slurm, file) == without_times(locally, file)
     assert figures(by_slurm) == figures(locally)

@@ -26,6 +26,12 @@ def test_dry_run(profile, study, tmp_path):
         assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
 
 
+def test_settings_are_told_in_the_environment(tmp_path):
+    done = snakemake("--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{tmp_path}/paper/report.html" in done.stdout
+
+
 def test_a_site_is_told_in_the_environment(tmp_path):
     site = {"LONGCA_SITE_ACCOUNT": "bench", "LONGCA_SITE_GPU_MODEL": "h100", "LONGCA_SITE_GPUS_PER_NODE": "4"}
     done = snakemake("--profile", "slurm", "--dry-run", "--config", "study=paper", f"results={tmp_path}", **site)

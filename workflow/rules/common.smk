@@ -12,7 +12,8 @@ from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate
 
-CONFIG = load_config({key: config[key] for key in config})
+# without config/config.yaml, which load_config reads by itself: LONGCA_* variables come between the two
+CONFIG = load_config(workflow.config_settings.overwrite_config)
 STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
 SITE = load_site()
@@ -72,18 +73,16 @@ MEASURING_JOB = {
 }
 
 
-# srun is not inside an image: where it starts the ranks, each enters the image on its own
-def image_of_ranks(wildcards):
-    return None if SITE.launch(SHARDS[wildcards.shard].world) else image(wildcards)
+# Measuring jobs enter the image by themselves: with the node's GPUs, and once on each rank, since srun is not inside it
+def enter_image():
+    if not IMAGE:
+        return ""
+    gpus = "" if CONFIG.device == "cpu" else "--nv"  # does nothing where no driver is
+    arguments = workflow.deployment_settings.apptainer_args
+    return f'$(command -v apptainer || command -v singularity) --quiet exec {gpus} --home "$PWD" {arguments} {IMAGE.file} '
 
 
-def longca_on_ranks(wildcards):
-    launch, container = SITE.launch(SHARDS[wildcards.shard].world), image(wildcards)
-    if not launch:
-        return LONGCA
-    enter = (
-        f"apptainer exec --nv --bind $PWD --pwd $PWD {container} "
-        if CONTAINED and container
-        else ""
-    )
-    return f"${{SLURM_JOB_ID:+{launch}}} {enter}{LONGCA}"
+def longca_measuring(wildcards):
+    launch = SITE.launch(SHARDS[wildcards.shard].world)
+    by_srun = f"${{SLURM_JOB_ID:+{launch}}} " if launch else ""
+    return by_srun + enter_image() + LONGCA

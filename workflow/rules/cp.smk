@@ -11,13 +11,13 @@ rule cp:
     wildcard_constraints:
         shard="cp-.+",
     container:
-        image_of_ranks
+        outside
     threads: workflow.resource_settings.cores or SITE.cores_per_gpu
     resources:
         **MEASURING_JOB,
         device=1,
     params:
-        longca=longca_on_ranks,
+        longca=longca_measuring,
         study=CONFIG.study,
         results=CONFIG.results,
         device=CONFIG.device,

@@ -13,3 +13,9 @@ rule image:
         digest=CONFIG.image_digest,
     shell:
         "{params.longca} image get {params.image:q} --digest={params.digest:q} 2>&1 | tee {log:q}"
+
+
+# a job that has met another image says so in Slurm's log, which is not printed: Snakemake 9.27 stops at the rule's log, that job has none
+onerror:
+    if IMAGE:
+        check_or_exit(IMAGE, CONFIG.image_digest)

@@ -11,13 +11,13 @@ rule kernels:
     wildcard_constraints:
         shard="kernel-.+",
     container:
-        image
+        outside
     threads: workflow.resource_settings.cores or SITE.cores_per_gpu
     resources:
         **MEASURING_JOB,
         device=1,
     params:
-        longca=LONGCA,
+        longca=longca_measuring,
         study=CONFIG.study,
         results=CONFIG.results,
         device=CONFIG.device,

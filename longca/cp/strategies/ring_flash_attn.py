@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from longca.core.cell import Cell
 from longca.cp.by_autograd import ByAutograd
 from longca.cp.contract import Shard, Strategy
 from longca.cp.flash_attn_stand_in import KERNELS, NOTES, load
+from longca.cp.formula import summing_ring_bytes
 from longca.cp.permutations import contiguous, zigzag
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ class RingFlashAttn(Strategy):
 
     def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
         share = cell.seqlen // cell.world
-        local = {"kind": "kernel", "strategy": None, "world": 1, "seqlen": share}
-        return [(Cell(**cell.model_dump() | local), replace(traits, seqlen_q=share, seqlen_k=share))]
+        return [(cell.alone(seqlen=share), replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
         return PreparedRingFlashAttn(problem, kernel.name, comm)
@@ -94,10 +92,10 @@ class PreparedRingFlashAttn(ByAutograd):
     def _formula_bytes(self, world: int) -> float:
         problem = self.problem
         keys = problem.mask.seqlen_k / world * problem.num_kv_heads * problem.head_dim
-        hops = (world - 1) * problem.dtype.itemsize
-        if problem.needs_backward:  # its rings pass on gradients in float32, home with the last hop; llama3 reduce-scatters in the dtype
-            hops += world * np.dtype(np.float32).itemsize if self._batched else hops
-        return 2 * keys * hops
+        if self._batched:
+            return summing_ring_bytes(problem, world, keys)
+        gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
+        return gathers * 2 * keys * (world - 1) * problem.dtype.itemsize
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if not self._batched:

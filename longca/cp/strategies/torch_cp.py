@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from longca.core.cell import Cell
 from longca.cp.contract import PreparedStrategy, Shard, Strategy
+from longca.cp.formula import summing_ring_bytes
 from longca.cp.permutations import contiguous, zigzag
 from longca.kernels.contract import Forward
 
@@ -50,8 +49,7 @@ class TorchCp(Strategy):
     def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
         # of causal attention also its halves without a mask, which torch's operators take as they are
         share = cell.seqlen // cell.world
-        local = {"kind": "kernel", "strategy": None, "world": 1, "seqlen": share}
-        return [(Cell(**cell.model_dump() | local), replace(traits, seqlen_q=share, seqlen_k=share))]
+        return [(cell.alone(seqlen=share), replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchCp:
         return PreparedTorchCp(problem, kernel.name, comm, self.rotate)
@@ -70,10 +68,7 @@ class PreparedTorchCp(PreparedStrategy):
         mesh = DeviceMesh.from_group(dist.group.WORLD, problem.device.type)
         self._rotate, self._ring = rotate, _RINGS[kernel](mesh, self._causal, problem.scale)
         keys = problem.mask.seqlen_k / comm.world * problem.num_kv_heads * problem.head_dim
-        hops = (comm.world - 1) * problem.dtype.itemsize
-        if problem.needs_backward and comm.world > 1:
-            hops += comm.world * np.dtype(np.float32).itemsize  # gradients go round in float32, home with the last hop
-        self.costs["formula_bytes"] = 2 * keys * hops
+        self.costs["formula_bytes"] = summing_ring_bytes(problem, comm.world, keys)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         import torch

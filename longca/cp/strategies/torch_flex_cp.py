@@ -37,8 +37,7 @@ class TorchFlexCp(Strategy):
         return "torch's balancer takes one mask for all heads" if traits.per_head else None
 
     def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
-        local = Cell(**cell.model_dump() | {"kind": "kernel", "strategy": None, "world": 1})
-        return [(local, replace(traits, seqlen_q=cell.seqlen // cell.world))]
+        return [(cell.alone(), replace(traits, seqlen_q=cell.seqlen // cell.world))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchFlexCp:
         return PreparedTorchFlexCp(problem, comm)

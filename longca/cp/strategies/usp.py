@@ -1,6 +1,6 @@
 """USP: heads are divided among neighbours and keys among those beyond, as in a ring (arXiv 2405.07719).
 
-Neighbours, who share a node, divide heads: their all-to-alls move the most and hide the least.
+Neighbours, who share a node, divide heads: their all-to-alls move the most, and how the first heads come and the last leave is not hidden.
 """
 
 from __future__ import annotations

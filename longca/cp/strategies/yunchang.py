@@ -11,12 +11,11 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from longca.core.cell import Cell
 from longca.cp.by_autograd import ByAutograd
 from longca.cp.contract import Shard, Strategy
 from longca.cp.flash_attn_stand_in import KERNELS, NOTES, load
+from longca.cp.formula import summing_ring_bytes
 from longca.cp.mesh import Mesh
 from longca.cp.permutations import contiguous, zigzag
 
@@ -51,9 +50,8 @@ class Yunchang(Strategy):
     def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
         mesh = _mesh(cell.world, cell.num_kv_heads)
         share = cell.seqlen // mesh.ring
-        local = {"kind": "kernel", "strategy": None, "world": 1, "seqlen": share, "num_q_heads": cell.num_q_heads // mesh.heads,
-                 "num_kv_heads": cell.num_kv_heads // mesh.heads}
-        return [(Cell(**cell.model_dump() | local), replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
+        local = cell.alone(seqlen=share, num_q_heads=cell.num_q_heads // mesh.heads, num_kv_heads=cell.num_kv_heads // mesh.heads)
+        return [(local, replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedYunchang:
         return PreparedYunchang(problem, kernel.name, comm)
@@ -95,7 +93,5 @@ def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
 def _formula_bytes(problem: Problem, mesh: Mesh) -> float:
     """q, k, v and the output through the all-to-alls; keys and values round the ring, backward also their gradients in float32."""
     tokens = problem.mask.seqlen_q / mesh.world * problem.head_dim
-    element = problem.dtype.itemsize
-    hops = (mesh.ring - 1) * element + (mesh.ring * np.dtype(np.float32).itemsize if problem.needs_backward else 0)
-    divided = 2 * (problem.num_q_heads + problem.num_kv_heads) * (mesh.heads - 1) / mesh.heads * element
-    return tokens * (divided + 2 * problem.num_kv_heads * hops)
+    divided = 2 * (problem.num_q_heads + problem.num_kv_heads) * (mesh.heads - 1) / mesh.heads * problem.dtype.itemsize
+    return tokens * divided + summing_ring_bytes(problem, mesh.ring, tokens * problem.num_kv_heads)

@@ -24,6 +24,7 @@ class Band(Kernel):
     url = "https://arxiv.org/abs/2307.08691"
     needs = ("torch", "triton")
     returns_lse = True
+    deterministic = True  # gradients
 
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)
@@ -38,7 +39,7 @@ class Band(Kernel):
         return None
 
     def prepare(self, problem: Problem) -> BandPrepared:
-        return BandPrepared(problem)
+        return BandPrepared(problem, deterministic=self.deterministic)
 
 
 class BandPrepared(Prepared):
@@ -46,8 +47,9 @@ class BandPrepared(Prepared):
 
     merges = True
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, deterministic: bool = True) -> None:
         super().__init__(problem)
+        self.deterministic = deterministic
         first_ms = self._plan()  # loads torch's kernels, if this process has not yet
         plan_ms = self._plan()
         self.costs["plan_ms"] = plan_ms
@@ -62,7 +64,8 @@ class BandPrepared(Prepared):
         wait(problem.device)
         start = time.perf_counter()
         self.plan = plan_band_attention(problem.mask, num_q_heads=problem.num_q_heads, num_kv_heads=problem.num_kv_heads,
-                                        head_dim=problem.head_dim, device=problem.device, needs_backward=problem.needs_backward)
+                                        head_dim=problem.head_dim, device=problem.device, needs_backward=problem.needs_backward,
+                                        deterministic=self.deterministic)
         wait(problem.device)
         return (time.perf_counter() - start) * 1e3
 

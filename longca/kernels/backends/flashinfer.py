@@ -18,6 +18,7 @@ FLOAT_WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
 LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's own
 BYTES_PER_WORK_ITEM = 64  # its planners keep seven int32 for each tile of queries; the rest is room for rounding up
 MOST_INDICES = (1 << 31) - 1
+TOO_MANY = "it plans an index for each key of each q-block, in 32 bits: {} do not fit"
 
 
 class FlashInfer(Kernel):
@@ -39,6 +40,10 @@ class FlashInfer(Kernel):
             return "FlashInfer has no backward: it is made for inference"
         if cell.dtype != "bf16" or cell.head_dim != 128:
             return "this build has head dim 128 in bf16 only"
+        if traits.block_size is not None:
+            num_indices = traits.area // traits.block_size[0] * (cell.num_kv_heads // traits.num_groups)
+            if num_indices > MOST_INDICES:
+                return TOO_MANY.format(num_indices)
         return None
 
     def prepare(self, problem: Problem) -> FlashInferPrepared:
@@ -85,7 +90,7 @@ class FlashInferPrepared(Prepared):
         num_indices = share * int(sum((visible @ sizes.astype(np.float64)).sum()
                                       for visible, sizes in zip(grid.visible, col_sizes, strict=True)))
         if num_indices > MOST_INDICES:
-            raise ValueError(f"FlashInfer plans an index for each key of each q-block, in 32 bits: {num_indices} do not fit")
+            raise ValueError(TOO_MANY.format(num_indices))
         visible, rows, cols = (torch.from_numpy(part).to(problem.device).repeat_interleave(share, 0)
                                for part in (grid.visible, row_sizes, col_sizes))
         num_lists = rows.numel()

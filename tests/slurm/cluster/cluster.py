@@ -35,10 +35,12 @@ class Job:
 class Cluster:
     """Slurm in namespaces; a context manager."""
 
-    def __init__(self, num_nodes: int = 2, *, accounting: bool = True, gpus_per_node: int = 2, cores_per_node: int = 16) -> None:
+    def __init__(self, num_nodes: int = 2, *, accounting: bool = True, gpus_per_node: int = 2, cores_per_node: int = 16,
+                 cgroups: bool = True) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="longca-slurm-"))
         self.folder.chmod(0o755)
-        self.layout = Layout(self.folder, num_nodes, gpus_per_node, cores_per_node, accounting=accounting, cgroups=has_cgroups())
+        self.layout = Layout(self.folder, num_nodes, gpus_per_node, cores_per_node, accounting=accounting,
+                             cgroups=cgroups and has_cgroups())
         self._stack = ExitStack()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 

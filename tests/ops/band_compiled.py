@@ -1,4 +1,4 @@
-"""Compiles the Hopper kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_hopper_compiled forward|backward."""
+"""Compiles the kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_compiled forward|backward|portable."""
 
 import itertools
 import math
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from longca.ops.band_hopper import statistics, with_units
+from longca.ops.band_backward import _keys, _queries
+from longca.ops.band_hopper import statistics
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_feed import place_of_stats
 from longca.ops.band_hopper_forward import forward_kernel
@@ -44,11 +46,10 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         tables, numbers = ["*i32"] * 4, ["i32"] * 6
         types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
         yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
-        for pack, beside, in_order in ((8, 0, 0), (1, 1, 1), (1, 0, 2)):
-            tiles[:2] = [boxes(64 // pack, pack, 128)] * 2
-            sums = [boxes(64 // pack, pack, 64, dtype=gl.int32 if in_order == 2 else gl.float32), *[boxes(64, 1, 64, dtype=gl.float32)] * 2]
-            constants = {"PACK": pack, "BESIDE": beside, "IN_ORDER": in_order, "STAGES": 3}
-            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], constants, 168
+        tiles[:2] = [boxes(64, 1, 128)] * 2
+        sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
+        for in_order in (0, 1, 2):
+            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:
@@ -83,25 +84,6 @@ def check_statistics(num_tokens: int, pack: int) -> None:
         torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
 
 
-def check_units() -> None:
-    """dQ counted over parts of the keys, in any order, is as near as sums of floats; rows that cannot be counted are marked."""
-    generator = torch.Generator().manual_seed(3)
-    q, k, v, dout = (torch.randn(256, 1, 64, generator=generator).bfloat16() for _ in range(4))
-    weights = torch.softmax(q[:, 0].float() @ k[:, 0].float().T / 8, 1)
-    dweights = dout[:, 0].float() @ v[:, 0].float().T
-    delta = (weights * dweights).sum(1)
-    dscores = weights * (dweights - delta[:, None])
-    with_bits = with_units(torch.nn.functional.pad(delta, (0, 256)).view(1, 512, 1), dout, k, v).view(-1)[:256]
-    torch.testing.assert_close(with_bits, delta, rtol=2.0 ** -15, atol=0)
-    per_unit = ((with_bits.view(torch.int32) & 255) << 23).view(torch.float32)[:, None]
-    counts = sum((dscores[:, part] @ k[part, 0].float() * per_unit).round().long() for part in torch.arange(256).split(32))
-    assert isinstance(counts, torch.Tensor) and counts.abs().max() < 2 ** 30
-    torch.testing.assert_close(counts / per_unit, dscores @ k[:, 0].float(), rtol=1e-4, atol=1e-5)
-    dout[7] = torch.inf
-    marked = with_units(torch.zeros(1, 512, 1), dout, k, v).view(torch.int32).view(-1) & 255
-    assert torch.equal(torch.nonzero(marked == 255).view(-1), torch.tensor([7]))
-
-
 def check_items() -> None:
     """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
     for num_pieces, num_kv_heads, at_once, num_turns in itertools.product((1, 5), (1, 8), (1, 4), (1, 3)):
@@ -112,9 +94,32 @@ def check_items() -> None:
         assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
 
 
+def check_portable() -> None:
+    """Triton's own kernels backward, with split lines and without: ptxas takes some ways to store a sum as reasons to serialize matmuls."""
+    results, tables = ["*bf16", "*bf16", "*fp32", "*fp32"], ["*i32"] * 3
+    for pack, split, head_dim in itertools.product((1, 8), (False, True), (64, 128)):
+        keys, queries = f"tensordesc<bf16[64,{head_dim}]>", f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>"
+        shape = {"SPLIT": split, "D": head_dim, "P": pack, "STAGES": 2}
+        for kernel, types, constants in (
+                (_keys, [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14, {"TILE": 64, "STEP": 64 // pack}),
+                (_queries, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", *tables] + ["i32"] * 12,
+                 {"TILE": 64 // pack, "STEP": 64})):
+            constants |= shape
+            names = [name for name in kernel.arg_names if name not in constants]
+            signature = dict(zip(names, [*types, "fp32"], strict=True)) | dict.fromkeys(constants, "constexpr")
+            places = {kernel.arg_names.index(name): name for name in signature}
+            aligned = {(place,): [["tt.divisibility", 16]] for place, name in places.items() if name.endswith(("_ptr", "_token", "_head"))}
+            source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names},
+                               {(place,): constants[name] for place, name in places.items() if name in constants}, aligned)
+            done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
+            assert "serialized" not in (log := assembled(done.asm["ptx"])), (kernel.__name__, constants, log)
+
+
 def main(direction: str) -> None:
+    if direction == "portable":
+        check_portable()
+        return
     check_items()
-    check_units()
     for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8)):
         check_statistics(num_tokens, pack)
     for kernel, types, constants, maxnreg in builds(direction):

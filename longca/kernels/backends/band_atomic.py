@@ -1,0 +1,26 @@
+"""Band attention whose gradients are added up in any order, as most other kernels' are: quicker, not the same bit by bit in every run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.cell import Cell
+from longca.kernels.backends.band import Band
+
+if TYPE_CHECKING:
+    from longca.masks.traits import Traits
+
+
+class BandAtomic(Band):
+    label = "band (own), any order"
+    summary = "The same with dQ, dK and dV from one kernel, which adds them to memory in any order: on Hopper, at head dim 128"
+    deterministic = False
+
+    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+        if cell.direction == "fwd":
+            return "forward it is `band`"
+        if cell.head_dim != 128:
+            return f"at head dim {cell.head_dim} it is `band`"
+        if traits.block_size is not None and traits.block_size[1] <= 64:
+            return f"for blocks of {traits.block_size[1]} keys it is `band`"
+        return super().supports(cell, traits, device_type)

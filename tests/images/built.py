@@ -1,0 +1,22 @@
+"""The CPU image for tests that work in it."""
+
+import shutil
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.images.image import Image, locate
+from longca.images.obtain import obtain
+
+
+def cpu_image() -> tuple[Image, str]:
+    """The image and its digest, built unless it is there. Skips the test where it cannot be, and says why."""
+    image = locate("cpu")
+    if shutil.which("apptainer") is None:
+        pytest.skip("there is no apptainer on this machine")
+    try:
+        return image, obtain(image)
+    except UserError as error:
+        if image.file.exists():
+            raise
+        pytest.skip(f"the CPU image cannot be made here: {error}")

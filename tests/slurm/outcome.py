@@ -1,0 +1,56 @@
+"""What became of a study and of its jobs."""
+
+import re
+
+import pandas as pd
+
+from tests.slurm.cluster.cluster import Job
+from tests.slurm.project import Project
+
+NUM_CELLS = 8  # of the study of accidents
+TIMES = re.compile(r"noise|notes|num_samples|stopped|straggler_percent|slowest_rank|samples_ms|time_ms_.*|.*_ms|seconds|costs"
+                   r"|(nominal_|single_|ceiling_)?tflops.*|gb_per_s|(peak|single|ceiling)_percent|ceiling_.*")
+RESIDENT = {"peak_bytes", "absolute_peak_bytes", "above_shards_bytes"}  # as the system happens to hand out memory
+PROVENANCE = {"hostname", "num_nodes", "slurm_job", "run_id", "started_at"}
+ERRORS = re.compile(r"(error|max_abs_error|budget_ratio|error_(out|lse|dq|dk|dv))")
+SAME_ERROR = 0.05  # a CPU adds up in another order now and then, by its threads or, once in some 500 cells, from run to run
+TIMELESS = ("records", "dictionary")  # sections of the page; that of support also names controls whose timer a busy machine has disturbed
+
+
+def differences(one: Project, other: Project) -> set[str]:
+    """What differs between two runs of a study beside times, memory and provenance: columns of the table, sections of the page."""
+    tables = [pd.read_csv(project.results / "records.csv").set_index("cell_id").sort_index() for project in (one, other)]
+    if not (tables[0].index.equals(tables[1].index) and tables[0].columns.equals(tables[1].columns)):
+        return {"cells, or columns"}
+    first, second = (table[~table["is_control"]] for table in tables)  # the error of a control is one of time
+    found = {str(name) for (name, here), (_, there) in zip(first.items(), second.items(), strict=True) if not _same(here, there)}
+    pages = [_sections((project.results / "report.html").read_text()) for project in (one, other)]
+    unequal = {name for name in TIMELESS if pages[0][name] != pages[1][name]} | pages[0].keys() ^ pages[1].keys()
+    return {name for name in found if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE | unequal
+
+
+def _same(one: pd.Series, other: pd.Series) -> bool:
+    if ERRORS.fullmatch(str(one.name)):
+        return bool(((one - other).abs() <= SAME_ERROR * one.abs()).eq(one.notna()).all()) and one.isna().equals(other.isna())
+    return one.equals(other)
+
+
+def _sections(page: str) -> dict[str, str]:
+    """By the id of each."""
+    return dict(re.findall(r'<section[^>]* id="([a-z]+)"(.*?)(?=<section|$)', page, re.DOTALL))
+
+
+def slow_cells(project: Project) -> bool:
+    """One cell of the slow kernel is done, and others are not."""
+    return len(project.cells()) in (5, 6, 7)
+
+
+def ended_well(project: Project, kept: dict[str, tuple[str, int]]) -> None:
+    cells = project.cells()
+    assert [status for status, _ in cells.values()] == ["ok"] * NUM_CELLS
+    assert kept and {cell: cells[cell] for cell in kept} == kept, "what was measured stays as it was"
+    assert (project.results / "report.html").stat().st_size > 0
+
+
+def states(jobs: list[Job], rule: str = "") -> list[str]:
+    return [job.state for job in jobs if job.name.startswith(rule)]

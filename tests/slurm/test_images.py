@@ -1,0 +1,77 @@
+"""The CPU image on a cluster: every job works in it, each rank enters it on its own node, and another image is refused."""
+
+import os
+import shutil
+
+import pytest
+
+from longca.images.recipe import load_recipe
+from longca.images.render import lock_digest
+from tests.images.built import cpu_image
+from tests.slurm.cluster.space import UID
+from tests.slurm.outcome import differences, ended_well, slow_cells, states
+from tests.slurm.project import Project
+from tests.slurm.studies import INSIDE
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1800)]
+APPTAINER = ("--sdm", "apptainer")
+CPU = "image=cpu"
+
+
+@pytest.fixture(scope="module")
+def digest(new_cluster) -> str:
+    return cpu_image()[1]
+
+
+def give_image(project: Project) -> None:
+    """A copy of its own, which the plain user can read."""
+    place = project.folder / "images/cpu.sif"
+    place.parent.mkdir()
+    shutil.copy(cpu_image()[0].file, place)
+    for path in (place.parent, place):
+        os.chown(path, UID, UID)
+
+
+def test_ranks_in_the_image(digest, cluster, scenario):
+    """In the CPU image: every stage, and context parallelism over two nodes of two ranks"""
+    by_slurm, locally = Project.new(cluster, "inside-slurm", INSIDE), Project.new(cluster, "inside-local", INSIDE)
+    for project in (by_slurm, locally):
+        give_image(project)
+    with scenario(cluster) as jobs:
+        by_slurm.run(*APPTAINER, settings=(CPU,))
+        assert set(states(jobs())) == {"COMPLETED"}
+    locally.run(*APPTAINER, profile="workflow/profiles/local", settings=(CPU,))
+    assert not differences(by_slurm, locally)
+    records = by_slurm.records()
+    assert {record["outcome"]["status"] for record in records} == {"ok"}
+    software = [record["environment"]["software"] for record in records]
+    assert {(facts["container"], facts["lock"]) for facts in software} == {(digest, lock_digest(load_recipe("cpu")))}
+    hosts = [{node["hostname"] for node in record["environment"]["nodes"]} for record in records if record["cell"]["kind"] == "cp"]
+    assert hosts and all(len(found) == 2 for found in hosts)
+
+
+def test_another_image(digest, accidents, cluster, scenario):
+    """An image whose hash is wrong: refused at the start; by each job, where it is replaced while others work"""
+    project = accidents("image")
+    give_image(project)
+    place = project.folder / "images/cpu.sif"
+    with scenario(cluster) as jobs:
+        project.run(*APPTAINER, "--until", "image", settings=(CPU,))
+        output = project.start(*APPTAINER, settings=(CPU, f"image_digest=sha256:{'ab' * 32}")).finish(code=2)
+        assert [line for line in output.splitlines() if "is not the one that is asked for" in line and digest in line]
+        assert not jobs(), "nothing was sent"
+        run = project.start(*APPTAINER, "--retries", "0", settings=(CPU,))
+        project.wait_for(lambda: slow_cells(project), run)
+        place.rename(place.with_suffix(".right"))
+        place.write_text("another")
+        output = run.finish(code=2)
+        assert output.splitlines()[-1].startswith("longca: Image ")
+        log = next((project.folder / "results/slurm-logs/rule_collect").iterdir()).read_text()
+        for printed in (output, log):
+            assert [line for line in printed.splitlines() if "is not the one that was obtained" in line and digest in line], printed
+        assert "FAILED" in states(jobs(), "collect")
+        kept = project.cells()
+        place.unlink()
+        place.with_suffix(".right").rename(place)
+        project.run(*APPTAINER, settings=(CPU,))
+        ended_well(project, kept)

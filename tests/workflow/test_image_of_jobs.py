@@ -1,0 +1,55 @@
+"""Under `--sdm apptainer` every stage works in the image; jobs that measure get the GPUs in there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+APPTAINER = "#!/bin/sh\necho apptainer version 1.4.5\n"
+KERNELS, ONE_NODE, TWO_NODES = (f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4"))
+STAGES = ("data sample", "data masks", KERNELS, ONE_NODE, TWO_NODES, "export", "report")
+
+
+@pytest.fixture
+def commands(tmp_path: Path):
+    """commands(profile, *settings) → stage: what stands before `env … longca`, as a dry run prints it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/apptainer").write_text(APPTAINER)
+    (tmp_path / "bin/apptainer").chmod(0o755)
+    (tmp_path / "some.sif").write_text("")
+
+    def dry_run(profile: str, *settings: str) -> dict[str, str]:
+        command = [sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds",
+                   "--sdm", "apptainer", "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}",
+                   f"image={tmp_path}/some.sif", *settings]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False,
+                              env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "LONGCA_SITE_GPUS_PER_NODE": "2"})
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = re.findall(r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)", done.stdout, re.M)
+        return {stage: next(enter for enter, run in found if run.startswith(stage)) for stage in STAGES}
+
+    return dry_run
+
+
+@pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
+def test_jobs_that_measure_get_the_gpus(commands, profile):
+    entering = commands(profile)
+    for stage in STAGES:
+        measures = stage in (KERNELS, ONE_NODE, TWO_NODES)
+        assert ("exec --nv --home" in entering[stage]) == measures, "the others are put into it by Snakemake, without GPUs"
+        assert ("--bind /data" in entering[stage]) == measures, "Snakemake's own arguments hold here, too"
+
+
+def test_ranks_of_several_nodes_enter_it_each(commands):
+    entering = commands("slurm")
+    by_srun = "${SLURM_JOB_ID:+srun --nodes=2 --ntasks-per-node=2 --cpus-per-task=8} "
+    assert entering[TWO_NODES] == by_srun + entering[ONE_NODE]
+
+
+def test_no_gpus_where_none_are_wanted(commands):
+    assert not any("--nv" in enter for enter in commands("slurm", "device=cpu").values())
