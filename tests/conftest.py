@@ -1,4 +1,4 @@
-"""A command line in a process of its own, and a tiny study to give it."""
+"""What every test may ask for: a command line in a process of its own, and a tiny study to give it."""
 
 import os
 import subprocess
@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from longca.bench.warm_math import warm_math
 from tests.support import ROOT, TINY
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _math_is_warm() -> None:
+    """Tests compute in this process, where no measuring session has seen to it."""
+    warm_math()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from longca.bench.launch import Place
 from longca.bench.masks import LatestMasks
 from longca.bench.measure import measure_kernel
 from longca.bench.result import FAILURES, Result
+from longca.bench.warm_math import warm_math
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
@@ -42,6 +43,7 @@ class Session:
             NoDevice: there is no GPU for this rank.
         """
         torch.set_num_threads(num_threads)
+        warm_math()
         self.device = _choose(device, place.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)

@@ -9,6 +9,7 @@ from longca.bench.measure import measure_kernel
 from longca.bench.result import Result
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
+from longca.core.record import Ok
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 
@@ -67,7 +68,7 @@ RAISING = {
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
 def test_a_good_kernel_is_timed(kernel: str, direction: str) -> None:
     result = measure_kernel(small_cell(kernel, direction=direction), QUICK, CPU)
-    assert result.outcome.status == "ok"
+    assert result.outcome == Ok()
     assert result.samples is not None and len(result.samples.time_ms) == 1 and len(result.samples.time_ms[0]) == 4
     assert all(value > 0 for value in result.samples.time_ms[0])
     assert result.accuracy is not None and result.accuracy.reference == "float64" and result.accuracy.scope == "all"
