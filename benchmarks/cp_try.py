@@ -83,7 +83,8 @@ class Trial:
         kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
         if cell.strategy is None:
             return kernel.supports(cell, traits, self.comm.device.type)
-        return Registry("strategy").load(cell.strategy).refusal(cell, traits, kernel, self.comm.device.type)
+        strategy = Registry("strategy").load(cell.strategy)
+        return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
 
     def _prepared(self, cell: Cell) -> Call:
         problem = Problem(cell_mask(cell), cell.num_q_heads, cell.num_kv_heads, cell.head_dim, DTYPES[cell.dtype], self.comm.device,
