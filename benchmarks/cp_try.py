@@ -249,6 +249,14 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
         Table("cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]).publish(options)
 
 
+def weights(text: str) -> tuple[int, ...]:
+    """Of chunks of heads, from "1:2:1". Raises ValueError."""
+    found = tuple(map(int, text.split(":")))
+    if min(found) < 1:
+        raise ValueError(f"'{text}': a chunk has a weight of 1 or more")
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cp_try", description=str(__doc__).partition("\n")[0])
     add_rank_options(parser)
@@ -258,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="instead of those that are here")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=Registry("strategy").names())
-    parser.add_argument("--chunks", type=lambda text: [int(weight) for weight in text.split(":")], metavar="WEIGHTS",
+    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
                         help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
     parser.add_argument("--messages", choices=("nccl", "symmetric"), default="nccl",
                         help="symmetric: copy engines write straight into the memory of another GPU of the machine")

@@ -47,3 +47,10 @@ def test_the_kernel_alone_gets_a_ranks_share_of_the_area(mask: str) -> None:
     seqlen = same_area(cell, 4)
     assert seqlen < cell.seqlen
     assert 0.9 < cell_mask(cell.model_copy(update={"seqlen": seqlen})).area * 4 / cell_mask(cell).area < 1.3
+
+
+@pytest.mark.parametrize("weights", ["0", "1:0:1", "-1:2", "1:", "one"])
+def test_chunks_without_a_weight_are_refused(weights: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([f"--chunks={weights}"])
+    assert f"argument --chunks: invalid weights value: '{weights}'" in capsys.readouterr().err
