@@ -8,7 +8,8 @@
 
 Every strategy with every kernel and mask is first checked in full at a few hundred tokens against float64, forward and backward, and
 then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank counts. "alone" is the same kernel on one GPU, all GPUs at
-once, on the same pattern at the length that has the area of one rank.
+once, on the same pattern at the length that has the area of one rank. A line is printed for each; the table at the end has a column for
+each strategy, and the CSV everything.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ from longca.masks.build import build_mask, cell_mask
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
 MEASURE = Measure(warmup=2, repeats=7, max_seconds=1.0)
-COLUMNS = ("mask", "kernel", "strategy", "fwd TFLOP/s", "bwd TFLOP/s", "fwd of alone", "bwd of alone", "fwd moved MB", "bwd moved MB",
-           "error", "how")
 ALONE = "alone"
+DIRECTIONS = ("fwd", "bwd")
 CHECKED_TOKENS = 509  # over all ranks: divides nothing
 
 
@@ -70,7 +70,7 @@ class Trial:
         call = self._prepared(self.cell(same_area(self.cell(whole), self.comm.world)) if self.strategy == ALONE else self.cell(whole))
         times = call.times_ms()
         shares = 1 if self.strategy == ALONE else self.comm.world
-        for direction, ratio in (("fwd", 1.0), ("bwd", BACKWARD_FLOPS_RATIO)):
+        for direction, ratio in zip(DIRECTIONS, (1.0, BACKWARD_FLOPS_RATIO), strict=True):
             flops = call.cell.model_copy(update={"direction": "fwd"}).flops(call.problem.mask.area, call.problem.mask.num_groups)
             line[f"{direction}_tflops"] = flops * ratio / shares / times[direction] / 1e9
             line[f"{direction}_of_alone"] = line[f"{direction}_tflops"] / alone.get(direction, line[f"{direction}_tflops"])
@@ -83,7 +83,8 @@ class Trial:
         kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
         if cell.strategy is None:
             return kernel.supports(cell, traits, self.comm.device.type)
-        return Registry("strategy").load(cell.strategy).refusal(cell, traits, kernel, self.comm.device.type)
+        strategy = Registry("strategy").load(cell.strategy)
+        return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
 
     def _prepared(self, cell: Cell) -> Call:
         problem = Problem(cell_mask(cell), cell.num_q_heads, cell.num_kv_heads, cell.head_dim, DTYPES[cell.dtype], self.comm.device,
@@ -188,10 +189,10 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
                     return lines
                 line = attempt(Trial(comm, options, kernel, mask, strategy), alone)
                 if strategy == ALONE and "reason" not in line:
-                    alone = {direction: line[f"{direction}_tflops"] for direction in ("fwd", "bwd")}
+                    alone = {direction: line[f"{direction}_tflops"] for direction in DIRECTIONS}
                 lines.append(line)
                 if comm.rank == 0:
-                    print(f"{time.monotonic() - started:5.0f} s", *cells_of(line), flush=True)
+                    print(f"{time.monotonic() - started:5.0f} s", *told(line), flush=True)
                 if comm.device.type == "cuda":
                     torch.cuda.empty_cache()
     return lines
@@ -214,14 +215,26 @@ def usable_kernels(comm: Comm) -> list[str]:
     return [name for name in names if not any(comm.gather(Registry("kernel").load(name).available(comm.device.type)))]
 
 
-def cells_of(line: dict[str, Any]) -> tuple[str, ...]:
+def told(line: dict[str, Any]) -> tuple[str, ...]:
     names = (line["mask"], line["kernel"], line["strategy"])
     if "reason" in line:
-        return (*names, *["–"] * 7, " ".join(line["reason"].split())[:200])
-    numbers = (f"{line[f'{direction}_tflops']:#.3g}" for direction in ("fwd", "bwd"))
-    shares = (f"{100 * line[f'{direction}_of_alone']:.0f} %" for direction in ("fwd", "bwd"))
-    moved = (f"{line[f'{direction}_moved_mb']:.1f}" for direction in ("fwd", "bwd"))
-    return (*names, *numbers, *shares, *moved, f"{line['error']:.2f}", line["how"][:70])
+        return (*names, "–", " ".join(line["reason"].split())[:200])
+    return (*names, f"{both(line, 'tflops', '#.3g')} TFLOP/s", f"{both(line, 'of_alone', '.0%')} of {ALONE}",
+            f"{both(line, 'moved_mb', '.1f')} MB moved", f"error {line['error']:.2f}", line["how"])
+
+
+def both(line: dict[str, Any], what: str, digits: str) -> str:
+    return " / ".join(format(line[f"{direction}_{what}"], digits) for direction in DIRECTIONS)
+
+
+def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
+    """By mask and kernel: TFLOP/s of the kernel alone, and what each strategy reaches of them."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for line in lines:
+        cells = found.setdefault((line["mask"], line["kernel"]), {})
+        what = ("tflops", "#.3g") if line["strategy"] == ALONE else ("of_alone", ".0%")
+        cells[line["strategy"]] = "–" if "reason" in line else both(line, *what)
+    return [(*names, *(cells.get(strategy, "") for strategy in (ALONE, *strategies))) for names, cells in found.items()]
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
@@ -230,8 +243,18 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
     if comm.rank == 0:
         caption = f"{comm.world} ranks × {format_length(options.tokens)} tokens; {machine(comm.device)}."
         caption += f" {comm.messages_note}." if comm.messages_note else ""
+        caption += " Forward / backward: TFLOP/s of a GPU with the kernel alone, and the share of them that each strategy reaches."
         records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
-        Table("cp_try", caption, COLUMNS, tuple(map(cells_of, lines)), records, COLUMNS[:3]).publish(options)
+        columns = ("mask", "kernel", f"{ALONE}, TFLOP/s", *options.strategies)
+        Table("cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]).publish(options)
+
+
+def weights(text: str) -> tuple[int, ...]:
+    """Of chunks of heads, from "1:2:1". Raises ValueError."""
+    found = tuple(map(int, text.split(":")))
+    if min(found) < 1:
+        raise ValueError(f"'{text}': a chunk has a weight of 1 or more")
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -243,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="instead of those that are here")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=Registry("strategy").names())
-    parser.add_argument("--chunks", type=lambda text: [int(weight) for weight in text.split(":")], metavar="WEIGHTS",
+    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
                         help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
     parser.add_argument("--messages", choices=("nccl", "symmetric"), default="nccl",
                         help="symmetric: copy engines write straight into the memory of another GPU of the machine")

@@ -95,14 +95,16 @@ class CudaWire:
     """As `symmetric_lane.Wire`: a stream of high priority."""
 
     def __init__(self, comm: Comm, numbers: CudaHeap, driver: ctypes.CDLL) -> None:
+        """Raises RuntimeError on all ranks, with the reason, if one cannot begin."""
+        self._comm, self._numbers, self._driver = comm, numbers, driver
+        self._stream, self._addresses = _on_all_ranks(comm, self._begin)  # nobody tells anything before all have begun at 0
+
+    def _begin(self) -> tuple[Any, list[int]]:
         import torch
 
-        self._comm, self._numbers, self._driver = comm, numbers, driver
-        self._stream = torch.cuda.Stream(comm.device, priority=-1)
-        self._addresses = [numbers.address(rank) for rank in range(comm.world)]
         self.tell_oneself(0)
-        torch.cuda.synchronize(comm.device)
-        comm.gather(None)  # nobody tells anything before all have begun at 0
+        torch.cuda.synchronize(self._comm.device)
+        return torch.cuda.Stream(self._comm.device, priority=-1), [self._numbers.address(rank) for rank in range(self._comm.world)]
 
     def follow(self) -> None:
         import torch

@@ -10,7 +10,7 @@ Shapes: L tokens of this rank, T of all; D head dim; h heads of one tensor on th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from longca.cp.channels import Pending
@@ -148,11 +148,6 @@ class Homecomers:
     def _put(self, place: int, heads: range, block: torch.Tensor) -> None:
         target = self._totals[place][:, _slice(heads)]
         _ = target.add_(block) if self._shared[place] else target.copy_(block)
-
-
-def overlapping(shares: Shares) -> bool:
-    """Whether some head is in several of them."""
-    return any(first.stop > second.start for first, second in pairwise(filter(None, shares)))
 
 
 def _slice(part: range) -> slice:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = "2.8.3"  # whose signatures these are
 KERNELS = ("fa2", "torch_flash")
+HIDDEN = ("flashinfer",)  # yunchang only looks whether it is there, but then sets TORCH_CUDA_ARCH_LIST for the whole process
 NOTES: dict[str, tuple[str, ...]] = {
     "fa2": (), "torch_flash": ("torch's own FlashAttention-2 stands in for the package flash_attn: backward copies its gradients once",)}
 
@@ -29,11 +30,12 @@ def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
     """Imports modules of a package over `fa2`, which is `flash_attn` itself, or `torch_flash`, which is the stand-in for it.
 
     For each kernel the package is there once, as long as the process lives, and nobody else finds it or the stand-in. Its own
-    `__init__` is not run.
+    `__init__` is not run, and it finds none of `HIDDEN`.
     """
     spec = importlib.util.find_spec(package)
     assert spec is not None, "`available` has been asked"
-    known = {package: importlib.util.module_from_spec(spec), **({} if kernel == "fa2" else _stand_in())}
+    known: dict[str, Any] = {package: importlib.util.module_from_spec(spec), **dict.fromkeys(HIDDEN)}
+    known |= {} if kernel == "fa2" else _stand_in()
 
     def module(name: str) -> ModuleType:
         roots = {package} | {name.partition(".")[0] for name in known}

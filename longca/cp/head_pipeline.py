@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longca.cp.exchange import HeadExchange, Homecomers, overlapping
+from longca.cp.exchange import HeadExchange, Homecomers
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class HeadPipeline:
 
     def __init__(self, exchange: HeadExchange, chunks: Sequence[HeadChunk], calls: Sequence[LocalAttention | None], keeps: bool) -> None:
         self._exchange, self._chunks, self._calls, self._keeps = exchange, chunks, calls, keeps
-        self._shared = any(overlapping(chunk.leaving) for chunk in chunks)
         self._num_q_heads, self._num_kv_heads = chunks[0].heads.num_q_heads, chunks[0].heads.num_kv_heads
+        # over all chunks: ranks that have copies of a KV head need not give up its gradients after the same one
+        self._shared = sum(len(share) for chunk in chunks for share in chunk.leaving) > self._num_kv_heads
 
     def forward(self, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> Forward:
         """The output L × H × D, without LSE: that is of this rank's heads, and to bring it home would be traffic that attention does not

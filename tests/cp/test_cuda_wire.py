@@ -139,6 +139,22 @@ def test_a_driver_that_refuses_is_heard() -> None:
     assert len(set(on_threads(ask))) == 1
 
 
+def test_all_ranks_hear_of_one_that_cannot_begin() -> None:
+    """Else that one would go on without the others, which wait for it."""
+    def begin(comm: SymmetricVirtualComm, memory: Memory) -> str:
+        class Unmapped(Heap):
+            def address(self, rank: int) -> int:
+                raise RuntimeError("no such memory")
+
+        heap = memory.heap(2 * WORLD * 4)
+        numbers: Any = Unmapped(heap._heaps) if comm.rank == 1 else heap
+        with pytest.raises(RuntimeError, match="rank 1, symmetric memory: no such memory") as refusal:
+            CudaWire(cast(Any, comm), numbers, cast(Any, memory.driver))
+        return str(refusal.value)
+
+    assert len(set(on_threads(begin))) == 1
+
+
 def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symmetric_trial, "BOOT", symmetric_trial.BOOT.with_name("nowhere"))
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda here, there: True)

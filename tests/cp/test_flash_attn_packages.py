@@ -67,6 +67,9 @@ def test_each_says_which_masks_it_is_for(strategy: str, mask: str):
     (cell("ring_flash_attn", "full", world=1), "one rank"),
     (cell("ring_flash_attn", "full", kernel="cudnn"), "fa2 or torch_flash"),
     (cell("ring_flash_attn", "full", kernel="fa2"), "head dim 128"),
+    (cell("ring_flash_attn", "full", dtype="fp16"), "bf16"),
+    (cell("ring_flash_attn", "full", dtype="fp16", direction="fwd"), None),
+    (cell("ring_flash_attn", "causal", dtype="fp16"), None),
     (cell("yunchang", "full", world=1), "one rank"),
     (cell("yunchang", "full", dtype="fp16"), "bf16"),
     (cell("yunchang", "causal", seqlen=126), "126 tokens are no 4 equal parts"),
@@ -101,6 +104,17 @@ def test_the_stand_in_is_found_by_the_package_alone(tmp_path: Path, monkeypatch:
     if find_spec("flash_attn") is None:
         with pytest.raises(ModuleNotFoundError, match="flash_attn"):
             load("rings_over_flash", "fa2")("ring")
+
+
+def test_what_a_package_must_not_find_stays_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "flashinfer.py").write_text("")
+    package = tmp_path / "rings_that_look_around"
+    package.mkdir()
+    (package / "looks.py").write_text("try:\n    import flashinfer\nexcept ImportError:\n    flashinfer = None")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = dict(sys.modules)
+    assert load("rings_that_look_around", "fa2")("looks").flashinfer is None
+    assert sys.modules == before
 
 
 def test_dense_flash_is_what_it_should_be():

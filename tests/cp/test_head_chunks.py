@@ -145,6 +145,12 @@ def test_chunks_change_no_result(world: int, case: Case):
     assert all(part["repeatable"] for part in parts)
 
 
+@pytest.mark.parametrize(("world", "heads"), [(2, (3, 1)), (3, (16, 2)), (4, (24, 3)), (12, (48, 8))])
+def test_gradients_add_up_where_copies_of_a_kv_head_end_with_different_chunks(world: int, heads: tuple[int, int]):
+    case = Case("causal", 40, *heads, weights=(1, 1))
+    assert max(case.errors(on_virtual_ranks(case.run, world)).values()) < case.tolerance
+
+
 @pytest.mark.parametrize("heads", [(16, 8), (8, 1)])
 def test_chunks_move_no_byte_more_and_need_no_memory_more(heads: tuple[int, int]):
     def run(comm: Any, weights: tuple[int, ...]) -> tuple[int, ...]:

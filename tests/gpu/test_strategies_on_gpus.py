@@ -1,27 +1,64 @@
-"""Every strategy over NCCL on two GPUs, and on four where they are, with this project's own kernel."""
+"""Every strategy over NCCL on two GPUs, and on four where they are: this project's with its own kernel, others' with those they bring."""
 
 import pytest
 import torch
 
+from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.comm import Comm
 from tests.cp.case import Case
 from tests.cp.ranks import on_ranks
 
 FOUND = torch.cuda.device_count()
+WORLDS = [number for number in (2, 3, 4) if number <= FOUND] or [2]
 MASKS = ("full", "causal", "causal_document", "full_document", "shared_question", "sliding_window")
+STRATEGIES = {name: Registry("strategy").load(name) for name in Registry("strategy").names()}
 pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here")]
 
-
-def run_all(comm: Comm, cases: list[Case]) -> list[dict]:
-    return [case.run(comm, "band") for case in cases]
+Run = tuple[Case, str]  # with the name of a kernel
 
 
-@pytest.mark.parametrize("world", [number for number in (2, 3, 4) if number <= FOUND] or [2])
-def test_results_are_those_of_one_device(world: int):
-    cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=64) for strategy in Registry("strategy").names() for mask in MASKS]
+def own_runs() -> list[Run]:
+    own = [name for name, strategy in STRATEGIES.items() if not strategy.baseline]
+    cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=64) for strategy in own for mask in MASKS]
     cases += [Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=64)
               for strategy in ("ulysses", "usp") for heads in ((8, 8), (32, 8), (16, 1)) for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1))]
-    for case, parts in zip(cases, zip(*on_ranks(run_all, world, cases, timeout_s=300.0, device_type="cuda"), strict=True), strict=True):
+    return [(case, "band") for case in cases]
+
+
+def peers_runs(world: int, device_type: str = "cuda") -> list[Run]:
+    """What others' strategies say that they do, and can do here."""
+    found = []
+    for name, strategy in STRATEGIES.items():
+        for kernel in (strategy.kernels or ("band",)) if strategy.baseline else ():
+            local = Registry("kernel").load(kernel)
+            if strategy.available(device_type) or local.available(device_type):
+                continue
+            for mask in MASKS:
+                case = Case(mask, 512 * world, 16, 4, torch.bfloat16, name, head_dim=128)
+                cell = Cell(kind="cp", kernel=kernel, strategy=name, world=world, mask=mask, seqlen=case.seqlen, num_q_heads=16,
+                            num_kv_heads=4, head_dim=128, dtype="bf16", direction="bwd")
+                if strategy.refusal(cell, case.problem().mask.traits, local, device_type) is None:
+                    found.append((case, kernel))
+    return found
+
+
+def run_all(comm: Comm, runs: list[Run]) -> list[dict]:
+    return [case.run(comm, kernel) for case, kernel in runs]
+
+
+def check(world: int, runs: list[Run], device_type: str = "cuda") -> None:
+    of_ranks = on_ranks(run_all, world, runs, timeout_s=300.0, device_type=device_type)
+    for (case, kernel), parts in zip(runs, zip(*of_ranks, strict=True), strict=True):
         errors = case.errors(list(parts))
-        assert max(errors.values()) < case.tolerance, (case, errors)
+        assert max(errors.values()) < case.tolerance, (case, kernel, errors)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_results_are_those_of_one_device(world: int):
+    check(world, own_runs())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_so_are_those_of_peers(world: int):
+    check(world, peers_runs(world))

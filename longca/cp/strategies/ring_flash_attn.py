@@ -41,6 +41,8 @@ class RingFlashAttn(Strategy):
             return "its rings of one rank would send to themselves"
         if traits.per_head or traits.window is None or not (traits.window == FULL or traits.window[1] == 0):
             return "it is for full and causal attention and causal windows, over the sequence or inside documents"
+        if _function(traits) == "ring" and cell.direction == "bwd" and cell.dtype != "bf16":
+            return "its ring returns gradients of queries in bf16, whatever the inputs are in"
         parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
         return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
 
