@@ -48,7 +48,7 @@ def _runs(visible: Tensor, bounds: np.ndarray) -> Sequence[Tensor]:
     """(row of blocks, first column, column behind the last) of each run of visible blocks. Shapes: visible (G, M, N), bounds (G, N + 1)."""
     num_groups, num_rows, across = visible.shape
     padded = visible.new_zeros(num_groups * num_rows, across + 2)
-    padded[:, 1:-1] = visible.reshape(-1, across)
+    padded[:, 1:-1] = visible.reshape(len(padded), across)
     changes = torch.nonzero((padded[:, 1:] != padded[:, :-1]).flatten()).squeeze(1).view(-1, 2)  # one run after the other
     row = changes[:, 0] // (across + 1)
     group = row // num_rows
