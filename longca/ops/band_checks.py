@@ -11,7 +11,8 @@ from longca.ops.band_plan import BandPlan
 
 ALIGNMENT = 16  # bytes: of addresses and strides
 INTERPRETED = bool(triton.knobs.runtime.interpret)  # on a CPU, for tests
-DTYPES = (torch.bfloat16, torch.float16, *((torch.float32,) if INTERPRETED else ()))
+# The interpreter reads bf16 as whole numbers, and would give a wrong answer.
+DTYPES = {torch.float16: "fp16", torch.float32: "fp32"} if INTERPRETED else {torch.bfloat16: "bf16", torch.float16: "fp16"}
 RESULTS = (torch.bfloat16, torch.float16, torch.float32)
 FARTHEST = 1 << 31  # numbers from the first head to the last: kernels count them in 32 bits
 
@@ -19,7 +20,7 @@ FARTHEST = 1 << 31  # numbers from the first head to the last: kernels count the
 def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
     check_device(q)
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
-        raise ValueError(f"q, k and v must all be bf16 or all fp16; they are {q.dtype}, {k.dtype} and {v.dtype}")
+        raise ValueError(f"q, k and v must all be {' or all '.join(DTYPES.values())}; they are {q.dtype}, {k.dtype} and {v.dtype}")
     if not (q.device == k.device == v.device == plan.device):
         raise ValueError(f"q, k, v and the plan must be on one device; they are on {q.device}, {k.device}, {v.device} and {plan.device}")
     if min(q.ndim, k.ndim) < 3 or k.shape != v.shape:

@@ -12,7 +12,7 @@ from longca.masks import build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.mask import Mask
 from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_forward, plan_band_attention
-from longca.ops.band_checks import unusable
+from longca.ops.band_checks import INTERPRETED, unusable
 from longca.ops.band_library import band_backward_op, band_forward_op, flatten
 
 MASK = Mask(70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),))  # the last rows see nothing
@@ -207,8 +207,9 @@ def refuses(setting: Setting) -> None:
     out, lse = band_forward(q, k, v, plan)
     known = out.float(), lse
     check_refusals([
-        ("bf16 or all fp16", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
-        ("bf16 or all fp16", lambda: band_attention(q, k, v.to(torch.float16), plan)),
+        ("must all be", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
+        ("must all be", lambda: band_attention(q, k, v.to(torch.float16), plan)),
+        ("must all be", lambda: band_attention(*(x.to(torch.bfloat16 if INTERPRETED else torch.float32) for x in (q, k, v)), plan)),
         ("alike of one shape", lambda: band_attention(q, k, v[:-1], plan)),
         ("alike of one shape", lambda: band_forward(q[0], k, v, plan)),
         ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, plan)),
