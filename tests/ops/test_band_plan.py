@@ -113,6 +113,15 @@ def test_no_blocks(lengths: tuple[int, int]) -> None:
     check(blocks.crop((0, lengths[0]), (0, lengths[1])), 16, 8)
 
 
+@pytest.mark.filterwarnings("error")
+def test_blocks_in_any_memory() -> None:
+    """Backwards, or read only."""
+    visible, bounds = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool), np.array([[0, 3, 8, 9]])
+    for one in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
+        q_bounds, k_bounds = (np.broadcast_to(cut, (len(one), cut.shape[1])) for cut in (bounds[:, [0, 1, 3]].astype(np.int32), bounds))
+        check(Mask(9, 9, grid=BlockGrid(one, q_bounds, k_bounds)), 16, 8)
+
+
 @quick
 @given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.sampled_from(SIZES), st.sampled_from([None, 1, 3]))
 def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> None:
