@@ -96,12 +96,13 @@ def check_layout(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be (tokens, heads, D); it is {tuple(x.shape)}")
         reason = unusable(x, heads_side_by_side=name in ("k", "v"))
         if reason is not None:
-            raise ValueError(f"{name}, of strides {tuple(x.stride())}, cannot be used: {reason}. Call {name}.contiguous() first")
+            copy = "clone(memory_format=torch.contiguous_format)" if x.is_contiguous() else "contiguous()"
+            raise ValueError(f"{name}, of strides {tuple(x.stride())}, cannot be used: {reason}. Call {name}.{copy} first")
 
 
 def as_usable(x: Tensor) -> Tensor:
-    """The tensor, or a copy if it cannot be used as it lies."""
-    return x if unusable(x, heads_side_by_side=False) is None else x.contiguous()
+    """The tensor, or a copy if it cannot be used as it lies: contiguous ones can be at a wrong address, or of one token and any stride."""
+    return x if unusable(x, heads_side_by_side=False) is None else x.clone(memory_format=torch.contiguous_format)
 
 
 def unusable(x: Tensor, *, heads_side_by_side: bool) -> str | None:

@@ -12,7 +12,7 @@ from longca.masks import build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.mask import Mask
 from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_forward, plan_band_attention
-from longca.ops.band_checks import INTERPRETED, unusable
+from longca.ops.band_checks import INTERPRETED, as_usable, unusable
 from longca.ops.band_library import band_backward_op, band_forward_op, flatten
 
 MASK = Mask(70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),))  # the last rows see nothing
@@ -43,7 +43,7 @@ class Setting:
 
 def main(device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str = "aot_eager") -> None:
     setting = Setting(device, dtype, compiler)
-    for test in (gradients, some_gradients, carries, keeps, batches, compiles, registers, layouts, refuses, refuses_what_is_added):
+    for test in (gradients, some_gradients, carries, keeps, batches, compiles, registers, layouts, copies, refuses, refuses_what_is_added):
         print(test.__name__, flush=True)
         test(setting)
 
@@ -201,6 +201,19 @@ def layouts(setting: Setting) -> None:
     assert torch.equal(band_attention(*parts, plan), band_attention(q, k[:70], v[:70], plan))
 
 
+def copies(setting: Setting) -> None:
+    """What is advised for tensors that cannot be used makes them usable, and gradients of the output are copied where they must be."""
+    plan, q, dout = setting.plan(), setting.inputs[0], setting.inputs[3]
+    shifted = dout.new_empty(dout.numel() + 1)[1:].view(dout.shape).copy_(dout)
+    of_one = dout.new_zeros(HEADS * HEAD_DIM).as_strided((1, HEADS, HEAD_DIM), (HEADS * HEAD_DIM + 3, HEAD_DIM, 1))
+    for x in (shifted, of_one, q[..., ::2], q[:1].expand(7, -1, -1)):
+        assert unusable(as_usable(x), heads_side_by_side=False) is None and torch.equal(as_usable(x), x)
+    leaves = setting.leaves()
+    out = band_attention(*leaves, plan)
+    for one, other in zip(*(torch.autograd.grad(out, leaves, x, retain_graph=True) for x in (dout, shifted)), strict=True):
+        assert torch.equal(one, other)
+
+
 def refuses(setting: Setting) -> None:
     q, k, v, dout = setting.inputs
     plan = setting.plan()
@@ -221,7 +234,7 @@ def refuses(setting: Setting) -> None:
         ("k.contiguous()", lambda: band_attention(q, k.transpose(0, 1).contiguous().transpose(0, 1), v, plan)),
         ("v.contiguous()", lambda: band_forward(q, k, v.repeat(1, 1, 2)[..., ::2], plan)),
         ("multiples of 16 bytes", lambda: band_forward(q.new_empty(70, HEADS, HEAD_DIM + 1)[..., 1:], k, v, plan)),
-        ("its address", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
+        ("q.clone(memory_format=torch.contiguous_format)", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
         ("must be (tokens, heads, D)", lambda: band_forward(q[None], k, v, plan)),
         ("carried must be float32", lambda: band_attention(q, k, v, plan, carried=(known[0][:-1], lse))),
         ("carried is a constant", lambda: band_attention(q, k, v, plan, carried=(known[0].clone().requires_grad_(), lse))),
