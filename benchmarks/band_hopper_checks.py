@@ -7,11 +7,13 @@ from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def inputs(num_q: int, num_k: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[torch.Tensor]:
     torch.manual_seed(0)
     shapes = (num_q, heads), (num_k, kv_heads), (num_k, kv_heads), (num_q, heads)
-    return [torch.randn(*shape, head_dim, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+    return [torch.randn(*shape, head_dim, device=DEVICE, dtype=torch.bfloat16) for shape in shapes]
 
 
 def checks() -> list[tuple[Mask, int, int, int]]:
@@ -33,7 +35,7 @@ def checks() -> list[tuple[Mask, int, int, int]]:
 
 def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
     """(out, LSE, dq, dk, dv) in float64, head by head."""
-    results = [torch.zeros(x.shape, dtype=torch.float64, device="cuda") for x in (q, q[..., 0], q, k, v)]
+    results = [torch.zeros(x.shape, dtype=torch.float64, device=q.device) for x in (q, q[..., 0], q, k, v)]
     seen = dense_mask(mask, q.device)
     seen = seen[None] if seen.ndim == 2 else seen
     scale = q.shape[2] ** -0.5

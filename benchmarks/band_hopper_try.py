@@ -1,7 +1,7 @@
 """Checks and times the Hopper kernels of band attention: python -m benchmarks.band_hopper_try [OUT.json [VARIANT …]].
 
-Each variant has its processes: all check side by side, smallest case first, then each is timed alone. A case says when it starts; one that
-takes too long is stopped and named, and the checks go on behind it.
+Each variant has its processes: all check side by side, smallest case first, then each is timed alone, in the order given. A case says when
+it starts; one that takes too long is stopped and named, and the checks go on behind it. OUT has each result as soon as it is there.
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
 (`band_hopper_fused`), in any order or, "=", in one, from the last row on or from the first ("up"); dK and dV by `band_hopper_backward` and
@@ -9,28 +9,33 @@ dQ by the portable kernel ("bwd two"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
+import argparse
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.band_hopper_checks import checks, inputs, reference
+from benchmarks.band_hopper_results import Results, show_checks, show_times
 from longca.bench.timer import time_calls
 from longca.core.study import Measure
+from longca.kernels.first_call import wait
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
 FUSED = {"bwd": 0, "bwd =": 1, "bwd = up": 2}  # in_order
-BACKWARD = *FUSED, "bwd two", "bwd portable"
-DENSE = ("full", "causal", "causal_document", "sliding_window", "prefix_lm", "global_sliding_window", "shared_question",
-         "block_causal_document")
-TIMES = [*((name, 8192, 64, 8) for name in DENSE[:3]), *((name, 32768, 64, 8) for name in DENSE),
+BACKWARD = "bwd = up", "bwd =", "bwd", "bwd two", "bwd portable"
+DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
+         "sliding_window", "prefix_lm", "block_causal_document")
+TIMES = [*((name, 32768, 64, 8) for name in DENSE), *((name, 8192, 64, 8) for name in DENSE[:3]),
          *((f"block_sparse_uniform {block}", 32768, 64, 8) for block in (64, 128)), ("block_sparse_uniform 64", 32768, 64, 64)]
 MEASURE = Measure(warmup=2, repeats=7, max_seconds=2)
 CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
@@ -88,7 +93,7 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
         if variant != "bwd":
             for _ in range(3):
                 assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
-    torch.cuda.synchronize()
+    wait(q.device)
     errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-9)) if bool(a.isfinite().all()) else float("inf")
               for a, b in zip(got, want, strict=False)]
     return {"kind": "check", "what": describe(mask, heads, kv_heads, head_dim), "errors": errors, "lse": worst_lse}
@@ -104,7 +109,11 @@ def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> 
         call, products = backward(variant, q, k, v, out, lse, dout, mask), 10
     ms = float(np.median(time_calls(call, MEASURE, q.device).time_ms[0]))
     flops = products * mask.area * heads // mask.num_groups * 128
-    return {"kind": "time", "what": f"{name} {seqlen} {heads}:{kv_heads}", "tflops": flops / ms / 1e9, "ms": ms}
+    return {"kind": "time", "what": title(name, seqlen, heads, kv_heads), "tflops": flops / ms / 1e9, "ms": ms}
+
+
+def title(name: str, seqlen: int, heads: int, kv_heads: int) -> str:
+    return f"{name} {seqlen} {heads}:{kv_heads}"
 
 
 def describe(mask: Mask, heads: int, kv_heads: int, head_dim: int) -> str:
@@ -127,15 +136,17 @@ def run(action: str, variant: str, first: int) -> None:
             print(json.dumps(measure(variant, *case)), flush=True)
 
 
-def follow(action: str, variant: str, first: int, timeout_s: float) -> tuple[list[dict], int, str]:
-    """(what it printed, exit status, the end of its log); stopped when nothing new came for `timeout_s`."""
-    command = [sys.executable, "-m", "benchmarks.band_hopper_try", action, variant, str(first)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def command(action: str, variant: str, first: int) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.band_hopper_try", action, variant, str(first)]
+
+
+def follow(action: str, variant: str, first: int, timeout_s: float, tell: Callable[[dict], None]) -> tuple[int, str]:
+    """(exit status, the end of its log) of a process whose rows are told as they come; stopped when none came for `timeout_s`."""
+    process = subprocess.Popen(command(action, variant, first), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     log: list[str] = []
     errors = threading.Thread(target=log.extend, args=(process.stderr,))
     errors.start()
-    rows: list[dict] = []
     while True:
         stop = threading.Timer(timeout_s, process.kill)
         stop.start()
@@ -143,61 +154,71 @@ def follow(action: str, variant: str, first: int, timeout_s: float) -> tuple[lis
         stop.cancel()
         if not line:
             break
-        rows += [json.loads(line)] if line.startswith("{") else []
+        if line.startswith("{"):
+            tell(json.loads(line))
     process.wait()
     errors.join()
-    return rows, process.returncode, "".join(log)[-1500:]
+    return process.returncode, "".join(log)[-1500:]
 
 
-def check_all(variant: str, results: list[dict]) -> None:
+def check_all(variant: str, results: Results) -> None:
     """All cases, up to some failures; one in which the process ended counts as infinitely wrong, and the next process begins behind it."""
     first, number = 0, len(cases(variant))
+    last: list[dict] = []
+
+    def tell(row: dict) -> None:
+        if row["kind"] == "start":
+            last[:] = [row]
+        else:
+            results.add(variant, row)
+
     for _ in range(MOST_FAILURES):
         if first == number:
             return
-        rows, status, log = follow("--check", variant, first, CASE_TIMEOUT_S)
-        results += [row for row in rows if row["kind"] == "check"]
+        last.clear()
+        status, log = follow("--check", variant, first, CASE_TIMEOUT_S, tell)
         if status == 0:
             return
-        if not rows:
+        if not last:
             print(f"== checks of {variant}: exit {status} before the first case\n{log}", flush=True)
             return
-        last = next(row for row in reversed(rows) if row["kind"] == "start")
         how = "HUNG, stopped" if status == -9 else f"exit {status}"
-        print(f"== {variant}: {how} in {last['what']}\n{log}", flush=True)
-        results.append({"kind": "check", "what": f"{last['what']}: {how}", "errors": [float("inf")], "lse": 0.0})
-        first = last["place"] + 1
+        print(f"== {variant}: {how} in {last[0]['what']}\n{log}", flush=True)
+        results.add(variant, {"kind": "check", "what": f"{last[0]['what']}: {how}", "errors": [float("inf")], "lse": 0.0})
+        first = last[0]["place"] + 1
 
 
-def main(out: Path, variants: list[str]) -> None:
-    results: dict[str, list[dict]] = {name: [] for name in variants or (*FORWARD, *BACKWARD)}
-    threads = [threading.Thread(target=check_all, args=item) for item in results.items()]
+def main(out: Path, variants: Sequence[str]) -> None:
+    results, titles = Results(out, variants), [title(*case) for case in TIMES]
+    threads = [threading.Thread(target=check_all, args=(name, results)) for name in variants]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    out.write_text(json.dumps(results, indent=1))
-    for name, rows in results.items():
-        if rows and all(max(row["errors"]) < float("inf") for row in rows):
-            times, status, log = follow("--time", name, 0, CASE_TIMEOUT_S)
-            rows += times
-            print(f"== times of {name}: exit {status}, {len(times)} results\n{log if status else ''}", flush=True)
-        out.write_text(json.dumps(results, indent=1))
-    for name, rows in results.items():
-        bad = [row for row in rows if row["kind"] == "check" and not (max(row["errors"]) < 6e-3 and row["lse"] < 1e-3)]
-        good = [max(row["errors"]) for row in rows if row["kind"] == "check" and row not in bad]
-        print(f"{name}: {len(good)} checks passed, worst error {max(good, default=float('nan')):.2e}")
-        for row in bad:
-            print(f"  WRONG {row['what']}: {' '.join(f'{error:.2e}' for error in row['errors'])}, LSE {row['lse']:.2e}")
-    print(f"\n{'TFLOP/s':40}" + "".join(f"{name:>14}" for name in results))
-    for name, seqlen, heads, kv_heads in TIMES:
-        what = f"{name} {seqlen} {heads}:{kv_heads}"
-        cells = [sum(row["tflops"] for row in rows if row["kind"] == "time" and row["what"] == what) for rows in results.values()]
-        print(f"{what:40}" + "".join(f"{cell:14.0f}" if cell else f"{'-':>14}" for cell in cells))
+    show_checks(results.rows)
+    for name in variants:
+        if results.to_be_timed(name):
+            status, log = follow("--time", name, 0, CASE_TIMEOUT_S, partial(results.add, name))
+            print(f"== times of {name}: exit {status}\n{log if status else ''}", flush=True)
+            show_times({name: results.rows[name]}, titles)
+    show_times(results.rows, titles)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What has been timed least comes first."""
+    known = *BACKWARD, *FORWARD
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band_hopper_try", description=str(__doc__).partition(":")[0])
+    parser.add_argument("out", nargs="?", type=Path, default=Path("band_hopper_try.json"), metavar="OUT.json")
+    parser.add_argument("variants", nargs="*", default=list(known), metavar="VARIANT", help=", ".join(known))
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.variants if name not in known]:
+        parser.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
+    return options
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["--check"], ["--time"]):
         run(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else "band_hopper_try.json"), sys.argv[2:])
+        given = parse(sys.argv[1:])
+        main(given.out, given.variants)

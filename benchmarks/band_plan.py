@@ -48,12 +48,14 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def visible_share(plan: BandPlan, use: Use) -> float:
-    """Of the scores that are computed."""
+def visible_share(mask: Mask, plan: BandPlan, use: Use) -> float | str:
+    """Of the scores that are computed; of dQ nothing where dK's kernel makes it too."""
+    if use not in plan.kernels:
+        return ""
     lines, _ = plan.kernels[use]
     pieces = lines.pieces.long()
     steps = int((pieces[..., NUM_FULL] + pieces[..., LAST] - pieces[..., MIDDLE]).sum())
-    return plan.mask.area / max(steps * lines.tile * lines.step, 1)
+    return mask.area / max(steps * lines.tile * lines.step, 1)
 
 
 def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | str]:
@@ -66,7 +68,13 @@ def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | 
     with Operations() as operations:
         plan_of(mask, device)
     return {"mask": name, "ms": best_ms, "operations": operations.count, "MB": plan.num_bytes / 1e6, "peak_MB": peak,
-            **{f"visible_{use.value}": visible_share(plan, use) for use in Use}}
+            **{f"visible_{use.value}": visible_share(mask, plan, use) for use in Use}}
+
+
+def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
+    rows = [(line["mask"], f"{line['ms']:.2f}", str(line["operations"]), f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
+             *(f"{100 * share:.1f} %" if (share := line[f"visible_{use.value}"]) != "" else "–" for use in Use)) for line in found]
+    return Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,14 +83,13 @@ def main(arguments: Sequence[str]) -> int:
     add_options(parser)
     options = parser.parse_args(arguments)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    caption = f"{machine(device)}. {format_length(options.length)} tokens, best of {ROUNDS}."
     found = []
     for name in Registry("mask").names():
         found.append(measured(name, options.length, device))
         print(f"{name}: {found[-1]['ms']:.2f} ms, {found[-1]['MB']:.2f} MB", flush=True)
-    rows = [(str(line["mask"]), f"{line['ms']:.2f}", str(line["operations"]), f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
-             *(f"{100 * line[f'visible_{use.value}']:.1f} %" for use in Use)) for line in found]
-    caption = f"{machine(device)}. {format_length(options.length)} tokens, best of {ROUNDS}."
-    Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",)).publish(options)
+        table(found, caption).save(options.out)
+    table(found, caption).publish(options)
     return 0
 
 

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from longca.masks.mask import Mask
-from longca.ops.band_checks import check_backward, check_device, check_inputs, check_into, check_layout, flat_carried
+from longca.ops.band_checks import (
+    check_backward,
+    check_device,
+    check_inputs,
+    check_into,
+    check_layout,
+    check_result,
+    checked_scale,
+    flat_carried,
+)
 from longca.ops.band_config import Use
 from longca.ops.band_launch import backward_memory, launch_backward, launch_forward
 from longca.ops.band_library import band_forward_op, flatten
@@ -28,7 +37,7 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
 
     Args:
         mask: a plan, or a mask, whose plan is then made at its first use and kept as long as the mask is. Under torch.compile: a plan.
-        scale: factor on q·k; 1 / √D by default.
+        scale: factor on q·k, positive; 1 / √D by default.
         carried: (out, LSE) of the same queries over other keys, both float32: the result is that over all these keys. Constants to
             autograd; gradients of q, k, v are right for the LSE over all keys.
         out_dtype: of the output; that of q by default. float32 is for outputs to be carried on.
@@ -41,12 +50,13 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     """
     plan = mask if isinstance(mask, BandPlan) else _plan_of(mask, q, k)
     check_inputs(plan, q, k, v)
+    check_result("out_dtype", out_dtype)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if needs_grad and Use.KEYS not in plan.kernels:
         raise ValueError("the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True")
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
     tables, numbers = flatten(plan)
-    out, lse = band_forward_op(flat_q, flat_k, flat_v, tables, numbers, plan.head_dim ** -0.5 if scale is None else scale,
+    out, lse = band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
                                *(flat_carried(q, carried) if carried is not None else (None, None)), out_dtype or q.dtype)
     out = out.view(q.shape)
     return (out, lse.view(q.shape[:-1])) if return_lse else out
@@ -63,6 +73,7 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
     """
     check_inputs(plan, q, k, v)
     check_layout(q=q, k=k, v=v)
+    check_result("out_dtype", out_dtype)
     if carried is not None:
         carried = flat_carried(q, carried)
     if into is None:
@@ -70,8 +81,7 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
                 torch.empty(q.shape[:2], dtype=torch.float32, device=q.device))
     out, lse = into
     check_into(q, out, lse)
-    launch_forward(q, k, v, plan.kernels, plan.kv_heads_at_once, plan.head_dim ** -0.5 if scale is None else scale, out=out, lse=lse,
-                   carried=carried)
+    launch_forward(q, k, v, plan.kernels, plan.kv_heads_at_once, checked_scale(plan, scale), out=out, lse=lse, carried=carried)
     return out, lse
 
 
@@ -85,24 +95,28 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
         grad_dtype: float32, for parts to be added up; that of the inputs by default.
     """
     check_inputs(plan, q, k, v)
-    check_backward(plan, q, out, lse, dout)
+    check_backward(plan, q, out, lse, dout, dlse)
+    check_result("grad_dtype", grad_dtype)
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
     dq, dk, dv = backward_memory(q, k, v, grad_dtype)
-    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, plan.kv_heads_at_once, plan.head_dim ** -0.5 if scale is None else scale,
-                    dq=dq, dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, plan.kv_heads_at_once, checked_scale(plan, scale), dq=dq, dk=dk, dv=dv)
     return dq, dk, dv
 
 
 def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:
     """The mask's own plan for such inputs; made at its first use, which waits for the GPU."""
-    if not isinstance(mask, Mask):
-        raise ValueError(f"the mask must be a longca Mask or a plan of plan_band_attention; it is a {type(mask).__name__}")
+    if torch.compiler.is_compiling():
+        raise ValueError("under torch.compile, give the plan of plan_band_attention instead of a mask")
     check_device(q)
     if q.ndim < 3 or k.ndim < 3:
         raise ValueError(f"q, k and v must be (…, tokens, heads, D); q is {tuple(q.shape)} and k {tuple(k.shape)}")
     key = "band", q.shape[-2], k.shape[-2], q.shape[-1], q.device
-    if key not in mask.kept:
-        if torch.compiler.is_compiling():
-            raise ValueError("under torch.compile, give the plan of plan_band_attention instead of a mask")
-        mask.kept[key] = plan_band_attention(mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1], device=q.device)
-    return mask.kept[key]
+    kept = mask.kept if isinstance(mask, Mask) else {}
+    if key not in kept:
+        if q.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise ValueError("while a CUDA graph is captured, give the plan of plan_band_attention instead of a mask")
+        plan = plan_band_attention(mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1], device=q.device)
+        if q.is_cuda:
+            torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
+        kept[key] = plan
+    return kept[key]

@@ -14,7 +14,7 @@ from longca.ops.band_shapes import Shapes
 
 def steps_of_blocks(grid: BlockGrid, layout: Layout, device: torch.device) -> tuple[Tensor, Shapes]:
     """(runs of full steps: (3, F) list, column, number; partial steps). O(blocks)."""
-    visible, runs = torch.from_numpy(grid.visible).to(device), {}
+    visible, runs = _tensor(grid.visible, bool).to(device), {}
     for lines in layout.wanted:
         if lines.transposed not in runs:
             runs[lines.transposed] = _runs(visible.transpose(1, 2), grid.q_bounds) if lines.transposed else _runs(visible, grid.k_bounds)
@@ -48,11 +48,16 @@ def _runs(visible: Tensor, bounds: np.ndarray) -> Sequence[Tensor]:
     """(row of blocks, first column, column behind the last) of each run of visible blocks. Shapes: visible (G, M, N), bounds (G, N + 1)."""
     num_groups, num_rows, across = visible.shape
     padded = visible.new_zeros(num_groups * num_rows, across + 2)
-    padded[:, 1:-1] = visible.reshape(-1, across)
+    padded[:, 1:-1] = visible.reshape(len(padded), across)
     changes = torch.nonzero((padded[:, 1:] != padded[:, :-1]).flatten()).squeeze(1).view(-1, 2)  # one run after the other
     row = changes[:, 0] // (across + 1)
     group = row // num_rows
-    begin, end = torch.from_numpy(bounds).to(visible.device).flatten()[(changes + ((group - row) * (across + 1))[:, None]).t()]
+    begin, end = _tensor(bounds, np.int64).to(visible.device).flatten()[(changes + ((group - row) * (across + 1))[:, None]).t()]
     if (np.diff(bounds) == 0).any():  # blocks without columns
         row, begin, end = torch.stack([row, begin, end])[:, begin < end]
     return row, begin, end
+
+
+def _tensor(array: np.ndarray, dtype: type) -> Tensor:
+    """In the same memory where torch takes it as it lies: not if it is read only, or runs backwards."""
+    return torch.from_numpy(np.require(array, dtype, "CW"))

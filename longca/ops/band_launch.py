@@ -3,7 +3,9 @@
 Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -14,8 +16,20 @@ from longca.ops.band_forward import forward
 from longca.ops.band_lines import Lines
 
 Kernels = Mapping[Use, tuple[Lines, Tuned]]
+P = ParamSpec("P")
 
 
+def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callable[Concatenate[Tensor, P], None]:
+    """Triton starts kernels on the current device, which need not be that of the tensors."""
+    @wraps(launch)
+    def run(q: Tensor, *others: P.args, **named: P.kwargs) -> None:
+        with torch.cuda.device_of(q):
+            launch(q, *others, **named)
+
+    return run
+
+
+@on_the_device_of_q
 def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_at_once: int, scale: float, *, out: Tensor, lse: Tensor,
                    carried: tuple[Tensor, Tensor] | None) -> None:
     """Writes `out` and `lse`; `carried` may be the same two tensors."""
@@ -33,6 +47,7 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_a
         packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
 
 
+@on_the_device_of_q
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
                     kv_heads_at_once: int, scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
     """Writes `dq`, `dk` and `dv`."""

@@ -22,9 +22,13 @@ L2_BYTES = 24 << 20  # of keys and values that programs share at a time
 
 @dataclass(frozen=True, eq=False)
 class BandPlan:
-    """What the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed."""
+    """What the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed.
 
-    mask: Mask
+    It does not refer to the mask, which may keep it: so the tables' memory is free as soon as nobody uses either.
+    """
+
+    seqlen_q: int
+    seqlen_k: int
     num_q_heads: int
     num_kv_heads: int
     head_dim: int
@@ -39,6 +43,7 @@ class BandPlan:
         return sum(table.numel() * table.element_size() for table in tables.values())
 
 
+@torch.inference_mode(False)  # tables made under it could not be saved for a backward pass
 def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str,
                         needs_backward: bool = True, deterministic: bool = True, tuned: dict[Use, Tuned] | None = None) -> BandPlan:
     """
@@ -48,11 +53,13 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         tuned: instead of the kernels' own tile sizes.
 
     Raises:
-        ValueError: heads that cannot be shared evenly; a head dim without tile sizes.
+        ValueError: what is no mask; heads that cannot be shared evenly; a head dim without tile sizes.
     """
-    if num_kv_heads < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
+    if not isinstance(mask, Mask):
+        raise ValueError(f"the mask must be a longca Mask or a plan of plan_band_attention; it is a {type(mask).__name__}")
+    if min(num_q_heads, num_kv_heads) < 1 or num_q_heads % num_kv_heads or num_kv_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads, {num_kv_heads} KV heads and {mask.num_groups} head groups of the mask: each "
-                         "must be a multiple of the next")
+                         "must be a multiple of the next, and none 0")
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
     tuned = tuned or tiles_for(head_dim, device, block=mean_block(mask, keys=True), at_once=not deterministic or waits_little(mask),
@@ -80,7 +87,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         if lines.step == shared.step and torch.equal(lines.runs, shared.runs):  # the largest table; what a row of blocks sees is the same
             kernels[Use.QUERIES] = replace(lines, runs=shared.runs), chosen
     device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
-    return BandPlan(mask, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
+    return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
 
 
 def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> int:

@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import band_plan
 from benchmarks.band import cases, main, parse
 from benchmarks.band_table import OURS, Record, read, targets, wide
 from benchmarks.table import read_records
 from longca.core.plugin import Registry
-from longca.ops.band_config import Use
+from longca.ops.band_config import Tuned, Use, tiles_for
 
 CAUSAL = Record(32768, "causal", 0.0, "64:8", "fwd", "band", 1.0, 0.01, 520.0)
 FULL = replace(CAUSAL, mask="full")
@@ -49,6 +51,25 @@ def test_measures_keeps_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureF
     assert all(record.time_ms and record.tflops and not record.reason for record in records if record.kernel != "band")
     assert main([*arguments, "--keep", "--max-seconds", "-1"]) == 0
     assert read(tmp_path) == records and "call again with --keep" in capsys.readouterr().out
+
+
+def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one kernel makes all gradients, there are no lines for dQ. What was measured stays, if a later mask fails."""
+    def as_on_hopper(head_dim: int, _: torch.device, **how: Any) -> dict[Use, Tuned]:
+        return tiles_for(head_dim, torch.device("cuda"), **how)
+
+    def measured(name: str, *others: Any) -> dict[str, Any]:
+        assert name != "causal_blockwise", "as if the machine were taken away"
+        return measured_as_ever(name, *others)
+
+    measured_as_ever = band_plan.measured
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("longca.ops.band_plan.tiles_for", as_on_hopper)
+    monkeypatch.setattr(band_plan, "measured", measured)
+    with pytest.raises(AssertionError, match="taken away"):
+        band_plan.main(["--length", "8K", "--out", str(tmp_path)])
+    found = {line["mask"]: line["visible_queries"] for line in read_records(tmp_path, "band_plan")}
+    assert found["causal"] == "" and float(found["block_sparse_uniform"]) == 1
 
 
 def test_plans_of_every_mask(tmp_path: Path) -> None:

@@ -167,6 +167,21 @@ def test_in_a_cuda_graph() -> None:
     assert all(torch.equal(one, other) for one, other in zip(found, both(), strict=True))
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_on_another_gpu_than_the_current_one() -> None:
+    from longca.ops.band_attention import band_attention
+
+    problem = problem_of(mask_of("causal_document", 2), (16, 2))
+    inputs, results = inputs_of(problem), []
+    for device in ("cuda:0", "cuda:1"):
+        q, k, v, dout = (x.to(device) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        out = band_attention(*leaves, problem.mask)
+        assert isinstance(out, torch.Tensor)
+        results.append([out, *torch.autograd.grad(out, leaves, dout)])
+    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(*results, strict=True))
+
+
 def test_the_call_never_waits_for_the_gpu() -> None:
     from longca.ops.band_attention import band_attention, plan_band_attention
 

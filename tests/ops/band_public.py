@@ -1,6 +1,10 @@
 """The public call of band attention: autograd, batches, torch.compile, memory layouts, refusals. In Triton's interpreter or on a GPU."""
 
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -8,6 +12,7 @@ from longca.masks import build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.mask import Mask
 from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_forward, plan_band_attention
+from longca.ops.band_checks import INTERPRETED, as_usable, unusable
 from longca.ops.band_library import band_backward_op, band_forward_op, flatten
 
 MASK = Mask(70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),))  # the last rows see nothing
@@ -38,7 +43,7 @@ class Setting:
 
 def main(device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str = "aot_eager") -> None:
     setting = Setting(device, dtype, compiler)
-    for test in (gradients, carries, batches, compiles, registers, layouts, refuses):
+    for test in (gradients, some_gradients, carries, keeps, batches, compiles, registers, layouts, copies, refuses, refuses_what_is_added):
         print(test.__name__, flush=True)
         test(setting)
 
@@ -78,6 +83,47 @@ def gradients(setting: Setting) -> None:
         for grad, right_grad in zip(found, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True):
             setting.near(grad, torch.zeros_like(grad) if right_grad is None else right_grad)
     assert isinstance(band_attention(*setting.inputs[:3], plan), torch.Tensor)
+
+
+def some_gradients(setting: Setting) -> None:
+    """Of one input alone; none under no_grad; twice from one graph; of a gradient, not at all."""
+    plan, dout = setting.plan(), setting.inputs[3]
+    leaves = setting.leaves()
+    wanted = torch.autograd.grad(band_attention(*leaves, plan), leaves, dout)
+    for place, right in enumerate(wanted):
+        inputs = list(setting.inputs[:3])
+        inputs[place] = leaf = inputs[place].clone().requires_grad_()
+        out = band_attention(*inputs, plan)
+        for retain in (True, False):
+            grad, = torch.autograd.grad(out, leaf, dout, retain_graph=retain)
+            assert torch.equal(grad, right)
+    with torch.no_grad():
+        assert not band_attention(*leaves, plan).requires_grad
+    grad, = torch.autograd.grad(band_attention(*leaves, plan).square().sum(), leaves[0], create_graph=True)
+    try:
+        torch.autograd.grad(grad.sum(), leaves[0])
+    except RuntimeError as error:
+        assert "band_backward" in str(error)
+    else:
+        raise AssertionError("a second derivative, which there is none of")
+
+
+def keeps(setting: Setting) -> None:
+    """The plan of a mask: one made in inference mode serves to train, and its memory is free as soon as the mask is gone."""
+    mask = MASK.named("of its own", {})
+    with torch.inference_mode():
+        band_attention(*setting.inputs[:3], mask)
+    leaves = setting.leaves()
+    out = band_attention(*leaves, mask)
+    assert isinstance(out, torch.Tensor)
+    torch.autograd.grad(out, leaves, setting.inputs[3])
+    plan, = map(weakref.ref, mask.kept.values())
+    gc.disable()
+    try:
+        del mask, out
+        assert plan() is None
+    finally:
+        gc.enable()
 
 
 def carries(setting: Setting) -> None:
@@ -126,6 +172,12 @@ def compiles(setting: Setting) -> None:
         for one, other in zip(found, wanted, strict=True):
             assert torch.equal(one == float("-inf"), other == float("-inf"))
             setting.near(one.clamp(min=-1e9), other.clamp(min=-1e9))
+    try:  # whether the mask has its plan already or not
+        torch.compile(lambda q, k, v: band_attention(q, k, v, MASK), fullgraph=True, backend=setting.compiler)(*setting.inputs[:3])
+    except torch._dynamo.exc.Unsupported:
+        pass
+    else:
+        raise AssertionError("a mask was compiled")
 
 
 def registers(setting: Setting) -> None:
@@ -149,14 +201,28 @@ def layouts(setting: Setting) -> None:
     assert torch.equal(band_attention(*parts, plan), band_attention(q, k[:70], v[:70], plan))
 
 
+def copies(setting: Setting) -> None:
+    """What is advised for tensors that cannot be used makes them usable, and gradients of the output are copied where they must be."""
+    plan, q, dout = setting.plan(), setting.inputs[0], setting.inputs[3]
+    shifted = dout.new_empty(dout.numel() + 1)[1:].view(dout.shape).copy_(dout)
+    of_one = dout.new_zeros(HEADS * HEAD_DIM).as_strided((1, HEADS, HEAD_DIM), (HEADS * HEAD_DIM + 3, HEAD_DIM, 1))
+    for x in (shifted, of_one, q[..., ::2], q[:1].expand(7, -1, -1)):
+        assert unusable(as_usable(x), heads_side_by_side=False) is None and torch.equal(as_usable(x), x)
+    leaves = setting.leaves()
+    out = band_attention(*leaves, plan)
+    for one, other in zip(*(torch.autograd.grad(out, leaves, x, retain_graph=True) for x in (dout, shifted)), strict=True):
+        assert torch.equal(one, other)
+
+
 def refuses(setting: Setting) -> None:
     q, k, v, dout = setting.inputs
     plan = setting.plan()
     out, lse = band_forward(q, k, v, plan)
     known = out.float(), lse
-    says: list[tuple[str, Callable[[], object]]] = [
-        ("bf16 or all fp16", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
-        ("bf16 or all fp16", lambda: band_attention(q, k, v.to(torch.float16), plan)),
+    check_refusals([
+        ("must all be", lambda: band_attention(q.double(), k.double(), v.double(), plan)),
+        ("must all be", lambda: band_attention(q, k, v.to(torch.float16), plan)),
+        ("must all be", lambda: band_attention(*(x.to(torch.bfloat16 if INTERPRETED else torch.float32) for x in (q, k, v)), plan)),
         ("alike of one shape", lambda: band_attention(q, k, v[:-1], plan)),
         ("alike of one shape", lambda: band_forward(q[0], k, v, plan)),
         ("70 queries × 90 keys", lambda: band_attention(q[:-1], k, v, plan)),
@@ -168,7 +234,7 @@ def refuses(setting: Setting) -> None:
         ("k.contiguous()", lambda: band_attention(q, k.transpose(0, 1).contiguous().transpose(0, 1), v, plan)),
         ("v.contiguous()", lambda: band_forward(q, k, v.repeat(1, 1, 2)[..., ::2], plan)),
         ("multiples of 16 bytes", lambda: band_forward(q.new_empty(70, HEADS, HEAD_DIM + 1)[..., 1:], k, v, plan)),
-        ("its address", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
+        ("q.clone(memory_format=torch.contiguous_format)", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
         ("must be (tokens, heads, D)", lambda: band_forward(q[None], k, v, plan)),
         ("carried must be float32", lambda: band_attention(q, k, v, plan, carried=(known[0][:-1], lse))),
         ("carried is a constant", lambda: band_attention(q, k, v, plan, carried=(known[0].clone().requires_grad_(), lse))),
@@ -177,7 +243,42 @@ def refuses(setting: Setting) -> None:
         ("needs_backward=True", lambda: band_backward(q, k, v, out, lse, dout, setting.plan(needs_backward=False))),
         ("dout must be", lambda: band_backward(q, k, v, out, lse, dout.double(), plan)),
         ("dout must be", lambda: band_backward(q, k, v, out, lse.T, dout, plan)),
-    ]
+        ("multiple of the next", lambda: plan_band_attention(MASK, num_q_heads=0, num_kv_heads=2, head_dim=64, device=setting.device)),
+        ("a longca Mask", lambda: plan_band_attention(MASK.dense(), num_q_heads=4, num_kv_heads=2,  # type: ignore[arg-type]
+                                                      head_dim=64, device=setting.device)),
+    ])
+
+
+def refuses_what_is_added(setting: Setting) -> None:
+    """Arguments beside the inputs: factors that would show what is hidden; dtypes, shapes and devices that kernels take as they come."""
+    q, k, v, dout = setting.inputs
+    plan = setting.plan()
+    out, lse = band_forward(q, k, v, plan)
+    far = torch.empty_strided(q.shape, (HEAD_DIM, 1 << 30, 1), dtype=q.dtype, device="meta")
+    assert unusable(far, heads_side_by_side=False) is not None, "places of heads are counted in 32 bits"
+
+    def backward(out: torch.Tensor = out, lse: torch.Tensor = lse, **how: Any) -> object:
+        return band_backward(q, k, v, out, lse, dout, plan, **how)
+
+    check_refusals([
+        *(("positive and finite", partial(band_attention, q, k, v, plan, scale=float(scale))) for scale in ("0", "-0.1", "inf", "nan")),
+        ("positive and finite", lambda: band_forward(q, k, v, plan, -1.0)),
+        ("positive and finite", lambda: backward(scale=-1.0)),
+        ("out_dtype must be", lambda: band_attention(q, k, v, plan, out_dtype=torch.int32)),
+        ("out_dtype must be", lambda: band_forward(q, k, v, plan, out_dtype=torch.float64)),
+        ("`into` must be", lambda: band_forward(q, k, v, plan, into=(out.to("meta"), lse.to("meta")))),
+        ("in `into` must be", lambda: band_forward(q, k, v, plan, into=(out.int(), lse))),
+        ("grad_dtype must be", lambda: backward(grad_dtype=torch.int32)),
+        ("out must be", lambda: backward(out.int())),
+        ("must be on", lambda: backward(out.to("meta"))),
+        ("must be on", lambda: backward(lse=lse.to("meta"))),
+        ("dlse must be", lambda: backward(dlse=lse[:, 0])),
+        ("dlse must be", lambda: backward(dlse=lse.double())),
+        ("must be on", lambda: backward(dlse=lse.to("meta"))),
+    ])
+
+
+def check_refusals(says: Sequence[tuple[str, Callable[[], object]]]) -> None:
     for what, call in says:
         try:
             call()

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -34,6 +35,35 @@ def test_in_the_interpreter(part: str) -> None:
 def test_refuses_a_cpu() -> None:
     done = run("-c", ON_A_CPU, interpret=False)
     assert "ValueError: band attention runs on NVIDIA GPUs, and q is on cpu" in done.stderr
+
+
+def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from longca.masks import build_mask
+    from longca.ops import band_launch
+    from longca.ops.band_attention import plan_band_attention
+
+    q, lse, current, started = torch.zeros(8, 2, 64), torch.zeros(8, 2), [], []
+
+    @contextmanager
+    def device_of(x: torch.Tensor):
+        current.append(x)
+        yield
+        current.clear()
+
+    def start(*_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
+        assert len(current) == 1 and current[0] is q
+        started.append(True)
+        return lse, lse
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for name in ("forward", "prepare", "keys_gradients", "queries_gradient"):
+        monkeypatch.setattr(band_launch, name, start)
+    kernels = plan_band_attention(build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu").kernels
+    band_launch.launch_forward(q, q, q, kernels, 1, 1.0, out=q, lse=lse, carried=None)
+    band_launch.launch_backward(q, q, q, q, lse, q, None, kernels, 1, 1.0, dq=q, dk=q, dv=q)
+    assert len(started) >= 4 and not current
 
 
 @pytest.mark.parametrize("kernels", ["forward", "backward", "portable"])

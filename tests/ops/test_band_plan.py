@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.masks import Mask, build_mask
+from longca.masks.grid import BlockGrid
 from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use, tiles_for
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
 from longca.ops.band_plan import make_lines
@@ -103,6 +104,22 @@ def test_patterns(name: str, sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("mask", NOTHING_VISIBLE, ids=str)
 def test_nothing_visible(mask: Mask) -> None:
     check(mask, 16, 8)
+
+
+@pytest.mark.parametrize("lengths", [(0, 0), (0, 5), (5, 0)], ids=str)
+def test_no_blocks(lengths: tuple[int, int]) -> None:
+    """Of blocks of 4 with all of a sequence cropped away: none of no tokens, or of queries without keys."""
+    blocks = Mask(8, 8, grid=BlockGrid(np.ones((2, 2, 2), dtype=bool), *[np.tile([0, 4, 8], (2, 1))] * 2))
+    check(blocks.crop((0, lengths[0]), (0, lengths[1])), 16, 8)
+
+
+@pytest.mark.filterwarnings("error")
+def test_blocks_in_any_memory() -> None:
+    """Backwards, or read only."""
+    visible, bounds = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool), np.array([[0, 3, 8, 9]])
+    for one in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
+        q_bounds, k_bounds = (np.broadcast_to(cut, (len(one), cut.shape[1])) for cut in (bounds[:, [0, 1, 3]].astype(np.int32), bounds))
+        check(Mask(9, 9, grid=BlockGrid(one, q_bounds, k_bounds)), 16, 8)
 
 
 @quick

@@ -1,0 +1,77 @@
+"""The trial of the Hopper kernels, with processes that only pretend: what ends, hangs or is wrong costs no other result."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import band_hopper_try as trial
+from longca.ops import band_attention
+from longca.ops.band_config import Use
+
+PRETEND = """
+import json, sys, time
+action, variant, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if action == "--time":
+    print(json.dumps({"kind": "time", "what": "causal 32768 64:8", "tflops": 500.0, "ms": 1.0}), flush=True)
+    sys.exit("no memory" if variant == "ends late" else 0)
+for place in range(first, 3):
+    print(json.dumps({"kind": "start", "place": place, "what": f"case {place}"}), flush=True)
+    if place == 1 and variant == "hangs":
+        time.sleep(60)
+    if place == 1 and variant == "ends":
+        sys.exit("illegal instruction")
+    print(json.dumps({"kind": "check", "what": f"case {place}", "errors": [1.0 if variant == "wrong" else 1e-3], "lse": 0.0}), flush=True)
+"""
+
+
+def test_each_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(action: str, variant: str, first: int) -> list[str]:
+        return [sys.executable, "-c", PRETEND, action, variant, str(first)]
+
+    monkeypatch.setattr(trial, "command", command)
+    monkeypatch.setattr(trial, "cases", lambda variant: [None] * 3)
+    monkeypatch.setattr(trial, "CASE_TIMEOUT_S", 5)
+    variants = ["right", "hangs", "ends", "wrong", "ends late"]
+    trial.main(tmp_path / "new" / "out.json", variants)
+    found, said = json.loads((tmp_path / "new" / "out.json").read_text()), capsys.readouterr().out
+    assert list(found) == variants
+    assert {name: [row["kind"] for row in rows] for name, rows in found.items()} == {
+        **{name: ["check"] * 3 + ["time"] for name in ("right", "wrong", "ends late")}, "hangs": ["check"] * 3, "ends": ["check"] * 3}
+    assert [row["errors"][0] for row in found["hangs"]] == [1e-3, float("inf"), 1e-3]
+    assert "hangs: HUNG, stopped in case 1" in said and "ends: exit 1 in case 1\nillegal instruction" in said
+    assert "times of ends late: exit 1\nno memory" in said and said.count("WRONG") == 5
+
+
+@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD])
+def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every case that is checked or timed, at an eighth of the length: what they need to be made is there."""
+    made = []
+
+    def remember(*args: Any) -> tuple[torch.Tensor, ...]:
+        made.append(next(arg for arg in args if isinstance(arg, band_attention.BandPlan)))
+        return ()
+
+    monkeypatch.setattr(band_attention, "band_forward", remember)
+    monkeypatch.setattr(band_attention, "band_backward", remember)
+    timed = [(trial.mask_of(name, seqlen // 8, kv_heads), heads, kv_heads, 128) for name, seqlen, heads, kv_heads in trial.TIMES]
+    for mask, heads, kv_heads, head_dim in [*trial.cases(variant), *timed]:
+        q, k = torch.empty(mask.seqlen_q, heads, head_dim), torch.empty(mask.seqlen_k, kv_heads, head_dim)
+        if variant in trial.FORWARD:
+            trial.forward(variant, q, k, k, mask)()
+        else:
+            trial.backward(variant, q, k, k, q, q[..., 0], q, mask)()
+        in_one = variant in trial.FUSED
+        assert (Use.QUERIES in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
+        assert not in_one or (made[-1].kernels[Use.KEYS][0].waits_of.shape[1] > 0) is bool(trial.FUSED[variant])
+
+
+def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert trial.parse([]).variants == [*trial.BACKWARD, *trial.FORWARD] and set(trial.FUSED) < set(trial.BACKWARD)
+    assert trial.parse(["out.json", "bwd =", "fwd"]).variants == ["bwd =", "fwd"]
+    with pytest.raises(SystemExit, match="2"):
+        trial.parse(["out.json", "bwd up"])
+    assert "bwd up: not among bwd = up" in capsys.readouterr().err
