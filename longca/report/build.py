@@ -56,10 +56,17 @@ class Drawn:
     failure: str = ""
     """why it could not be drawn"""
 
+    @property
+    def is_empty(self) -> bool:
+        """There are no data for it."""
+        return not (self.wide or self.failure)
+
 
 def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str,
           hardware: Hardware | None = None) -> Path:
-    """Write the page to `out`, its figures to `figures/` beside it, and the records' tables where there are none yet.
+    """Write the page to `out`, its figures to a folder beside it, and the records' tables where there are none yet.
+
+    The folder is `figures` for `report.html`, else named by the page, so that pages side by side keep their own.
 
     Args:
         problems: files and rows that could not be read; the page names them.
@@ -71,18 +78,21 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
     """
     ordered = in_order(records)
     if not ordered:
-        raise UserError("There are no records to report on", todo="Measure first with `longca run`",
+        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
                         why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+    if out.is_dir():
+        raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
     named = labelled(table)
     methods = _methods(table)
+    folder = out.with_name("figures" if out.name == "report.html" else f"{out.stem}-figures")
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
     for figure in sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name)):
-        figures[figure.section].append(_drawn(figure, table, methods, out.parent / "figures"))
+        figures[figure.section].append(_drawn(figure, table, methods, folder))
     context = {
         "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": SECTIONS,
-        "figures": figures, "columns": COLUMNS,
+        "figures": figures, "folder": folder.name, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table), "fastest": winners.rankings(table),
         "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
