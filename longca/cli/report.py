@@ -12,7 +12,8 @@ def command(
     source: Annotated[list[str] | None, typer.Argument(
         help="A study, or files of records (.parquet, .json) [default: the configured study]", show_default=False)] = None,
     results: Results = None,
-    out: Annotated[Path | None, typer.Option(help="The page to write", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(
+        help="The page to write; report.html has its figures and tables beside it", show_default=False)] = None,
 ) -> None:
     """Make one offline HTML page from records alone."""
     from longca.core.errors import UserError
