@@ -9,8 +9,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .PHONY: report test test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
-	@snakemake --profile workflow/profiles/local --config study=$(STUDY) $(ARGS)
-	@echo $(CURDIR)/results/$(basename $(notdir $(STUDY)))/report.html
+	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
+	@name=$$(basename "$(STUDY)"); echo "$(CURDIR)/results/$${name%.y*ml}/report.html"
 
 test: setup
 	@python -m pytest $(ARGS)

@@ -77,9 +77,9 @@ def has_triton() -> bool:
 
 
 def pip(*arguments: str) -> None:
-    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
-    if subprocess.run(command, check=False).returncode:
-        sys.exit(f"Setting up failed in: {' '.join(command[2:])}. Mend what pip says above and run make again")
+    command = ["pip", "--disable-pip-version-check", "-q", *arguments]
+    if subprocess.run([str(PYTHON), "-W", "ignore", "-m", *command], check=False).returncode:  # an old pip warns of old packages
+        sys.exit(f"Setting up failed in: {' '.join(command)}. Mend what pip says above and run make again")
 
 
 def say(text: str) -> None:

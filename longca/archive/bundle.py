@@ -76,7 +76,7 @@ def _refuse_damaged(study: Study, problems: Sequence[Problem]) -> None:
     if problems:
         raise UserError(f"Study '{study.name}' cannot be archived",
                         why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
-                        todo=f"`longca run {study.name}` measures those cells again")
+                        todo="`longca run` measures those cells again")
 
 
 def _measured(study: Study, records: list[Record], results: Path, root: Path) -> dict[str, Entry]:

@@ -14,6 +14,7 @@ from typing import Literal, TextIO
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import STATUSES, Record
+from longca.store.text import plural
 
 GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
           "failed": ("incorrect", "error", "timeout")}
@@ -72,7 +73,7 @@ class PlainProgress(Progress):
 
     def start(self, num_cells: int, num_kept: int) -> None:
         super().start(num_cells, num_kept)
-        self._say(f"{num_cells} cells: {num_kept} measured before, {self.num_left} to do")
+        self._say(f"{plural(num_cells, 'cell')}: {num_kept} measured before, {self.num_left} to do")
 
     def end(self, record: Record) -> None:
         super().end(record)

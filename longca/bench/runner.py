@@ -46,7 +46,7 @@ class Summary(Frozen):
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
-        return (f"{self.num_measured + self.num_kept} cells: {counts} "
+        return (f"{plural(self.num_measured + self.num_kept, 'cell')}: {counts} "
                 f"({self.num_measured} measured in {duration(self.seconds)}, {self.num_kept} before)")
 
 

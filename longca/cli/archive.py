@@ -14,7 +14,10 @@ def command(
     out: Annotated[Path | None, typer.Option(help="The bundle to write [default: <results>/<study>.tar.gz]", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """Put records, page, study, code, locks and provenance into one reproducible bundle."""
+    """Put a study into one file from which it can be repeated.
+
+    It holds records, page, study, code, locks and provenance.
+    """
     from longca.archive.bundle import write_bundle
     from longca.archive.packing import SUFFIX
     from longca.core.errors import UserError

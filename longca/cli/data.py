@@ -26,8 +26,8 @@ def list_corpora(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Length to draw at")] = "8K", seed: int = 0,
-         as_json: Json = False) -> None:
+def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Length to draw at")] = "8K",
+         seed: Annotated[int, typer.Option(min=0, help="Seed of the draw")] = 0, as_json: Json = False) -> None:
     """Show a corpus and one draw of its documents."""
     from longca.core.errors import UserError
     from longca.core.plugin import Registry

@@ -19,6 +19,7 @@ from longca.cli.options import (
 )
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.record import Record
 
 
 def command(
@@ -32,7 +33,7 @@ def command(
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Explain one cell: is its method here, does it do this, what does it need, what came of it."""
+    """Explain one cell: whether it can run, and what came of it."""
     from longca.store.load import load
 
     filters = selection(kernel, strategy, mask, direction, seqlen)
@@ -43,7 +44,7 @@ def command(
     if len(found) != 1:
         raise UserError(f"{len(found)} cells of study '{chosen.name}' fit", todo="Name one by its id (`longca plan --cells`) or by filters")
     record = next((one for one in load(folder).records if one.cell_id == found[0].cell_id), None)
-    facts = {**_facts(found[0]), "last result": record.outcome.model_dump() if record else "not measured yet"}
+    facts = {**_facts(found[0]), "last result": _result(record) if record else "not measured yet"}
     if as_json:
         print_json({**facts, "record": record.model_dump() if record else None})
         return
@@ -52,8 +53,17 @@ def command(
         print(f"{key:>{width}}  {value}")
 
 
+def _result(record: Record) -> str:
+    from longca.store.hardware import Hardware
+    from longca.store.view import View
+
+    reason = View(record, Hardware()).reason
+    return f"{record.outcome.status}: {reason}" if reason else record.outcome.status
+
+
 def _facts(cell: Cell) -> dict[str, Any]:
     from longca.bench.predict import Predictor
+    from longca.store.text import format_bytes
 
     device = device_type()
     prediction = Predictor(device).predict(cell)
@@ -69,5 +79,5 @@ def _facts(cell: Cell) -> dict[str, Any]:
     return facts | {
         "visible pairs": f"{prediction.density:.2%} of {cell.seqlen:,} × {cell.seqlen:,}",
         "operations": f"{prediction.flops:.3g}",
-        "inputs and outputs": f"{prediction.tensor_bytes / 2**20:,.1f} MiB",
+        "inputs and outputs": format_bytes(prediction.tensor_bytes),
     }

@@ -5,11 +5,14 @@ from longca.cli.options import Json, Results, StudyName, open_study, print_json
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
     """Write a study's records as records.parquet, .csv and .json."""
+    from longca.core.errors import UserError
     from longca.store.export import export
     from longca.store.load import load
 
     _, _, folder = open_study(study, results=results)
     loaded = load(folder)
+    if not loaded.records:
+        raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
     paths = export(loaded.records, folder)
     if as_json:
         print_json({"files": paths, "num_records": len(loaded.records),

@@ -19,7 +19,10 @@ def command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the file of each")] = False,
     as_json: Json = False,
 ) -> None:
-    """List masks, kernels, strategies, corpora and figures, and whether they can run here."""
+    """List masks, kernels, strategies, corpora and figures.
+
+    Beside each kernel and strategy stands whether it can run here.
+    """
     by_plural = {known.plural: known.name for known in KINDS.values()} | {known.name: known.name for known in KINDS.values()}
     if kind is not None and kind not in by_plural:
         raise unknown("kind", kind, _plurals())

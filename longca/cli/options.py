@@ -25,7 +25,7 @@ Results = Annotated[Path | None, typer.Option(help="Folder of results", show_def
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 KernelFilter = Annotated[str, typer.Option("--kernel", "-k", help="Only these kernels: 'sdpa,fl*', '!naive'",
                                            autocompletion=_names("kernel"))]
-StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies",
+StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies; '!*' for kernels alone",
                                              autocompletion=_names("strategy"))]
 MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
@@ -57,11 +57,14 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, caption=caption or None, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left",
-                  title_style="bold", pad_edge=False)
+    console = Console(markup=False, emoji=False, highlight=False)  # a name may hold brackets
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in row))
-    Console().print(table)
+    console.print(title, style="bold")
+    console.print(table)
+    if caption:
+        console.print(caption, style="italic")

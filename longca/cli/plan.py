@@ -36,7 +36,10 @@ def command(
     cells: Annotated[bool, typer.Option("--cells", help="List every cell")] = False,
     as_json: Json = False,
 ) -> None:
-    """Count a study's cells, name what is unsupported and why, and estimate its GPU hours. Runs nothing."""
+    """Say what a study would do and how long it takes. Runs nothing.
+
+    Counts its cells, names what is unsupported and why, and estimates its GPU hours.
+    """
     from longca.bench.plan import shards
     from longca.bench.predict import EFFICIENCY, Predictor
 

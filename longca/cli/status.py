@@ -9,7 +9,7 @@ from longca.core.record import STATUSES
 
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
-    """Show what of a study is measured, what is left, and which files are damaged. Exit code 1 if cells failed."""
+    """Show what is measured, left and damaged. Exit code 1 if cells failed."""
     from longca.store.load import load
 
     _, chosen, folder = open_study(study, results=results)

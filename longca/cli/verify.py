@@ -12,7 +12,10 @@ def command(
     bundle: Annotated[Path, typer.Argument(help="A bundle of `longca archive`, packed or unpacked")],
     as_json: Json = False,
 ) -> None:
-    """Check every hash and record of a bundle, and make its page again. Runs nothing of it. Exit code 1 if it differs."""
+    """Check such a file: every hash, every record, its page.
+
+    The page is made again and compared. Runs nothing of the bundle. Exit code 1 if anything differs.
+    """
     from longca.archive.packing import opened
     from longca.archive.verify import SHOWN, verify
 

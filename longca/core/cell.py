@@ -32,7 +32,7 @@ class Cell(Frozen):
     """all parameters of the mask, defaults included"""
     corpus: str | None = None
     """where document lengths come from; None for masks without documents"""
-    seqlen: int = Field(ge=1)
+    seqlen: int = Field(ge=1, lt=1 << 40)  # from there on an offset stands for infinity
     """tokens over all ranks, queries and keys alike"""
     num_q_heads: int = Field(ge=1)
     num_kv_heads: int = Field(ge=1)

@@ -80,7 +80,7 @@ def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         close = nearest(str(path[-1]), known, 1)
-        hint = f"did you mean '{close[0]}'?" if close else "known keys: " + ", ".join(sorted(known))
+        hint = f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
         return f"unknown key '{place}', {hint}".rstrip(".")
     if problem["type"] == "missing":
         return f"key '{place}' is missing"

@@ -59,10 +59,15 @@ def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
 def _range(axis: str, text: str) -> tuple[int, int]:
     low, dots, high = text.partition("..")
     try:
-        return _number(low), _number(high if dots else low)
-    except ValueError as error:
-        raise UserError(f"'{text}' is not a range of {axis}", why=str(error), todo="Write 8K or 1K..8K") from error
+        return _number(axis, low), _number(axis, high if dots else low)
+    except ValueError:
+        raise UserError(f"'{text}' is not a range of {axis}",
+                        todo="Write 8K or 1K..8K" if axis == "seqlen" else "Write 2 or 0..2") from None
 
 
-def _number(text: str) -> int:
-    return int(text) if text.strip().isdecimal() else parse_length(text)  # 0 is a seed, but no length
+def _number(axis: str, text: str) -> int:
+    if text.strip().isdecimal():  # 0 is a seed; it is no length, but a range may begin there
+        return int(text)
+    if axis != "seqlen":
+        raise ValueError(text)
+    return parse_length(text)

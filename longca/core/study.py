@@ -80,6 +80,13 @@ class Study(Frozen):
     measure: Measure = Measure()
     grids: tuple[Grid, ...] = Field(min_length=1)
 
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, value: str) -> str:
+        if "/" in value or value in (".", ".."):
+            raise ValueError("it names the folder of the study's results, which lies in `results`")
+        return value
+
     def cells(self) -> list[Cell]:
         """All cells, each once, in the order of the file. Raises UserError for a name or value that cannot be."""
         found: dict[str, Cell] = {}

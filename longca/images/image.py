@@ -49,6 +49,8 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
         UserError: it is another image, or there is none.
     """
     if not image.file.is_file():
+        if image.wanted not in names() and "://" not in image.wanted:
+            raise UserError(f"There is no image '{image.wanted}'", why=f"it is neither a file nor one of {', '.join(names())}")
         raise UserError(f"There is no image '{image.file}'", todo=f"`longca image get {image.wanted}` builds or pulls it")
     stamped = _read(image.stamp)
     if stamped is not None and not thorough and _untouched(image):

@@ -109,8 +109,8 @@ class Kernel(Plugin):
     family: ClassVar[Literal["dense", "sparse", "both", "control"]] = "dense"
     paper_row: ClassVar[str | None] = None  # its name in the study's tables
     needs: ClassVar[tuple[str, ...]] = ("torch",)  # modules
-    url: ClassVar[str] = ""
-    summary: ClassVar[str] = ""  # one line for lists
+    url: ClassVar[str] = ""  # of what it calls: https://…
+    summary: ClassVar[str] = ""  # one line for lists, of 120 characters at most
     returns_lse: ClassVar[bool] = False
 
     def available(self, device_type: str) -> str | None:

@@ -56,10 +56,17 @@ class Drawn:
     failure: str = ""
     """why it could not be drawn"""
 
+    @property
+    def is_empty(self) -> bool:
+        """There are no data for it."""
+        return not (self.wide or self.failure)
+
 
 def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str,
           hardware: Hardware | None = None) -> Path:
-    """Write the page to `out`, its figures to `figures/` beside it, and the records' tables where there are none yet.
+    """Write the page to `out`; beside `report.html` its figures to `figures/`, and the records' tables where there are none yet.
+
+    A page of another name stands alone: several side by side would take each other's files for their own.
 
     Args:
         problems: files and rows that could not be read; the page names them.
@@ -71,25 +78,28 @@ def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, 
     """
     ordered = in_order(records)
     if not ordered:
-        raise UserError("There are no records to report on", todo="Measure first with `longca run`",
+        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
                         why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+    if out.is_dir():
+        raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
     named = labelled(table)
     methods = _methods(table)
+    beside = out.parent if out.name == "report.html" else None
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
     for figure in sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name)):
-        figures[figure.section].append(_drawn(figure, table, methods, out.parent / "figures"))
+        figures[figure.section].append(_drawn(figure, table, methods, beside))
     context = {
         "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": SECTIONS,
-        "figures": figures, "columns": COLUMNS,
+        "figures": figures, "alone": beside is None, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table), "fastest": winners.rankings(table),
         "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
         "software": tables.software(ordered),
         "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index,
                                                                                  method in enumerate(methods)},
-        "downloads": _downloads(ordered, out.parent), "all_statuses": STATUSES, "theme": theme(),
+        "downloads": _downloads(ordered, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
         "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())) | {"count": len(ordered)},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"),
@@ -111,25 +121,26 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
-def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> Drawn:
-    """The figure; in place of one that raises, why: one bad plug-in must not cost the page."""
+def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], beside: Path | None) -> Drawn:
+    """The figure, its files in `figures/` of that folder; in place of one that raises, why: one bad plug-in must not cost the page."""
     try:
-        return _draw(figure, table, methods, folder)
+        return _draw(figure, table, methods, beside)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption, failure=f"{type(error).__name__}: {error}")
 
 
-def _draw(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> Drawn:
+def _draw(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], beside: Path | None) -> Drawn:
     data = figure.data(table)
     if not len(data):
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
     title = figure.title(data)
     svg = draw(figure, data, Style(methods))
-    replace_file(folder / f"{figure.name}.svg", svg.encode())
-    replace_file(folder / f"{figure.name}.csv", csv_bytes(data.columns,
-                                                          data.astype(object).where(data.notna(), None).values.tolist()))
+    if beside:
+        replace_file(beside / "figures" / f"{figure.name}.svg", svg.encode())
+        values = data.astype(object).where(data.notna(), None).values.tolist()
+        replace_file(beside / "figures" / f"{figure.name}.csv", csv_bytes(data.columns, values))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, inline(svg, figure.name, title),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.report.panels import PANEL
-from longca.report.style import INK, MUTED, POINTS, RULE
+from longca.report.style import INK, MUTED, RULE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,6 @@ def draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     ax.set_yticks(range(len(rows)), names, color=INK[0])
     ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))
     ax.grid(axis="x", color=RULE[0], linewidth=0.7)
-    ax.set_xlabel(unit, color=MUTED[0], fontsize=8, labelpad=2 / POINTS)
+    ax.set_xlabel(unit, color=MUTED[0], fontsize=8, labelpad=4)
     style.legend(canvas, legend)
     return canvas

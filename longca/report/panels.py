@@ -41,7 +41,8 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     panels = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
     lines = 2 if data.detail.any() else 1
-    canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, legend=style.legend_of(data))
+    canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, title_chars=int(data.detail.str.len().max()),
+                                legend=style.legend_of(data))
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 3 if style.narrow else 4)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):

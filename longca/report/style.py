@@ -20,6 +20,7 @@ BAD = ("#c4314b", "#ff6b81")
 RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans", "font.size": 8.5,
                       "path.simplify": False}
 POINTS = 72  # an inch
+CHAR_IN = 0.056  # mean width of a letter at 8 points
 DASHES = (0, (3, 2))
 Legend = list[tuple[str, dict[str, Any]]]
 
@@ -54,17 +55,19 @@ class Style:
         return Figure(figsize=(self.width_in, height_in))
 
     def panels(self, count: int, *, per_row: int = 5, panel_in: float = 1.35, title_lines: int = 1,
-               legend: Legend) -> tuple[Canvas, list[Axes]]:
+               title_chars: int = 0, legend: Legend) -> tuple[Canvas, list[Axes]]:
         """`count` panels of equal size below a legend.
 
         Args:
             per_row: panels in a row at most.
             panel_in: height of one panel's axes.
+            title_chars: of the longest subtitle, which a panel is wide enough for.
             legend: as `legend_of` makes it.
         """
-        columns = min(2 if self.narrow else _fullest(count, per_row), max(count, 1))
-        rows = -(-count // columns)
         top, bottom, left, gap_x, gap_y = 0.17 + self.legend_in(legend), 0.3, 0.5, 0.2, 0.2 + 0.17 * title_lines
+        at_most = max(int((self.width_in - left - 0.1 + gap_x) / (CHAR_IN * title_chars + gap_x)), 1)
+        columns = min(2 if self.narrow else _fullest(count, per_row), max(count, 1), at_most)
+        rows = -(-count // columns)
         height = top + bottom + rows * panel_in + (rows - 1) * gap_y + 0.17 * title_lines + 0.06
         canvas = self.canvas(height)
         width = min((self.width_in - left - 0.1 - (columns - 1) * gap_x) / columns, 3.2)

@@ -89,7 +89,8 @@ def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, 
     length = f", {format_length(int(row.seqlen))}" if tell_length else ""
     cell_id = row.cell_ids.split(" ")[0]
     share = _share(row.value, ceilings[cell_id])
-    return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high), f"{lead}{share}{length}, n = {row.num_samples}", cell_id)
+    return Winner(row.method, unit.text(row.value), unit.span(row.low, row.high),
+                  f"{lead}{share}{length}, n\u00a0=\u00a0{row.num_samples}", cell_id)
 
 
 def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit,
@@ -113,7 +114,7 @@ def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, uni
     rows = complete[first]
     share = _share(means[first], ceilings[rows.cell_ids.iloc[0].split(" ")[0]])
     return Winner(first, unit.text(means[first]), unit.span(rows.value.min(), rows.value.max()),
-                  f"{lead}{share}, n = {int(rows.num_samples.sum())}{without}")
+                  f"{lead}{share}, n\u00a0=\u00a0{int(rows.num_samples.sum())}{without}")
 
 
 def _share(rate: float, ceiling: float) -> str:

@@ -94,7 +94,7 @@ def test_a_bundle_can_be_made_from_an_unpacked_bundle(study, study_file, results
 def test_damaged_records_are_refused(study, study_file, records, tmp_path):
     store = CellStore(tmp_path / "three")
     store.write(records[0]).write_text("{")
-    with pytest.raises(UserError, match=r"cannot be archived: 1 file cannot be used.*longca run three"):
+    with pytest.raises(UserError, match=r"cannot be archived: 1 file cannot be used.*`longca run` measures"):
         write_bundle(study, study_file, Config(), store.folder, load(store.folder), tmp_path / "b.tar.gz")
     assert not (tmp_path / "b.tar.gz").exists()
 

@@ -13,6 +13,7 @@ GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
     ("sequlen: 64", ["unknown key", "sequlen", "'seqlen'"]),
     ("seqlen: -4", ["-4", "length"]),
     ("seqlen: 0", ["0", "length"]),
+    ("seqlen: 99999999999999999999", ["seqlen", "less than"]),
     ("heads: '3:2'", ["3 query heads", "2 KV heads"]),
     ("mask: {block_sparse_uniform: {density: 1.5}}", ["block_sparse_uniform", "density", "1.5"]),
     ("mask: {block_sparse_uniform: {density: 0}}", ["block_sparse_uniform", "density"]),
@@ -45,6 +46,12 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
     (["data", "show", "pil"], ["'pil'", "'pile'"]),
     (["report", "quick"], ["record"]),
     (["run", "quick", "--device", "tpu"], ["device", "tpu"]),
+    (["plan", "quick", "--seed", "x"], ["'x'", "seed", "0..2"]),
+    (["report", "quick", "paper"], ["'quick'", "one study"]),
+    (["report", "quick", "records.parquet"], ["'quick'", "one study"]),
+    (["report", "nosuch.json"], ["nosuch.json"]),
+    (["export", "quick"], ["no records", "longca run"]),
+    (["image", "get", "cpuu"], ["There is no image 'cpuu'", "cpu, "]),
 ])
 def test_a_command_that_cannot_be(longca, arguments, expected):
     done = longca(*arguments)
@@ -53,6 +60,25 @@ def test_a_command_that_cannot_be(longca, arguments, expected):
     assert "Traceback" not in done.stderr
     for part in expected:
         assert part in done.stderr
+
+
+def test_a_seed_below_zero(longca):
+    done = longca("data", "show", "pile", "--seed", "-1")
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "--seed" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", ".."])
+def test_a_studys_name_is_one_folder(longca, tmp_path, name):
+    path = tmp_path / "study.yaml"
+    path.write_text(f"name: '{name}'\n" + GRID % "head_dim: 64")
+    done = longca("plan", path)
+    assert done.returncode == 2 and f"'{name}'" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_damaged_table_of_records(longca, tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    done = longca("report", tmp_path / "bad.parquet")
+    assert done.returncode == 2 and "damaged" in done.stderr and "Measure first" not in done.stderr
 
 
 def test_an_unknown_setting_in_the_environment(longca):

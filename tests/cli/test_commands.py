@@ -2,10 +2,13 @@
 
 import json
 
+from longca.cli.options import print_table
+
 
 def test_help_names_every_command(longca):
     done = longca("--help")
     assert done.returncode == 0
+    assert "..." not in longca("--help", COLUMNS="80").stdout.partition("Commands:")[2], "no description is cut off"
     for command in ("doctor", "list", "explain", "plan", "run", "status", "report", "export", "data"):
         assert f"  {command} " in done.stdout
 
@@ -13,7 +16,7 @@ def test_help_names_every_command(longca):
 def test_list_shows_all_kinds_and_is_json(longca):
     found = json.loads(longca("list", "--json").stdout)
     assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures"}
-    assert len(found["masks"]) == 14
+    assert [mask["no."] for mask in found["masks"]][:14] == list(range(1, 15))
     assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {kernel["name"] for kernel in found["kernels"]}
 
 
@@ -44,8 +47,11 @@ def test_run_status_export_report(longca, tiny, tmp_path):
     assert exported.returncode == 0 and (folder / "records.csv").read_text().count("\n") == 10
     page = longca("report", tiny)
     assert page.stdout.strip() == str(folder / "report.html") and (folder / "report.html").stat().st_size > 10_000
-    again = longca("report", folder / "records.parquet", "--out", tmp_path / "again.html")
-    assert again.returncode == 0, again.stderr
+    for kind in ("parquet", "json"):
+        again = longca("report", folder / f"records.{kind}", "--out", tmp_path / f"{kind}.html")
+        assert again.returncode == 0, again.stderr
+    told = longca("explain", tiny, "-k", "sdpa", "-m", "full", "-d", "fwd", "-c", "!*")
+    assert "last result  ok\n" in told.stdout, told.stdout + told.stderr
 
 
 def test_a_truncated_cell_is_named_and_measured_again(longca, tiny, tmp_path):
@@ -63,6 +69,13 @@ def test_explain_names_reason_and_result(longca, tiny):
     flex = longca("explain", "quick", "-k", "flex", "-m", "causal", "-d", "bwd", "-s", "1K", "-c", "")
     assert flex.returncode == 0, flex.stderr
     assert "CPU" in flex.stdout and "not measured yet" in flex.stdout
+
+
+def test_tables_keep_their_titles_whole_and_their_brackets(capsys):
+    print_table("a title that is longer than its table [/x]", ["name"], [["[/y] :smile:"]], caption="[z]")
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].rstrip() == "a title that is longer than its table [/x]"
+    assert "[/y] :smile:" in text and "[z]" in text
 
 
 def test_explain_tells_a_control_from_attention(longca):

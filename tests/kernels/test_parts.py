@@ -59,7 +59,8 @@ def test_an_lse_comes_back_as_it_was(name: str) -> None:
 
 
 def test_every_kernel_with_a_backward_in_parts_is_here() -> None:
-    kernels = {name: Registry("kernel").load(name) for name in Registry("kernel").names()}
+    shipped = Registry("kernel", [])
+    kernels = {name: shipped.load(name) for name in shipped.names()}
     given = {name.partition(",")[0] for name in FORMS}
     assert {name for name, kernel in kernels.items() if kernel.returns_lse} - given == {"flex", "flashinfer"}  # they have none
 

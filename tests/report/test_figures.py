@@ -86,6 +86,34 @@ def test_a_density_axis(quick):
     assert sorted(set(data.density)) == [0.2, 0.5] and set(data.seqlen) == {2048}
 
 
+def test_densities_are_drawn_where_they_were_measured():
+    """The longest length may have been measured at one density alone."""
+    chosen = [entry for entry in quick_study() if entry.cell.mask == "block_sparse_uniform" and entry.outcome.status == "ok"]
+    chosen = [entry for entry in chosen if entry.cell.seqlen == 1024 or entry.cell.mask_params["density"] == 0.2]
+    data = Registry("figure").load("sparse_throughput").data(derived(chosen))
+    assert sorted(set(data.density)) == [0.2, 0.5] and set(data.seqlen) == {1024}
+    assert "at 1K" in Registry("figure").load("sparse_throughput").title(data)
+
+
+def test_memory_is_compared_where_the_most_methods_ran():
+    ran = {"sdpa": ("full",), "flex": ("causal", "prefix_lm"), "flashmask": ("causal", "prefix_lm", "shared_question")}
+    chosen = [entry for entry in gpu_study() if entry.cell.num_kv_heads == 8 and entry.cell.direction == "fwd"
+              and entry.cell.mask in ran.get(entry.cell.kernel, ())]
+    figure = Registry("figure").load("memory")
+    title = figure.title(figure.data(derived(chosen)))
+    assert "flex" in title and "flashmask" in title and "sdpa" not in title and "(prefix_lm · forward · 32K)" in title, title
+
+
+def test_panels_are_wide_enough_for_their_subtitles():
+    figure = Registry("figure").load("sparse_throughput")
+    data = figure.data(derived(quick_study()))
+    few = draw(figure, data, Style(METHODS, narrow=True))
+    long = data.assign(detail=data.detail + " and so much more that no other panel fits beside it")
+    many = draw(figure, long, Style(METHODS, narrow=True))
+    height = [float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)', text)[1]) for text in (few, many)]
+    assert height[1] > 1.5 * height[0]
+
+
 def test_each_method_looks_the_same_everywhere():
     style = Style(METHODS)
     assert len({style.colour(method) for method in METHODS}) == len(METHODS)

@@ -163,6 +163,21 @@ def test_other_records_beside_the_page_stay_and_are_not_offered(tmp_path):
     assert 'href="records.parquet"' not in text and "longca export" in text
 
 
+def test_a_page_of_another_name_stands_alone(tmp_path):
+    """Two of them side by side would overwrite each other's figures, and links would lead to the other's."""
+    text = build(quick_study(), [], tmp_path / "a.html", study_title="x").read_text(encoding="utf-8")
+    build(gpu_study()[::30], [], tmp_path / "b.html", study_title="x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+    assert all(link.startswith(("#", "https://")) for link in Outline(text).links)
+
+
+def test_a_folder_in_the_pages_place_is_told_before_anything_is_written(tmp_path):
+    (tmp_path / "page").mkdir()
+    with pytest.raises(UserError, match="folder"):
+        build(quick_study()[:2], [], tmp_path / "page", study_title="x")
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+
+
 def test_nothing_but_failures_is_a_page_too(tmp_path):
     cells = [entry.cell for entry in quick_study()]
     records = [record(cell, Unavailable(reason="no such thing"), environment=None) for cell in cells[:2] + cells[-2:]]

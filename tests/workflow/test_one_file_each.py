@@ -1,9 +1,15 @@
 """A new mask, kernel, strategy, corpus and figure: one file each, then listed, run and drawn."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import ROOT
 
 MASK = '''
 """Every query sees itself and the first token."""
@@ -65,6 +71,23 @@ def plugins(tmp_path: Path, longca) -> Path:
     done = longca("data", "build", "my_words", documents, "--folder", folder / "corpora", LONGCA_PLUGINS=str(folder))
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def test_the_kernel_and_the_mask_of_the_pages_run_and_keep_their_contracts(longca, tmp_path):
+    folder, environ = tmp_path / "mine", {"LONGCA_PLUGINS": str(tmp_path / "mine")}
+    for kind in ("kernels", "masks"):
+        text = (ROOT / "docs" / f"{kind}.md").read_text(encoding="utf-8").partition("## Adding one")[2]
+        path = folder / kind / Path(re.search(r"`mine/(\S+)`", text)[1]).name
+        path.parent.mkdir(parents=True)
+        path.write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], encoding="utf-8")
+    study = tmp_path / "own.yaml"
+    study.write_text('grids: [{kernel: plain, mask: [window_and_sink, causal_document], seqlen: 64, heads: "4:2", head_dim: 16}]')
+    ran = longca("run", study, **environ)
+    assert "4 ok" in ran.stdout, ran.stdout + ran.stderr
+    tests = ("tests/kernels/test_contract_kernels.py", "tests/masks/test_contract_masks.py")
+    done = subprocess.run([sys.executable, "-m", "pytest", *tests, "-k", "plain or window_and_sink", "-p", "no:cacheprovider"], cwd=ROOT,
+                          env=os.environ | environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_listed_run_and_drawn(plugins, longca, tmp_path):

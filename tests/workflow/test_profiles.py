@@ -1,6 +1,7 @@
 """The workflow is sound in every profile, and clean by Snakemake's own linter."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,18 @@ def test_settings_are_told_in_the_environment(tmp_path):
     done = snakemake("--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tmp_path}/paper/report.html" in done.stdout
+
+
+def test_make_reports_the_study_that_it_is_given(tmp_path):
+    """Snakemake keeps the last `--config` alone, and the README's ARGS have one; a path may have blanks."""
+    study = tmp_path / "a folder" / "my study.yaml"
+    study.parent.mkdir()
+    study.write_text("grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: '2:1'}]")
+    done = subprocess.run(["make", "-o", "setup", "report", f"STUDY={study}", f"ARGS=--dry-run --config results={tmp_path}/results"],
+                          capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\nkernels +2\n", done.stdout) and "\ncp " not in done.stdout, done.stdout
+    assert done.stdout.endswith("/results/my study/report.html\n")
 
 
 def test_a_site_is_told_in_the_environment(tmp_path):

@@ -38,7 +38,7 @@ class Ranks(Figure):
         typical = data.straggler_percent.median()
         groups = data.groupby(["method", "world"]).straggler_percent.median().sort_values(kind="stable")
         method, world = groups.index[-1]
-        worst = f"; most of all with {method} on {world}, {percent(groups.iloc[-1] / 100)}" if len(groups) > 1 else ""
+        worst = f"; most of all with {method} on {world} ranks, {percent(groups.iloc[-1] / 100)}" if len(groups) > 1 else ""
         return f"The slowest rank is typically {percent(typical / 100)} behind the median rank{worst}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

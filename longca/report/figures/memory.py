@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.core.units import format_length
 from longca.report.contract import Figure
 from longca.report.panels import MASK, draw_panels, in_panel_order
-from longca.report.series import attention, labelled, points
+from longca.report.series import DIRECTIONS, attention, join, labelled, points
 from longca.store.text import format_bytes, number
 
 if TYPE_CHECKING:
@@ -36,14 +36,15 @@ class PeakMemory(Figure):
         longest = data[(data.seqlen == data.seqlen.max()) & data.value.notna()]
         if not len(longest):
             return "Memory: nothing could be measured at the longest length"
-        typical = longest.groupby("method").value.median().sort_values(kind="stable")
-        least, most = typical.index[0], typical.index[-1]
-        at = f"at {format_length(int(data.seqlen.max()))}"
-        if least == most:
-            return f"Memory: {least} takes {format_bytes(typical[least])} {at}, median over masks"
-        ratio = f", {number(typical[most] / typical[least], 2)} times as much" if typical[least] > 0 else ""
-        sizes = f"{least} takes {format_bytes(typical[least])}, {most} {format_bytes(typical[most])}"
-        return f"Memory {at}: {sizes}{ratio} (medians over masks)"
+        groups = [rows for _, rows in longest.groupby(["mask", "detail", "direction"], sort=False)]
+        alike = max(groups, key=len).sort_values("value", kind="stable")  # methods are compared where the most of them ran
+        least, most = alike.iloc[0], alike.iloc[-1]
+        what = join(least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen)))
+        sizes = f"Memory: {least.method} takes {format_bytes(least.value)}"
+        if len(alike) > 1:
+            ratio = f", {number(most.value / least.value)} times as much" if least.value > 0 else ""
+            sizes += f", {most.method} {format_bytes(most.value)}{ratio}"
+        return f"{sizes} ({what})"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         size, unit = next(((size, unit) for size, unit in UNITS if data.value.max() >= size), UNITS[-1])

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 class SparseThroughput(Figure):
     label = "Throughput, block-sparse"
     section = "sparse"
-    caption = ("Throughput of the chosen blocks against the share of blocks that is chosen, at the longest length "
-               "measured: higher is better. A kernel that works on every block falls in proportion to the density. "
+    caption = ("Throughput of the chosen blocks against the share of blocks that is chosen, at the longest of the "
+               "lengths with the most densities: higher is better. A kernel that works on every block falls in proportion to the density. "
                "Points are medians, bars reach from the first to the third quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         tried = attention(labelled(table), "kernel")
         tried = tried[tried.mask_family == "block-sparse"]
-        tried = tried[tried.seqlen == tried.groupby(["mask", "setting", "direction"]).seqlen.transform("max")]
-        detail = [join(DIRECTIONS[direction], variant, format_length(seqlen), setting) for direction, variant, seqlen, setting
-                  in zip(tried.direction, tried.mask_variant, tried.seqlen, tried.setting, strict=True)]
+        tried = _at_its_length(tried)
+        lengths = [format_length(seqlen) if tried.seqlen.nunique() > 1 else "" for seqlen in tried.seqlen]  # a single one is in the title
+        detail = [join(DIRECTIONS[direction], *rest) for direction, *rest
+                  in zip(tried.direction, tried.mask_variant, lengths, tried.setting, strict=True)]
         tried = tried.assign(detail=detail, density=tried.mask_density_asked)
         found = points(tried, ["mask", "detail", "direction", "method", "seqlen", "density"], *RATE, unit="TFLOP/s")
         return found.sort_values(["mask", "direction", "detail", "method", "density"], ascending=[True, False, True, True, True],
@@ -37,8 +38,17 @@ class SparseThroughput(Figure):
 
     def title(self, data: pd.DataFrame) -> str:
         winners = fastest(data, ["mask", "detail"], x="density")
-        return f"Block-sparse: {who_wins(winners, 'panel')}, each at its highest density"
+        at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
+        return f"Block-sparse{at}: {who_wins(winners, 'panel')}, each at its highest density"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}", x_log=False,
                           per_row=4)
+
+
+def _at_its_length(tried: pd.DataFrame) -> pd.DataFrame:
+    """Of each panel the cells at the length with the most densities, at the longest of several: one length makes a line."""
+    panel = ["mask", "mask_variant", "setting", "direction"]
+    densities = tried.groupby([*panel, "seqlen"]).mask_density_asked.transform("nunique")
+    fullest = tried[densities == densities.groupby([tried[column] for column in panel]).transform("max")]
+    return fullest[fullest.seqlen == fullest.groupby(panel).seqlen.transform("max")]

@@ -16,7 +16,7 @@
     if (value === null || value === "") return NONE;
     if (typeof value !== "number") return String(value);
     if (value === 0) return "0";
-    const exponent = Math.floor(Math.log10(Math.abs(value)));
+    const exponent = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(digits)))));  // 9.96 with two digits is 10, not 10.0
     if (exponent < -4) return value.toExponential(Math.max(digits - 2, 0));
     const decimals = Math.max(digits - 1 - exponent, 0);
     return Number(value.toPrecision(digits)).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
