@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,15 @@ def join(*parts: str) -> str:
 
 
 def mask_order(table: pd.DataFrame) -> list[str]:
-    """Mask labels from the densest to the sparsest, family by family; those of one name stay together."""
-    masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True).density.mean().fillna(-1.0).reset_index()
+    """Mask labels from the densest to the sparsest, family by family; those of one name stay together, by the density asked of them."""
+    masks = table.groupby(["mask_family", "mask", "mask_label"], sort=True)[["density", "mask_density_asked"]].mean().reset_index()
+    masks["density"] = masks.density.fillna(-1.0)
+    masks["share"] = masks.mask_density_asked.fillna(masks.density)
     masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
-    return masks.sort_values(["family", "of_name", "mask", "density", "mask_label"],
-                             ascending=[True, False, True, False, True]).mask_label.tolist()
+    masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]  # so that 64 comes before 128
+    return masks.sort_values(["family", "of_name", "mask", "share", "numbers", "mask_label"],
+                             ascending=[True, False, True, False, True, True]).mask_label.tolist()
 
 
 def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,

@@ -100,6 +100,14 @@ def test_masks_stand_from_dense_to_sparse_family_by_family():
     assert order.index("causal") < order.index("full_document")
 
 
+def test_block_masks_stand_by_the_density_asked_then_by_block():
+    """Whatever densities came out: that of the smaller blocks is nearer to what was asked."""
+    asked = [(block, density) for density in (0.2, 0.8) for block in (128, 64)]
+    records = [record(cell(mask="block_sparse_uniform", mask_params={"block": block, "density": density})) for block, density in asked]
+    assert mask_order(labelled(derived(records))) == [
+        f"block_sparse_uniform · block {block} · density {density}" for density in (0.8, 0.2) for block in (64, 128)]
+
+
 def test_seeds_are_one_point_with_a_wider_spread():
     records = [record(cell(mask="causal_document", corpus="pile", seed=seed), tflops=speed) for seed,
                speed in enumerate((1.0, 2.0, 4.0))]
