@@ -38,8 +38,9 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
     study = tmp_path / "a folder" / "my study.yaml"
     study.parent.mkdir()
     study.write_text("grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: '2:1'}]")
+    environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}  # of `make test`
     done = subprocess.run(["make", "-o", "setup", "report", f"STUDY={study}", f"ARGS=--dry-run --config results={tmp_path}/results"],
-                          capture_output=True, text=True, cwd=ROOT, check=False)
+                          capture_output=True, text=True, cwd=ROOT, env=environ, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\nkernels +2\n", done.stdout) and "\ncp " not in done.stdout, done.stdout
     assert done.stdout.endswith("/results/my study/report.html\n")
