@@ -29,7 +29,7 @@ class CudnnBsa(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return unfit_device(device_type, "sm_90") or missing_modules(self.needs) or _missing_hopper()
+        return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         reason = not_blocks_of(traits, min(BLOCKS))
@@ -105,9 +105,3 @@ class CudnnBsaPrepared(Prepared):
 
         dq, dk, dv = block_sparse_attention_backward(dout, q, k, v, out, lse, **self._rules)
         return dq, dk, dv
-
-
-def _missing_hopper() -> str | None:
-    import torch
-
-    return None if torch.cuda.get_device_capability() == (9, 0) else "this row calls its kernels for sm_90 only"
