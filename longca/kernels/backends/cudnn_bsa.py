@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import Cell
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
-from longca.kernels.first_call import first_call_ms
+from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ class CudnnBsaPrepared(Prepared):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        import torch
-
         start = time.perf_counter()
         size = next(size for size in BLOCKS if not_blocks_of(problem.mask.traits, size) is None)
         mask = split_blocks(problem.mask, size)
@@ -69,7 +67,7 @@ class CudnnBsaPrepared(Prepared):
         self._rules: dict[str, Any] = {"q2k_block_index": lists, "sparse_block_size": size, "softmax_scale": problem.scale,
                                        **lengths}
         self._allow_empty = fewest == 0
-        torch.cuda.synchronize(problem.device)
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
         if problem.needs_backward:

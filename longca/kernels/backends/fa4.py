@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
-from longca.kernels.first_call import first_call_ms
+from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Fa4(Kernel):
         if cell.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
         if cell.head_dim not in (64, 128):
-            return "head dims other than 64 and 128 have tiles that do not fit blocks of 128"
+            return "this adapter takes head dims 64 and 128 only"
         if unfit_mask(traits) is None:
             return None
         if traits.empty_rows:
@@ -95,6 +95,7 @@ class Fa4MaskedPrepared(Prepared):
         self._interface: Any = importlib.import_module("flash_attn.cute.interface")
         self._forward_blocks, self._backward_blocks = self._blocks()
         self._options = {"softmax_scale": problem.scale, **self._element_test()}
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["compile_ms"] = first_call_ms(self)
 
