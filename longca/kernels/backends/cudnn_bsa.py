@@ -59,7 +59,7 @@ class CudnnBsaPrepared(Prepared):
         mask = split_blocks(problem.mask, size)
         if mask is not problem.mask:
             self.notes.append(f"blocks were split into blocks of {size}")
-        tables = block_tables(mask, problem.device, problem.num_q_heads)
+        tables = block_tables(mask, problem.device, problem.num_q_heads, of_keys=False)
         lists, counts = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
         fewest, most = (int(count) for count in counts.aminmax())
         # where all lists are as long it is told one length, as its documentation does: those kernels are simpler

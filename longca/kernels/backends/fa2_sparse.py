@@ -57,7 +57,7 @@ class Fa2SparsePrepared(Prepared):
         from longca.ops.tuning import sparse_tuning
 
         start = time.perf_counter()
-        self._tables = block_tables(problem.mask, problem.device)
+        self._tables = block_tables(problem.mask, problem.device, of_keys=problem.needs_backward)
         self._blocks = self._tables.block_q, self._tables.block_k
         self._tuning = sparse_tuning(problem.head_dim, self._blocks)
         wait(problem.device)
