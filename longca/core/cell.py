@@ -14,6 +14,7 @@ Dtype = Literal["bf16", "fp16", "fp32"]
 Scalar = bool | int | float | str
 
 DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
 
@@ -32,7 +33,7 @@ class Cell(Frozen):
     """all parameters of the mask, defaults included"""
     corpus: str | None = None
     """where document lengths come from; None for masks without documents"""
-    seqlen: int = Field(ge=1, lt=1 << 40)  # from there on an offset stands for infinity
+    seqlen: int = Field(ge=1, le=MOST_TOKENS)
     """tokens over all ranks, queries and keys alike"""
     num_q_heads: int = Field(ge=1)
     num_kv_heads: int = Field(ge=1)

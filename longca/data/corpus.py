@@ -13,13 +13,15 @@ from longca.core.errors import UserError
 from longca.core.plugin import Plugin
 from longca.core.schema import Frozen, parse
 
+MOST = 1 << 40  # tokens of a document, and documents of a bin: far beyond any, so that sums stay inside int64
+
 
 class Bin(NamedTuple):
     """Documents of `lo` to `hi` tokens, both included."""
 
     lo: Annotated[int, Field(ge=0)]
-    hi: Annotated[int, Field(ge=1, le=1 << 40)]  # far beyond any document, so that sums stay inside int64
-    num_documents: Annotated[int, Field(ge=0)]
+    hi: Annotated[int, Field(ge=1, le=MOST)]
+    num_documents: Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Weight(NamedTuple):
@@ -125,7 +127,7 @@ class Corpus(Plugin):
         """(share of documents, share of tokens) in documents of at most `length` tokens."""
         low, high, count = self.bins.T
         inside = np.clip(length - low + 1, 0, high - low + 1)
-        documents = count * inside / (high - low + 1)
+        documents = count * (inside / (high - low + 1))
         tokens = documents * (low + low + inside - 1) / 2
         return float(documents.sum() / self.num_documents), float(tokens.sum() / self.num_tokens)
 

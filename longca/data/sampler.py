@@ -17,7 +17,7 @@ PAPER_SEED = 42
 def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool = False) -> np.ndarray:
     """Lengths of the documents of one sequence.
 
-    Documents are drawn from the corpus after all of its documents were split into pieces of at most a quarter of the
+    Documents are drawn with replacement, after all of the corpus were split into pieces of at most a quarter of the
     sequence; the last piece is cut to fit. The same arguments give the same lengths on every machine.
 
     Args:
@@ -56,7 +56,8 @@ def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generat
     are then cut, keeps the pieces of one very long document from filling the sequence.
     """
     low, high, count = corpus.bins.T
-    whole_pieces = (_sum_of_quotients(high + 1, cap) - _sum_of_quotients(low, cap)) / (high + 1 - low) * count
+    whole_pieces = np.array([(_sum_of_quotients(last + 1, cap) - _sum_of_quotients(first, cap)) / (last + 1 - first)
+                             for first, last, _ in corpus.bins.tolist()]) * count
     upto = np.cumsum(np.concatenate([count, whole_pieces]))
     # uniform floats only: numpy may change the algorithms behind its other draws from version to version
     uniform = rng.random((2, num_draws))
@@ -88,7 +89,7 @@ def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
     return np.array(lengths, dtype=np.int64)
 
 
-def _sum_of_quotients(end: np.ndarray, divisor: int) -> np.ndarray:
-    """Sum of n // divisor over 0 <= n < end."""
-    quotient, rest = np.divmod(end, divisor)
+def _sum_of_quotients(end: int, divisor: int) -> int:
+    """Sum of n // divisor over 0 <= n < end; of long documents more than 64 bits hold."""
+    quotient, rest = divmod(end, divisor)
     return divisor * (quotient * (quotient - 1) // 2) + rest * quotient

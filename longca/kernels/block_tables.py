@@ -34,18 +34,19 @@ class BlockTables:
         return sum(table.numel() * table.element_size() for table in tables)
 
 
-def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None) -> BlockTables:
+def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None, *, of_keys: bool = True) -> BlockTables:
     """Lists of a mask of blocks of one size.
 
     Args:
         num_lists: of heads, where a kernel wants a list for each; else the mask's head groups.
+        of_keys: without, there are no lists of k-blocks.
 
     Raises ValueError for any other mask.
     """
     size = mask.grid.block_size if mask.grid is not None else None
     if size is None:
         raise ValueError("the mask is not made of blocks of one size")
-    lists = block_lists(mask, device)
+    lists = block_lists(mask, device, of_keys=of_keys)
     share = 1 if num_lists is None else num_lists // mask.num_groups
     tables = lists.q_to_k, lists.q_to_k_counts, lists.k_to_q, lists.k_to_q_counts
     return BlockTables(*(table.repeat_interleave(share, 0) if share > 1 else table for table in tables), *size)

@@ -23,8 +23,8 @@ def unfit_mask(traits: Traits) -> str | None:
     return "the mask is more than segments of tokens under one window (causal, sliding or none), and it takes no other"
 
 
-def unfit_device(device_type: str, architecture: str) -> str | None:
-    """Why a kernel of this GPU architecture ("sm_90") or a newer one cannot run here; None if it can."""
+def unfit_device(device_type: str, *architectures: str) -> str | None:
+    """Why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run here; None if it can."""
     if device_type != "cuda":
         return "it runs on NVIDIA GPUs only"
     import importlib.util
@@ -36,7 +36,9 @@ def unfit_device(device_type: str, architecture: str) -> str | None:
     if not torch.cuda.is_available():
         return "torch finds no GPU here"
     found = "sm_{}{}".format(*torch.cuda.get_device_capability())
-    return None if int(found[3:]) >= int(architecture[3:]) else f"it needs a GPU of {architecture}, and this one is {found}"
+    if any(found == one or (one.endswith("+") and int(found[3:]) >= int(one[3:-1])) for one in architectures):
+        return None
+    return f"it needs a GPU of {' or '.join(architectures)}, and this one is {found}"
 
 
 def unfit_build(cell: Cell, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:

@@ -26,8 +26,11 @@ class BlockLists:
     k_to_q_counts: torch.Tensor  # (G, N)
 
 
-def block_lists(mask: Mask, device: torch.device | str = "cpu") -> BlockLists:
+def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool = True) -> BlockLists:
     """Made on the device: 128K tokens in 64-blocks are 268 million pairs of blocks for 64 head groups.
+
+    Args:
+        of_keys: without, as a forward pass needs none, there is a list of no k-block: N is 0 in those two.
 
     Raises ValueError for a mask that is not a block grid.
     """
@@ -36,7 +39,7 @@ def block_lists(mask: Mask, device: torch.device | str = "cpu") -> BlockLists:
     if mask.grid is None:
         raise ValueError("the mask is not made of blocks")
     visible = torch.from_numpy(mask.grid.visible).to(device)
-    return BlockLists(*_lists(visible), *_lists(visible.transpose(1, 2)))
+    return BlockLists(*_lists(visible), *_lists(visible.transpose(1, 2)[:, slice(None if of_keys else 0)]))
 
 
 def block_of(bounds: np.ndarray) -> np.ndarray:

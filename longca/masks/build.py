@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from longca.core.cell import Cell, Scalar
+from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.masks.contract import Draw
@@ -32,6 +32,8 @@ def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int =
     for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
         if number < least:
             raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
+    if seqlen > MOST_TOKENS:
+        raise UserError(f"Mask '{name}' cannot have {seqlen} tokens", todo=f"Give at most {MOST_TOKENS}")
     if documents is not None and not pattern.uses_documents:
         raise UserError(f"Mask '{name}' has no documents to give it", todo="Leave `documents` out")
     try:
@@ -53,11 +55,14 @@ def cell_mask(cell: Cell) -> Mask:
 
 def _documents(given: np.ndarray | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
     if given is not None:
-        lengths = np.array(given, dtype=np.int64)
-        if lengths.min(initial=1) < 1 or lengths.sum() != seqlen:
-            raise UserError(f"Documents of {int(lengths.sum())} tokens do not fill a mask of {seqlen}",
+        lengths = np.asarray(given)
+        if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
+            raise UserError("Lengths of documents must be a list of whole numbers")
+        total = sum(lengths.tolist())  # exact, however large they are
+        if total != seqlen or lengths.min() < 1:
+            raise UserError(f"Documents of {total} tokens do not fill a mask of {seqlen}",
                             todo="Give positive lengths that sum to the mask's length")
-        return lengths
+        return lengths.astype(np.int64)
     from longca.data.sampler import sample_documents
 
     compat = bool(getattr(values, "paper_compat", False))

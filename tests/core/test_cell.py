@@ -47,6 +47,7 @@ def test_ids_do_not_depend_on_the_order_of_keys_nor_on_json():
     ({"kind": "cp"}, "a `cp` cell needs a strategy, a `kernel` cell has none"),
     ({"world": 2}, "a `kernel` cell runs on one device"),
     ({"world": 0}, "greater than or equal to 1"), ({"seqlen": 0}, "greater than or equal to 1"),
+    ({"seqlen": 1 << 31}, "less than or equal to 2147483647"),
     ({"seqlen": -8}, "greater than or equal to 1"), ({"head_dim": 0}, "greater than or equal to 1"),
     ({"num_kv_heads": 0}, "greater than or equal to 1"), ({"seed": -1}, "greater than or equal to 0"),
     ({"dtype": "fp8"}, "'bf16', 'fp16' or 'fp32'"), ({"direction": "both"}, "'fwd' or 'bwd'"),

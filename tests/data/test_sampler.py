@@ -112,6 +112,12 @@ def test_pieces_are_those_of_the_split_corpus(write_corpus: Callable[..., Path],
     assert np.abs(found - expected / expected.sum()).max() < 0.01
 
 
+@pytest.mark.parametrize("seqlen", [4, 8192])
+def test_pieces_of_the_longest_documents_are_whole(write_corpus: Callable[..., Path], seqlen: int):
+    source = Corpus.from_file(write_corpus(bins=[[1, 20, 5], [1 << 39, 1 << 40, 3]]))
+    assert draw(source, seqlen, seed=0).tolist() == [seqlen // 4] * 4
+
+
 def test_open_last_bin_inflates_the_lengths_of_the_paper():
     source = Registry("corpus").load("pile")
     lengths = draw_as_paper(source, 1 << 30, seed=0)[:-1]

@@ -1,5 +1,6 @@
 """Packed segments: what kernels that know nothing else of masks are called with, and why they refuse the rest."""
 
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
+from longca.kernels.backends.fa4 import BLOCK, element_tables
 from longca.kernels.contract import Problem
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
 from longca.lowering.intervals import interval_table
@@ -99,10 +101,29 @@ def test_offsets_of_32_bits_are_not_overrun(name: str, seqlen: int, fits: bool) 
 
 
 def test_reasons_of_devices_and_builds() -> None:
-    assert unfit_device("cpu", "sm_80") == "it runs on NVIDIA GPUs only"
+    assert unfit_device("cpu", "sm_80+") == "it runs on NVIDIA GPUs only"
     cell = pattern_cases()[0].cell("fa2", "fwd", "bf16")
     assert unfit_build(cell, (cell.head_dim,), ("bf16",)) is None
     assert unfit_build(cell, (128,), ("bf16",)) == "this build has head dim 128 in bf16 only"
+
+
+@pytest.mark.parametrize(("capability", "fitting"), [
+    ((8, 0), {"torch_flash", "fa2"}),
+    ((9, 0), {"torch_flash", "fa2", "fa3", "fa4", "cudnn_flex", "cudnn_bsa", "vsa"}),
+    ((10, 0), {"torch_flash", "fa2", "fa4", "cudnn_flex"}),
+    ((12, 0), {"torch_flash", "fa2", "fa4"}),
+])
+def test_a_gpu_of_another_architecture_is_told_beforehand(capability: tuple[int, int], fitting: set[str],
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    for name in ("torch_flash", "fa2", "fa3", "fa4", "cudnn_flex", "cudnn_bsa", "vsa"):
+        kernel = Registry("kernel").load(name)
+        monkeypatch.setattr(sys.modules[type(kernel).__module__], "missing_modules", lambda modules: None, raising=False)
+        if name == "fa4":
+            monkeypatch.setattr(sys.modules[type(kernel).__module__], "_missing_cute", lambda: None)
+        reason = kernel.available("cuda")
+        assert reason is None if name in fitting else "it needs a GPU of sm_90" in str(reason), name
 
 
 def test_interval_table_is_the_mask() -> None:
@@ -111,6 +132,21 @@ def test_interval_table_is_the_mask() -> None:
         key = torch.arange(case.mask.seqlen_k)
         seen = ((key >= table[:, 0::2]) & (key < table[:, 1::2])).any(1)
         assert torch.equal(seen, torch.from_numpy(case.mask.dense()).reshape(seen.shape)), case
+
+
+def test_fa4_finds_something_for_every_row_and_key_of_its_blocks() -> None:
+    for case in pattern_cases() + hand_made_cases():
+        mask = case.mask
+        tables = element_tables(mask)
+        if mask.grid is None:
+            assert np.array_equal(tables[0][..., :mask.seqlen_q], interval_table(mask))
+            assert tables[0].shape[-1] == -(-mask.seqlen_q // BLOCK) * BLOCK
+            continue
+        visible, rows, cols = tables
+        assert (rows.shape[-1], cols.shape[-1]) == tuple(-(-n // BLOCK) * BLOCK for n in (mask.seqlen_q, mask.seqlen_k))
+        for group, raster in enumerate(mask.dense()):
+            seen = visible[group][rows[group]][:, cols[group]] > 0
+            assert np.array_equal(seen[:mask.seqlen_q, :mask.seqlen_k], raster)
 
 
 def test_problem_of_one_token() -> None:

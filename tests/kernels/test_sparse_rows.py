@@ -1,5 +1,8 @@
 """What the block-sparse rows say that they do, where no GPU is needed to ask."""
 
+import time
+from importlib import import_module
+
 import pytest
 
 from longca.core.plugin import Registry
@@ -58,3 +61,12 @@ def test_flashinfer_counts_its_indices_beforehand() -> None:
         case = Case(build_mask("block_sparse_uniform", seqlen=65536, num_kv_heads=64, block=64, density=density), 64, 64, head_dim=128)
         reasons[density] = kernel.supports(case.cell("flashinfer", "fwd", "bf16"), case.mask.traits, "cuda")
     assert reasons[0.45] is None and "do not fit" in reasons[0.55]
+
+
+@pytest.mark.parametrize(("name", "where"), [("vsa", "block_listed"), ("fa2_sparse", "backends.fa2_sparse"), ("flex", "backends.flex")])
+def test_the_time_of_a_plan_is_that_of_the_device_too(name: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module(f"longca.kernels.{where}")
+    monkeypatch.setattr(module, "wait", lambda device: time.sleep(0.05))
+    monkeypatch.setattr(module, "first_call_ms", lambda prepared: 0.0, raising=False)
+    prepared = Registry("kernel").load(name).prepare(Case(BLOCKS[64], 2, 2, head_dim=128).problem("fwd"))
+    assert prepared.costs["plan_ms"] >= 50

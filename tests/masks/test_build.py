@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longca.core.cell import Cell
+from longca.core.cell import MOST_TOKENS, Cell
 from longca.core.errors import UserError
 from longca.masks import build_mask
 from longca.masks.build import cell_mask
@@ -19,6 +19,12 @@ from .strategies import WITH_DOCUMENTS
     ("sliding_window", {"seqlen": 8, "window": 1.5}, "'window' = 1.5"),
     ("full", {"seqlen": 0}, "cannot have 0 tokens"),
     ("full", {"seqlen": -4}, "cannot have -4 tokens"),
+    ("full", {"seqlen": 1 << 31}, "cannot have 2147483648 tokens. Give at most 2147483647"),
+    ("sliding_window", {"seqlen": 8, "window": 1 << 63}, "'window' = 9223372036854775808"),
+    ("causal_sliding_window", {"seqlen": 8, "window": 10**30}, "'window' = 1000"),
+    ("global_sliding_window", {"seqlen": 8, "window": 1 << 63}, "'window' = 9223372036854775808"),
+    ("global_sliding_window", {"seqlen": 8, "num_global": 1 << 63}, "'num_global' = 9223372036854775808"),
+    ("block_causal_document", {"seqlen": 8, "block": 1 << 63}, "'block' = 9223372036854775808"),
     ("full", {"seqlen": 8, "num_kv_heads": 0}, "cannot have 0 KV heads"),
     ("full", {"seqlen": 8, "seed": -1}, "cannot have -1 as its seed"),
     ("block_sparse_uniform", {"seqlen": 128, "density": 0}, "'density' = 0"),
@@ -34,6 +40,10 @@ from .strategies import WITH_DOCUMENTS
     ("full_document", {"seqlen": 8, "documents": [8, 0]}, "positive lengths"),
     ("full_document", {"seqlen": 8, "documents": [9, -1]}, "positive lengths"),
     ("full_document", {"seqlen": 8, "documents": []}, "Documents of 0 tokens"),
+    ("full_document", {"seqlen": 8, "documents": [1 << 62] * 4 + [8]}, "Documents of 18446744073709551624 tokens"),
+    ("full_document", {"seqlen": 8, "documents": [4.6, 4.6]}, "must be a list of whole numbers"),
+    ("full_document", {"seqlen": 8, "documents": [[4, 4]]}, "must be a list of whole numbers"),
+    ("full_document", {"seqlen": 8, "documents": 8}, "must be a list of whole numbers"),
     ("causal", {"seqlen": 8, "documents": [8]}, "'causal' has no documents"),
 ])
 def test_mistakes_are_told_in_one_line(name, arguments, message):
@@ -79,3 +89,19 @@ def test_documents_come_from_the_corpus(name, paper_compat):
     lengths = masks[0].params["documents"]
     assert lengths.dtype == np.int64 and lengths.sum() == 4096 and lengths.min() >= 1
     assert masks[0].digest == masks[1].digest
+
+
+@pytest.mark.parametrize(("name", "params", "area"), [
+    ("full", {}, lambda n: n * n),
+    ("causal", {}, lambda n: n * (n + 1) // 2),
+    ("sliding_window", {"window": 1 << 39}, lambda n: n * n),
+    ("sliding_window", {"window": 5}, lambda n: 11 * n - 30),
+    ("causal_sliding_window", {"window": 5}, lambda n: 6 * n - 15),
+    ("global_sliding_window", {"num_global": 1 << 39}, lambda n: n * n),
+    ("global_sliding_window", {"num_global": 3, "window": 0}, lambda n: 6 * n - 9 + n - 3),
+    ("block_causal_document", {"block": 1 << 39}, lambda n: n * n),
+])
+def test_areas_are_exact_at_the_longest(name, params, area):
+    mask = build_mask(name, seqlen=MOST_TOKENS, **params)
+    assert mask.area == area(MOST_TOKENS)
+    assert mask.traits.full == (mask.area == MOST_TOKENS**2)

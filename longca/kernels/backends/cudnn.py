@@ -27,7 +27,7 @@ class Cudnn(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        reason = unfit_device(device_type, "sm_80")
+        reason = unfit_device(device_type, "sm_80+")
         if reason is not None:
             return reason
         import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import Cell
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
-from longca.kernels.first_call import first_call_ms
+from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CudnnBsa(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return unfit_device(device_type, "sm_90") or missing_modules(self.needs) or _missing_hopper()
+        return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         reason = not_blocks_of(traits, min(BLOCKS))
@@ -54,14 +54,12 @@ class CudnnBsaPrepared(Prepared):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        import torch
-
         start = time.perf_counter()
         size = next(size for size in BLOCKS if not_blocks_of(problem.mask.traits, size) is None)
         mask = split_blocks(problem.mask, size)
         if mask is not problem.mask:
             self.notes.append(f"blocks were split into blocks of {size}")
-        tables = block_tables(mask, problem.device, problem.num_q_heads)
+        tables = block_tables(mask, problem.device, problem.num_q_heads, of_keys=False)
         lists, counts = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
         fewest, most = (int(count) for count in counts.aminmax())
         # where all lists are as long it is told one length, as its documentation does: those kernels are simpler
@@ -69,7 +67,7 @@ class CudnnBsaPrepared(Prepared):
         self._rules: dict[str, Any] = {"q2k_block_index": lists, "sparse_block_size": size, "softmax_scale": problem.scale,
                                        **lengths}
         self._allow_empty = fewest == 0
-        torch.cuda.synchronize(problem.device)
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = sum(table.nbytes for table in (lists, counts))
         if problem.needs_backward:
@@ -105,9 +103,3 @@ class CudnnBsaPrepared(Prepared):
 
         dq, dk, dv = block_sparse_attention_backward(dout, q, k, v, out, lse, **self._rules)
         return dq, dk, dv
-
-
-def _missing_hopper() -> str | None:
-    import torch
-
-    return None if torch.cuda.get_device_capability() == (9, 0) else "this row calls its kernels for sm_90 only"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms
+from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ class CudnnFlex(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return missing_modules(self.needs) if device_type == "cuda" else "runs on NVIDIA GPUs only"
+        return unfit_device(device_type, "sm_90", "sm_100", "sm_103") or missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):

@@ -26,7 +26,7 @@ class CudnnGraph(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
+        return unfit_device(device_type, "sm_90+") or missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):

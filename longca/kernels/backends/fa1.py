@@ -34,7 +34,7 @@ class Fa1(Kernel):
         reason = missing_modules(self.needs)
         if reason is not None and "flash_attn_cuda" in reason:
             reason += " (the extension of flash-attn 1.0.9, which has to be built)"
-        return reason or unfit_device(device_type, "sm_80")
+        return reason or unfit_device(device_type, "sm_80+")
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):

@@ -23,7 +23,7 @@ class Fa2(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return missing_modules(self.needs) or unfit_device(device_type, "sm_80")
+        return missing_modules(self.needs) or unfit_device(device_type, "sm_80+")
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         return unfit_build(cell, (128,), ("bf16",)) or unfit_mask(traits)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
-from longca.kernels.first_call import first_call_ms
+from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
     import torch
@@ -57,9 +57,10 @@ class Fa2SparsePrepared(Prepared):
         from longca.ops.tuning import sparse_tuning
 
         start = time.perf_counter()
-        self._tables = block_tables(problem.mask, problem.device)
+        self._tables = block_tables(problem.mask, problem.device, of_keys=problem.needs_backward)
         self._blocks = self._tables.block_q, self._tables.block_k
         self._tuning = sparse_tuning(problem.head_dim, self._blocks)
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = self._tables.num_bytes
         self.notes.append("the project's own re-implementation in Triton: not the speed of the study's FA2-Sparse")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
-from longca.kernels.first_call import first_call_ms
+from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.masks.grid import BlockGrid
+    from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 BLOCK = 128  # the block size that its forward and its backward both take on Hopper
@@ -33,13 +33,13 @@ class Fa4(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return missing_modules(self.needs) or _missing_cute() or unfit_device(device_type, "sm_90")
+        return missing_modules(self.needs) or _missing_cute() or unfit_device(device_type, "sm_90+")
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
         if cell.head_dim not in (64, 128):
-            return "head dims other than 64 and 128 have tiles that do not fit blocks of 128"
+            return "this adapter takes head dims 64 and 128 only"
         if unfit_mask(traits) is None:
             return None
         if traits.empty_rows:
@@ -95,6 +95,7 @@ class Fa4MaskedPrepared(Prepared):
         self._interface: Any = importlib.import_module("flash_attn.cute.interface")
         self._forward_blocks, self._backward_blocks = self._blocks()
         self._options = {"softmax_scale": problem.scale, **self._element_test()}
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["compile_ms"] = first_call_ms(self)
 
@@ -115,16 +116,11 @@ class Fa4MaskedPrepared(Prepared):
         from longca.ops import fa4_mask_mod
 
         mask, heads_per_group = self.problem.mask, self.problem.num_q_heads // self.problem.mask.num_groups
-        if mask.grid is None:
-            from longca.lowering.intervals import interval_table
-
-            tables = [interval_table(mask)]
-            mod = fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group)
-        elif not self._forward_blocks.mask_block_cnt.any():
+        if mask.grid is not None and not self._forward_blocks.mask_block_cnt.any():
             return {}  # every block is full
-        else:
-            tables = _grid_tables(mask.grid)
-            mod = fa4_mask_mod.grid_mask_mod(heads_per_group)
+        tables = element_tables(mask)
+        mod = (fa4_mask_mod.interval_mask_mod(tables[0].shape[1] // 2, heads_per_group) if mask.grid is None
+               else fa4_mask_mod.grid_mask_mod(heads_per_group))
         self.costs["metadata_bytes"] += sum(table.nbytes for table in tables)
         return {"mask_mod": mod, "aux_tensors": [torch.from_numpy(table).to(self.problem.device) for table in tables]}
 
@@ -153,11 +149,19 @@ class Fa4MaskedPrepared(Prepared):
         return dq, dk, dv
 
 
-def _grid_tables(grid: BlockGrid) -> list[np.ndarray]:
-    """Visible blocks (G, M, N), the block of each row (G, Sq) and of each key (G, Sk), all int32."""
+def element_tables(mask: Mask) -> list[np.ndarray]:
+    """What the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M, N), the block of each row
+    (G, Sq) and of each key (G, Sk). Rows and keys go on to whole blocks, since it is asked for those before they are left out.
+    """
     import numpy as np
 
     from longca.lowering.blocks import block_of
+    from longca.lowering.intervals import interval_table
 
-    sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (grid.q_bounds, grid.k_bounds))
-    return [grid.visible.astype(np.int32), *sides]
+    def whole(table: np.ndarray) -> np.ndarray:
+        return np.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, -table.shape[-1] % BLOCK)])
+
+    if mask.grid is None:
+        return [whole(interval_table(mask))]
+    sides = (np.stack([block_of(bounds) for bounds in of_side]) for of_side in (mask.grid.q_bounds, mask.grid.k_bounds))
+    return [mask.grid.visible.astype(np.int32), *map(whole, sides)]

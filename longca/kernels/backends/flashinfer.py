@@ -87,12 +87,11 @@ class FlashInferPrepared(Prepared):
         assert grid is not None
         share = problem.num_kv_heads // problem.mask.num_groups
         row_sizes, col_sizes = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (grid.q_bounds, grid.k_bounds))
-        num_indices = share * int(sum((visible @ sizes.astype(np.float64)).sum()
-                                      for visible, sizes in zip(grid.visible, col_sizes, strict=True)))
-        if num_indices > MOST_INDICES:
-            raise ValueError(TOO_MANY.format(num_indices))
         visible, rows, cols = (torch.from_numpy(part).to(problem.device).repeat_interleave(share, 0)
                                for part in (grid.visible, row_sizes, col_sizes))
+        num_indices = int((visible.sum(1) * cols).sum())
+        if num_indices > MOST_INDICES:
+            raise ValueError(TOO_MANY.format(num_indices))
         num_lists = rows.numel()
         workspace = torch.empty(FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
         self._wrapper = _wrapper(workspace, self._backend)

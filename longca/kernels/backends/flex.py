@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core.cell import Cell
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
-from longca.kernels.first_call import first_call_ms
+from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
     from longca.masks.traits import Traits
+
+SMALLEST_HEAD_DIM = 16
 
 
 class Flex(Kernel):
@@ -31,6 +33,8 @@ class Flex(Kernel):
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.direction == "bwd" and device_type == "cpu":
             return "torch has no FlexAttention backward on CPU"
+        if cell.head_dim < SMALLEST_HEAD_DIM and device_type == "cuda":
+            return f"on GPUs it takes head dims of at least {SMALLEST_HEAD_DIM}: Triton's matmul has no smaller"
         return None
 
     def in_parts(self, cell: Cell, device_type: str) -> str | None:
@@ -64,6 +68,7 @@ class FlexPrepared(Prepared):
             self._options["return_aux"] = AuxRequest(lse=True)
         else:
             self.notes.append(f"no LSE: {no_lse}")
+        wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
         torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count

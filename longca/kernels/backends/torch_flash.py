@@ -23,7 +23,7 @@ class TorchFlash(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        return unfit_device(device_type, "sm_80")
+        return unfit_device(device_type, "sm_80+")
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         if cell.dtype not in ("bf16", "fp16"):

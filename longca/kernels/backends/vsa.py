@@ -8,6 +8,7 @@ from longca.core.cell import Cell
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_modules
+from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +26,7 @@ class Vsa(Kernel):
     returns_lse = True
 
     def available(self, device_type: str) -> str | None:
-        if device_type != "cuda":
-            return "its extension runs on NVIDIA GPUs only"
-        return missing_modules(self.needs) or _missing_hopper()
+        return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
         reason = not_blocks_of(traits, BLOCK)
@@ -73,11 +72,3 @@ class VsaPrepared(BlockListed):
         grads = fastvideo_kernel_ops.block_sparse_bwd(q, k, v, out, lse, dout, *self._of_keys, self._sizes)
         dq, dk, dv = (grad.to(q.dtype) for grad in grads)
         return dq, dk, dv
-
-
-def _missing_hopper() -> str | None:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "no GPU here"
-    return None if torch.cuda.get_device_capability() == (9, 0) else "its extension is compiled for sm_90 only"

@@ -19,7 +19,7 @@ class BlockCausalDocument(Pattern):
     stochastic = True
 
     class Params(Frozen):
-        block: int = Field(1024, ge=1)
+        block: int = Field(1024, ge=1, lt=band.INF)
         """tokens of a block"""
         paper_compat: bool = False
         """as in the released code, only lengths of whole blocks"""

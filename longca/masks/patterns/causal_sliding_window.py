@@ -15,7 +15,7 @@ class CausalSlidingWindow(Pattern):
     definition = "0 ≤ i − j ≤ window"
 
     class Params(Frozen):
-        window: int = Field(1024, ge=0)
+        window: int = Field(1024, ge=0, lt=band.INF)
         """keys visible before the token's own"""
 
     def build(self, draw: Draw, params: Params) -> Mask:

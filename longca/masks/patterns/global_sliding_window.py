@@ -15,9 +15,9 @@ class GlobalSlidingWindow(Pattern):
     definition = "i < num_global or j < num_global or |i − j| ≤ window"
 
     class Params(Frozen):
-        num_global: int = Field(512, ge=0)
+        num_global: int = Field(512, ge=0, lt=band.INF)
         """first tokens that see all and are seen by all"""
-        window: int = Field(1024, ge=0)
+        window: int = Field(1024, ge=0, lt=band.INF)
         """keys visible on each side, beside the token's own"""
         paper_compat: bool = False
         """the triangles that the released code counted; draws both numbers and ignores those given"""

@@ -15,7 +15,7 @@ class SlidingWindow(Pattern):
     definition = "|i − j| ≤ window"
 
     class Params(Frozen):
-        window: int = Field(1024, ge=0)
+        window: int = Field(1024, ge=0, lt=band.INF)
         """keys visible on each side, beside the token's own"""
         paper_compat: bool = False
         """the one-sided mask whose area the released code counted"""
