@@ -9,6 +9,7 @@ ROW_MULTIPLE = 16.0  # of what is allowed in the mean: the worst of millions of 
 ROUNDING = 0.5  # of eps: the largest error of one rounding, which is more than twice its usual one
 SUMMING = 16.0
 EPS32 = torch.finfo(torch.float32).eps
+TINY = torch.finfo(torch.float64).tiny
 
 
 class Tally:
@@ -39,7 +40,7 @@ class Tally:
         error_squared = error.square_().sum(-1)
         emulation_squared = (emulation.double() - reference).square_().sum(-1)
         allowed = MULTIPLE * emulation_squared.sqrt() + self._unit * row_size
-        self._worst_row = _larger(self._worst_row, (error_squared.sqrt() / (ROW_MULTIPLE * allowed)).amax())
+        self._worst_row = _larger(self._worst_row, (error_squared.sqrt() / (ROW_MULTIPLE * allowed).clamp_min(TINY)).amax())
         self._error_squared += error_squared.sum()
         self._emulation_squared += emulation_squared.sum()
         self._norm_squared += reference.square().sum()

@@ -115,6 +115,14 @@ def _kernel(case: Case, inputs: Inputs, dtype: torch.dtype, parts: int, rounds: 
     return out, lse.mT, (dq, dk, dv)
 
 
+def test_inputs_of_nothing_are_no_division_by_nothing() -> None:
+    case = Case(build_mask("causal", seqlen=9), 2, 1)
+    q, k, v, dout = case.inputs()
+    inputs = Inputs(q, k, torch.zeros_like(v), dout)
+    plain = plain_attention(q, k, inputs.v_TGD, dout, case.mask.dense())
+    assert wrong(Oracle(case.problem("bwd"), inputs).judge(plain.out, plain.lse, plain.grads)) is None
+
+
 @pytest.mark.parametrize("name", ["dk", "dv"])
 def test_a_key_that_nobody_sees_has_no_gradient(name: str) -> None:
     case = Case(Mask(64, 64, (as_bands([(0, 64, 0, 40, -INF, INF)]),)), 2, 1)
