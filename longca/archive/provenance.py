@@ -70,21 +70,26 @@ class Provenance(Frozen):
 
 def provenance(study: Study, records: Iterable[Record], files: Mapping[str, Entry]) -> Provenance:
     """Of these records, at least one, and of the project's files."""
+    return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()), source=source(),
+                      locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
+                      page=page_maker(), **of_records(records))
+
+
+def of_records(records: Iterable[Record]) -> dict[str, Any]:
+    """The fields that follow from the records alone, at least one."""
     records = list(records)
     taken = [record.environment for record in records if record.environment]
     starts = sorted(record.started_at for record in records)
-    return Provenance(
-        study=study.name, title=study.title or study.name, num_cells=len(study.cells()), num_records=len(records),
-        statuses=dict(sorted(Counter(record.outcome.status for record in records).items())), first=starts[0], last=starts[-1],
-        source=source(), locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
-        measured_by=_counted(environment.source.model_dump() for environment in taken),
-        images=_counted(environment.software.container for environment in taken if environment.software.container),
-        measured_locks=_counted(environment.software.lock for environment in taken if environment.software.lock),
-        jobs=_counted(environment.slurm_job for environment in taken if environment.slurm_job),
-        software=_counted(environment.software.model_dump() for environment in taken),
-        nodes=_counted(node.model_dump() for environment in taken
-                       for node in {node.model_dump_json(): node for node in environment.nodes}.values()),
-        page=page_maker())
+    return {
+        "num_records": len(records), "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
+        "first": starts[0], "last": starts[-1],
+        "measured_by": _counted(environment.source.model_dump() for environment in taken),
+        "images": _counted(environment.software.container for environment in taken if environment.software.container),
+        "measured_locks": _counted(environment.software.lock for environment in taken if environment.software.lock),
+        "jobs": _counted(environment.slurm_job for environment in taken if environment.slurm_job),
+        "software": _counted(environment.software.model_dump() for environment in taken),
+        "nodes": _counted(node.model_dump() for environment in taken
+                          for node in {node.model_dump_json(): node for node in environment.nodes}.values())}
 
 
 def page_maker() -> PageMaker:

@@ -51,6 +51,9 @@ def _records(folder: Path, facts: Provenance, loaded: Loaded) -> Check:
     found = [str(problem) for problem in loaded.problems]
     if len(loaded.records) != facts.num_records:
         found.append(f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are {len(loaded.records)}")
+    elif loaded.records:
+        found += [f"{provenance.NAME} says something else than the records of: {name}"
+                  for name, value in provenance.of_records(loaded.records).items() if getattr(facts, name) != value]
     try:
         asked = {cell.cell_id for cell in load_study(facts.study, folder / "config/studies").cells()}
         of_study = f"{sum(record.cell_id in asked for record in loaded.records)} of the study's {plural(len(asked), 'cell')}"

@@ -37,7 +37,7 @@ def node(device: torch.device) -> Node:
     """This machine, and the GPU that is measured."""
     import psutil
 
-    return Node(hostname=platform.node(), os=platform.platform(), cpu=_cpu_name(), num_cores=_num_cores(),
+    return Node(hostname=platform.node(), os=platform.platform(), cpu=_cpu_name(), num_cores=num_cores(),
                 memory_bytes=psutil.virtual_memory().total, gpu=_gpu(device))
 
 
@@ -133,7 +133,7 @@ def _managed(gpu: Gpu) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

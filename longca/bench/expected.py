@@ -27,6 +27,6 @@ def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
     if expected is None or result.mask is None or result.mask.digest == expected:
         return result
     message = (f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
-               "the two ran different code or data; remove masks.json or run the workflow again")
+               "the two ran different code or data; remove masks.json or have the workflow make it anew, then measure with `--retry error`")
     return Result(outcome=Failed(type="MaskMismatch", message=message), mask=result.mask, nodes=result.nodes,
                   software=result.software, notes=result.notes)

@@ -1,8 +1,8 @@
 """The method version: a hash of all that defines how a cell's number is made.
 
-A finished cell is measured again only if it changed. It covers the code that runs in and around the timed call, as far as
-imports lead inside the packages of kernels, lowerings, operators and strategies; the mask and where its documents come from; how it
-is timed and judged; the settings; the packages that kernel and strategy need; the device's model; the container. What only reports
+A finished cell is measured again only if it changed. It covers the code that makes the mask and that runs in and around the timed
+call, as far as imports lead inside the packages of masks, kernels, lowerings, operators and strategies; where documents come from; how
+it is timed and judged; the settings; the packages that kernel and strategy need; the device's model; the container. What only reports
 on it (environment, records, pages) is left out.
 """
 
@@ -22,8 +22,8 @@ from longca.core.cell import Cell
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.study import Measure
 
-FOLLOWED = ("longca.kernels", "longca.lowering", "longca.ops", "longca.cp")
-MASK_FILES = ("masks/band.py", "masks/grid.py", "masks/mask.py")
+FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp")
+CALL_FILES = ("masks/build.py", "kernels/contract.py")
 BENCH_FILES = ("bench/timer.py", "bench/inputs.py", "bench/measure.py", "bench/memory.py", "bench/oracle.py", "bench/raster.py",
                "bench/reference.py", "bench/scope.py", "bench/tally.py", "bench/trial.py")
 CP_FILES = ("bench/measure_cp.py", "bench/permute.py")
@@ -47,9 +47,8 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
 
 def _files(cell: Cell) -> set[Path]:
     """Every file that has a part in the cell's number."""
-    start = [Registry("kernel").paths()[cell.kernel], PACKAGE_ROOT / "kernels/contract.py"]
-    fixed = [PACKAGE_ROOT / name for name in (*MASK_FILES, *BENCH_FILES)]
-    fixed.append(Registry("mask").paths()[cell.mask])
+    start = [Registry("mask").paths()[cell.mask], Registry("kernel").paths()[cell.kernel], *(PACKAGE_ROOT / name for name in CALL_FILES)]
+    fixed = [PACKAGE_ROOT / name for name in BENCH_FILES]
     if cell.corpus is not None:
         fixed += [Registry("corpus").paths()[cell.corpus], *(PACKAGE_ROOT / name for name in DATA_FILES)]
     if cell.strategy is not None:

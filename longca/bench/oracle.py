@@ -14,6 +14,10 @@ attention does, and for float32 itself where the emulation happens to be exact. 
 sum: dS is a difference, and where the differences of a row cancel (a row with one key), no kernel can have a small
 relative error.
 
+**Rows.** In a long result one wrong row, or one wrong tile of one head, is nothing beside the norm of all. So no row may be off by more
+than ROW_MULTIPLE times what the formula gives for the row itself: its own error of emulation, and as its size ‖P‖ of the row, or of the
+key's column, times the usual size of what P is multiplied with.
+
 A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 that shows below some
 10,000 keys a row; in longer rows one wrong key drowns in rounding, and the shorter lengths of the same mask must show it.
 """
@@ -29,7 +33,7 @@ from longca.bench.inputs import Inputs
 from longca.bench.raster import Raster
 from longca.bench.reference import Arithmetic, Chunk, Keys, Rows, attend
 from longca.bench.scope import Scope, whole
-from longca.bench.tally import Tally
+from longca.bench.tally import EPS32, Tally
 from longca.core.record import Accuracy
 from longca.kernels.contract import Problem
 
@@ -75,17 +79,18 @@ class Oracle:
             given["lse"] = lse_TH
         if grads is not None:
             given |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
-        tallies = {name: Tally() for name in given}
+        eps = torch.finfo(self.problem.dtype).eps
+        tallies = {name: Tally(eps) for name in given}
         empty_rows_ok: list[bool] = []
         for kv_heads, raster in self._groups():
             _Comparison(self, kv_heads, raster, given, tallies, empty_rows_ok).run()
         finite = {name: tally for name, tally in tallies.items()
                   if _is_finite(name, given[name]) and math.isfinite(tally.relative())}
-        eps = torch.finfo(self.problem.dtype).eps
         return Accuracy(reference="float64", scope=self.scope.text,
                         relative={name: tally.relative() for name, tally in finite.items()},
                         max_abs={name: tally.max_abs() for name, tally in finite.items()},
-                        budget={name: tally.budget(eps) for name, tally in tallies.items()},
+                        budget={name: tally.budget() for name, tally in tallies.items()},
+                        worst_row={name: tally.worst_row() for name, tally in finite.items()},
                         empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
 
     def _groups(self) -> Iterator[tuple[list[int], Raster]]:
@@ -106,6 +111,8 @@ def wrong(accuracy: Accuracy) -> str | None:
             reasons.append(f"{name} is not finite")
         elif not error <= budget:
             reasons.append(f"{name} is off by {error:.2e}, allowed {budget:.2e}")
+        elif not accuracy.worst_row.get(name, 0.0) <= 1.0:
+            reasons.append(f"a row of {name} is off by {accuracy.worst_row[name]:.3g} times what is allowed in one")
     if accuracy.empty_rows_ok is False:
         reasons.append("rows without keys must give out 0, LSE −inf and dq 0")
     return "; ".join(reasons) or None
@@ -123,11 +130,15 @@ class _Comparison:
         self.q_heads = [head * self.ratio + query for head in kv_heads for query in range(self.ratio)]
         self.seqlen_k = oracle.problem.mask.seqlen_k
         self.exact, self.emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, oracle.problem.dtype)
+        q, k, v, dout = (_usual_length(x) for x in (self.inputs.q_THD, self.inputs.k_TGD, self.inputs.v_TGD, self.inputs.dout_THD))
+        dp = dout * v / oracle.problem.head_dim**0.5
+        self.factors = {"out": v, "dq": dp * k * self.scale, "dk": dp * q * self.scale, "dv": dout}  # what rows of P are multiplied with
 
     def run(self) -> None:
         k, v = (x_TGD[:, self.kv_heads].transpose(0, 1) for x_TGD in (self.inputs.k_TGD, self.inputs.v_TGD))
         sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide), torch.zeros_like(v, dtype=arithmetic.wide))
                 for arithmetic in (self.exact, self.emulated)} if "dq" in self.given else {}
+        weight_squared = torch.zeros_like(k[..., 0], dtype=torch.float64)
         for first, last in self._chunks():
             visible = self.raster.rows(first, last)
             seen = visible.any(0).nonzero().squeeze(1)
@@ -139,11 +150,12 @@ class _Comparison:
                     sums[arithmetic][0][:, seen] += keys.dk_GCD
                     sums[arithmetic][1][:, seen] += keys.dv_GCD
                     if arithmetic is self.exact:
+                        weight_squared[:, seen] += keys.weight_GC.square()
                         self._note_size(keys)
             self._compare_rows(first, last, results[self.exact], results[self.emulated])
         for index, name in enumerate(("dk", "dv") if sums else ()):
             self.tallies[name].add(self.given[name][:, self.kv_heads].transpose(0, 1), sums[self.exact][index],
-                                   self.emulated.round(sums[self.emulated][index]))
+                                   self.emulated.round(sums[self.emulated][index]), self._row_size(name, weight_squared.sqrt()))
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Ranges of rows whose scores fit into the memory that is meant for them."""
@@ -172,23 +184,33 @@ class _Comparison:
         any_empty = bool(empty.any())
         for name in FIELDS.keys() & self.given.keys():
             result = self._rows(self.given[name], first, last)
-            reference, emulation = getattr(exact, FIELDS[name]), getattr(emulated, FIELDS[name])
+            reference, emulation, weight = getattr(exact, FIELDS[name]), getattr(emulated, FIELDS[name]), exact.weight_GRn
             if any_empty:
                 nothing = float("-inf") if name == "lse" else 0.0
                 self.empty_rows_ok.append(bool((result[empty] == nothing).all()))
-                result, reference, emulation = result[~empty], reference[~empty], emulation[~empty]
-            self.tallies[name].add(result, reference, emulation)
-            if name == "lse":  # a logarithm: its absolute error is the relative one of the sum, of size 1 in each row
-                self.tallies[name].size_squared += reference.numel()
+                result, reference, emulation, weight = (x[~empty] for x in (result, reference, emulation, weight))
+            if name != "lse":
+                self.tallies[name].add(result, reference, emulation, self._row_size(name, weight))
+                continue
+            # a logarithm: its absolute error is the relative one of the sum, of size 1 in each row
+            self.tallies[name].add(result[..., None], reference[..., None], emulation[..., None], reference.abs().clamp_min(1.0))
+            self.tallies[name].size_squared += reference.numel()
+
+    def _row_size(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """Of what was summed in a row whose P has that norm, but not less than what float32 can tell from nothing."""
+        return weight.clamp_min(EPS32) * self.factors[name]
 
     def _note_size(self, keys: Keys) -> None:
         """dS before its subtraction, through a matmul with vectors of the usual length of k, or of q."""
         for name, factor in (("dq", self.inputs.k_TGD), ("dk", self.inputs.q_THD)):
-            sample = factor[:: max(len(factor) // 64, 1)].double()
-            usual_length_squared = sample.square().sum(-1).mean()
-            self.tallies[name].size_squared += (keys.dscores_norm * self.scale).double().square() * usual_length_squared
+            self.tallies[name].size_squared += (keys.dscores_norm * self.scale * _usual_length(factor)).double().square()
 
 
 def _is_finite(name: str, tensor: torch.Tensor) -> bool:
     fine = torch.isfinite(tensor)
     return bool((fine | (tensor == float("-inf")) if name == "lse" else fine).all())
+
+
+def _usual_length(x_THD: torch.Tensor) -> torch.Tensor:
+    """Root of the mean square of the lengths of its vectors, from some of them."""
+    return x_THD[:: max(len(x_THD) // 64, 1)].double().square().sum(-1).mean().sqrt()

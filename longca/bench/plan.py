@@ -10,7 +10,6 @@ from longca.core.record import Work
 from longca.core.study import Measure
 
 OVERHEAD_SECONDS = 2.0  # of a cell but its timing: 0.4 s in the mean on an H200, and some seconds where a compiler has nothing kept
-FORWARD_AND_BACKWARD = 1.4  # a timed backward call (2.5 forwards) needs one forward before it
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # a second, to and from one device's memory
 
@@ -40,14 +39,14 @@ def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = No
     """
     measure = measure or Measure()
     call_s = _attention_seconds(cell, rate_flops, density) if work is None else _control_seconds(work, rate_flops)
+    warmup_s = min(measure.warmup * call_s, measure.max_seconds + call_s)  # the call in which time runs out is the last one
     timed_s = min(measure.repeats * call_s, max(measure.max_seconds, 3 * call_s))
-    return min(OVERHEAD_SECONDS + measure.warmup * call_s + timed_s, measure.timeout_s)
+    return min(OVERHEAD_SECONDS + warmup_s + timed_s, measure.timeout_s)
 
 
 def _attention_seconds(cell: Cell, rate_flops: float, density: float | None) -> float:
     share = float(cell.mask_params.get("density", 1.0)) if density is None else density
-    flops = cell.flops(cell.seqlen**2, 1) * share
-    return flops * (FORWARD_AND_BACKWARD if cell.direction == "bwd" else 1.0) / (rate_flops * cell.world)
+    return cell.flops(cell.seqlen**2, 1) * share / (rate_flops * cell.world)
 
 
 def _control_seconds(work: Work, rate_flops: float) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.environment import num_cores
+
 TAIL_CHARS = 4000
 DEATH_SECONDS = 10.0  # from the end of its connection to its own: a driver may still be freeing what it had
 STACK_SIGNAL = signal.SIGUSR1
@@ -79,7 +81,8 @@ class WorkerProcess:
             return "it has closed its connection and does not end"
         if code >= 0:
             return f"it exited with code {code}"
-        name = signal.Signals(-code).name
+        known = {number.value: number.name for number in signal.Signals}
+        name = known.get(-code, f"signal {-code}")  # of the real-time signals, Python names two
         hint = ", which is also how the system frees memory when it runs out" if name == "SIGKILL" else ""
         return f"it was killed by {name}{hint}"
 
@@ -102,4 +105,4 @@ class WorkerProcess:
 def threads_per_rank(num_ranks: int) -> int:
     """CPU threads of each of so many ranks of this machine; OMP_NUM_THREADS is heeded."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else max(1, len(os.sched_getaffinity(0)) // num_ranks)
+    return int(given) if given.isdigit() and int(given) else max(1, num_cores() // num_ranks)

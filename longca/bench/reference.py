@@ -39,6 +39,7 @@ class Rows:
 
     out_GRnD: torch.Tensor
     lse_GRn: torch.Tensor
+    weight_GRn: torch.Tensor  # ‖P‖ of each row
     dq_GRnD: torch.Tensor | None = None
 
 
@@ -48,6 +49,7 @@ class Keys:
 
     dk_GCD: torch.Tensor
     dv_GCD: torch.Tensor
+    weight_GC: torch.Tensor  # ‖P‖ of each key
     dscores_norm: torch.Tensor  # ‖P∘dP‖, before Σ P∘dP is taken off it
 
 
@@ -68,8 +70,9 @@ def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
     p.div_(total.masked_fill(total == 0, 1))
     p = p.view(num_groups, ratio * num_rows, shape[-1])
     out = rounded(rounded(p) @ chunk.v_GCD)
+    weight = torch.linalg.vector_norm(p, dim=-1).view(shape[:-1])
     if chunk.dout_GRnD is None:
-        return Rows(out.view(chunk.q_GRnD.shape), lse), None
+        return Rows(out.view(chunk.q_GRnD.shape), lse, weight), None
 
     dout = chunk.dout_GRnD.flatten(1, 2)
     dscores = (dout @ chunk.v_GCD.mT).mul_(p)
@@ -77,5 +80,5 @@ def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
     delta = (dout * out).sum(-1, keepdim=True)
     dscores = rounded(dscores.addcmul_(p, delta, value=-1))
     dq = rounded(dscores @ chunk.k_GCD * chunk.scale)
-    rows = Rows(out.view(chunk.q_GRnD.shape), lse, dq.view(chunk.q_GRnD.shape))
-    return rows, Keys(dscores.mT @ q, rounded(p).mT @ dout, norm)
+    rows = Rows(out.view(chunk.q_GRnD.shape), lse, weight, dq.view(chunk.q_GRnD.shape))
+    return rows, Keys(dscores.mT @ q, rounded(p).mT @ dout, torch.linalg.vector_norm(p, dim=1), norm)

@@ -107,6 +107,8 @@ class Accuracy(Frozen):
     max_abs: dict[str, float] = {}
     budget: dict[str, float]
     """the relative error allowed, derived from the data: see `longca.bench.oracle`"""
+    worst_row: dict[str, float] = {}
+    """largest error of one row over what is allowed there, above 1 is wrong; empty where rows were not looked at"""
     empty_rows_ok: bool | None = None
     """rows without keys gave out 0, LSE −∞ and gradients 0; None where the mask has none"""
 

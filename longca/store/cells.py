@@ -78,7 +78,7 @@ class CellStore:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             return Problem(path, f"cannot be read ({error.strerror})")
-        except ValueError:
+        except (ValueError, RecursionError):
             return Problem(path, "is damaged (not JSON: cut off or overwritten)")
         version = content.get("schema_version") if isinstance(content, dict) else None
         if version != SCHEMA_VERSION:

@@ -37,6 +37,11 @@ def _source(view: View, field: str) -> Any:
     return getattr(view.record.environment.source, field) if view.record.environment else None
 
 
+def _as_float(count: int | None) -> float | None:
+    """16M tokens of full attention have more operations than 64 bits count."""
+    return None if count is None else float(count)
+
+
 def _largest(values: tuple[float, ...] | None) -> float | None:
     return max(values) if values else None
 
@@ -101,11 +106,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("area", "int", "pairs", "Visible query-key pairs, exact, summed over head groups", "mask.area",
            lambda v: v.record.mask and v.record.mask.area),
     Column("density", "float", "share", "Share of all pairs that is visible", "mask.area", lambda v: v.density),
-    Column("flops", "int", "FLOP", "Realised, from the exact area that was drawn: 4 · area · query heads · head dim forward, "
+    Column("flops", "float", "FLOP", "Realised, from the exact area that was drawn: 4 · area · query heads · head dim forward, "
            "× 2.5 backward; what a kernel computes beside it, in tiles that are partly hidden, earns nothing. Of a matrix "
-           "product its own", "mask.area, cell, work.flops", lambda v: v.flops),
-    Column("nominal_flops", "int", "FLOP", "The same from the density asked · length², as the study counts block-sparse masks; "
-           "the mask that was drawn may have more or less", "cell", lambda v: v.nominal_flops),
+           "product its own", "mask.area, cell, work.flops", lambda v: _as_float(v.flops)),
+    Column("nominal_flops", "float", "FLOP", "The same from the density asked · length², as the study counts block-sparse masks; "
+           "the mask that was drawn may have more or less", "cell", lambda v: _as_float(v.nominal_flops)),
     Column("tflops", "float", "TFLOP/s", "flops over median time, all ranks together", "mask.area, samples.time_ms",
            lambda v: v.tflops(v.median_ms)),
     Column("nominal_tflops", "float", "TFLOP/s", "nominal_flops over median time: to compare with the study", "cell, samples.time_ms",
@@ -149,8 +154,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.error(v.worst_tensor)),
     Column("error_budget", "float", "relative", "The error that its inputs and dtype allow", "accuracy.budget",
            lambda v: v.accuracy.budget[v.worst_tensor] if v.accuracy and v.worst_tensor else None),
-    Column("budget_ratio", "float", "", "error over error_budget: above 1 is incorrect", "accuracy",
-           lambda v: v.budget_ratio(v.worst_tensor)),
+    Column("budget_ratio", "float", "", "error over error_budget, or the same of the worst row where that is more: above 1 is incorrect",
+           "accuracy", lambda v: v.budget_ratio(v.worst_tensor)),
     Column("error_out", "float", "relative", "Error of the result", "accuracy.relative.out", lambda v: v.error("out")),
     Column("error_lse", "float", "relative", "Error of the log-sum-exp", "accuracy.relative.lse", lambda v: v.error("lse")),
     Column("error_dq", "float", "relative", "Error of the gradient of q", "accuracy.relative.dq", lambda v: v.error("dq")),

@@ -63,7 +63,7 @@ def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
     facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__}
     table = pa.table(arrays).replace_schema_metadata(facts)
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue()
 
 

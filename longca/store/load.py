@@ -59,7 +59,7 @@ def _from_parquet(path: Path) -> tuple[list[Record], list[Problem]]:
     import pyarrow.parquet as pq
 
     try:
-        texts = pq.read_table(path, columns=[RECORD_COLUMN])[RECORD_COLUMN].to_pylist()
+        texts = pq.read_table(path, columns=[RECORD_COLUMN], page_checksum_verification=True)[RECORD_COLUMN].to_pylist()
     except (pa.ArrowException, KeyError, OSError) as error:
         return [], [Problem(path, f"is damaged or no table of records ({_line(error)})")]
     return _parse(path, texts)
@@ -68,7 +68,7 @@ def _from_parquet(path: Path) -> tuple[list[Record], list[Problem]]:
 def _from_json(path: Path) -> tuple[list[Record], list[Problem]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return [], [Problem(path, f"is damaged ({_line(error)})")]
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -90,7 +90,7 @@ def _parse(path: Path, texts: Iterable[str | None]) -> tuple[list[Record], list[
         except ValidationError as error:
             first = error.errors()[0]
             reason = f"is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']})"
-        except ValueError:
+        except (ValueError, RecursionError):
             reason = "is damaged (not JSON)"
         problems.append(Problem(path, f"row {number} {reason}"))
     return records, problems

@@ -171,14 +171,15 @@ class View:
         return max(self.accuracy.budget, key=lambda tensor: self.budget_ratio(tensor) or 0.0)
 
     def budget_ratio(self, tensor: str | None) -> float | None:
-        """Error over budget; above 1 is wrong."""
+        """Error over budget, or the same of its worst row where that is more; above 1 is wrong."""
         if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
             return None
         error, budget = self.error(tensor), self.accuracy.budget[tensor]
         assert error is not None
         if not math.isfinite(error):
             return math.inf
-        return error / budget if budget else (math.inf if error else 0.0)
+        whole = error / budget if budget else (math.inf if error else 0.0)
+        return max(whole, self.accuracy.worst_row.get(tensor, 0.0))
 
     def error(self, tensor: str | None) -> float | None:
         if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:

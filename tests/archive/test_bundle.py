@@ -1,5 +1,7 @@
 """What a bundle holds, that its bytes follow from its content, and what is refused."""
 
+import gzip
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from longca.archive import bundle as making
 from longca.archive.bundle import write_bundle
 from longca.archive.manifest import NAME as MANIFEST
-from longca.archive.manifest import read_manifest, sha256
+from longca.archive.manifest import differences, manifest, read_manifest, sha256
 from longca.archive.packing import Entry, opened, pack
 from longca.core.config import Config
 from longca.core.errors import UserError
@@ -121,7 +123,7 @@ def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "kind", "why"), [
-    ("top/link", tarfile.SYMTYPE, "neither file nor folder"), ("top/../../file", tarfile.REGTYPE, "lies outside of it"),
+    ("top/link", tarfile.SYMTYPE, "is no file"), ("top/../../file", tarfile.REGTYPE, "lies outside of it"),
     ("/tmp/file", tarfile.REGTYPE, "lies outside of it")])
 def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
     path = tmp_path / "evil.tar.gz"
@@ -138,6 +140,47 @@ def test_a_bundle_cut_off_is_refused(bundle, tmp_path):
     cut.write_bytes(bundle.path.read_bytes()[:50_000])
     with pytest.raises(UserError, match="cannot be unpacked"), opened(cut):
         pass
+
+
+def small_bundle() -> bytes:
+    files = {"a.txt": b"some text\n" * 9, f"b/{'long' * 30}.py": bytes(range(256)), "empty": b""}
+    entries = {path: Entry(content, executable=path == "a.txt") for path, content in files.items()}
+    return pack(entries | {MANIFEST: Entry(manifest(files))}, "top", 1_700_000_000)
+
+
+def passes(content: bytes, folder: Path) -> bool:
+    """Whether that bundle is unpacked, and each file has its hash."""
+    path = folder / "bundle.tar.gz"
+    path.write_bytes(content)
+    try:
+        with opened(path) as place:
+            return not list(differences(place, read_manifest((place / MANIFEST).read_bytes())))
+    except (UserError, ValueError):
+        return False
+
+
+def test_a_byte_that_was_changed_anywhere_is_found(tmp_path):
+    whole = small_bundle()
+    assert passes(whole, tmp_path)
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8  # compressed, the same may be said in other bits
+        assert not passes(bytes(changed), tmp_path) or gzip.decompress(changed) == gzip.decompress(whole), place
+    assert not passes(whole[:-1], tmp_path) and not passes(whole + b"more", tmp_path)
+
+
+def test_a_byte_that_was_changed_before_it_was_compressed_is_found(tmp_path):
+    def compressed(tar: bytes) -> bytes:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=(packed := io.BytesIO()), mtime=0) as file:
+            file.write(tar)
+        return packed.getvalue()
+
+    tar = gzip.decompress(small_bundle())
+    assert passes(compressed(tar), tmp_path)
+    for place in range(0, len(tar), 7):
+        changed = bytearray(tar)
+        changed[place] ^= 1 << place % 8
+        assert not passes(compressed(bytes(changed)), tmp_path), place
 
 
 def test_nothing_of_this_machine_is_in_it(bundle):

@@ -1,5 +1,6 @@
 """A bundle is checked: what is whole passes, each kind of change is named."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,16 @@ def test_a_changed_page_is_found_behind_good_hashes(folder):
     found = checks(folder)
     assert found["files"].passed and found["records"].passed and not found["page"].passed
     assert "report.html" in found["page"].detail and "were changed" in found["page"].differences[0]
+
+
+def test_provenance_that_says_other_things_than_the_records_is_found_behind_good_hashes(folder):
+    place = folder / "provenance.json"
+    facts = json.loads(place.read_text())
+    facts["statuses"], facts["nodes"][0]["what"]["cpu"] = {"ok": 2, "error": 1}, "another CPU"
+    place.write_text(json.dumps(facts))
+    rehash(folder)
+    found = checks(folder)
+    assert found["files"].passed and [line.rpartition(" ")[2] for line in found["records"].differences] == ["statuses", "nodes"]
 
 
 def test_what_draws_otherwise_is_named(folder, monkeypatch):

@@ -57,12 +57,14 @@ def test_the_estimate():
     half = cell.model_copy(update={"mask_params": {"density": 0.5}})
     assert estimate_seconds(half, flops, once) == pytest.approx(OVERHEAD_SECONDS + 1)
     backward = kernel_cell("naive", 1 << 14, direction="bwd")
-    assert estimate_seconds(backward, flops, once) == pytest.approx(OVERHEAD_SECONDS + 2 * 3.5)
+    assert estimate_seconds(backward, flops, once) == pytest.approx(OVERHEAD_SECONDS + 2 * 2.5)  # one forward serves all its calls
     assert estimate_seconds(cp_cell("ulysses", 4, seqlen=1 << 14), flops, once) == pytest.approx(OVERHEAD_SECONDS + 0.5)
     # timed calls stop after max_seconds, but not before three; and nothing goes beyond the timeout
     assert estimate_seconds(cell, flops, Measure(warmup=0, repeats=100, max_seconds=10)) == pytest.approx(OVERHEAD_SECONDS + 10)
     assert estimate_seconds(cell, flops, Measure(warmup=0, repeats=100, max_seconds=1)) == pytest.approx(OVERHEAD_SECONDS + 3)
     assert estimate_seconds(cell, 1.0, Measure(timeout_s=300)) == 300
+    # so does the warm-up, after the call in which they run out
+    assert estimate_seconds(cell, flops / 4, Measure(warmup=9, repeats=1, max_seconds=5)) == pytest.approx(OVERHEAD_SECONDS + 9 + 4)
 
 
 def test_planning_needs_no_torch():

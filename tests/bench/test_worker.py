@@ -111,3 +111,17 @@ def test_threads_are_shared_among_ranks(monkeypatch):
     assert [threads_per_rank(world) for world in (1, 2, 3, 16)] == [8, 4, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads_per_rank(2) == 3
+
+
+def test_a_signal_without_a_name_is_no_crash(tmp_path: Path) -> None:
+    worker = RankProcess(Place(), "cpu", 1, tmp_path / "worker.log")
+    os.kill(worker.process.pid, signal.SIGRTMIN + 3)
+    assert worker.cause_of_death() == f"it was killed by signal {signal.SIGRTMIN + 3}"
+    end([worker])
+
+
+def test_threads_where_the_system_does_not_say_which_cores_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does on Linux alone."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert threads_per_rank(1) == os.cpu_count()

@@ -90,6 +90,7 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
 
 
 @pytest.mark.parametrize(("content", "reason"), [
+    (lambda text: "[" * 100_000, "not JSON"),
     (lambda text: text[: len(text) // 2], "not JSON"),
     (lambda text: "", "not JSON"),
     (lambda text: "\x00" * 50, "not JSON"),

@@ -13,6 +13,7 @@ from longca.store.columns import COLUMNS
 from longca.store.export import export, record_json
 from longca.store.files import replace_file
 from longca.store.load import load
+from longca.store.table import derived
 from tests.records import quick_study, record
 
 
@@ -46,6 +47,14 @@ def test_csv_has_one_line_a_record(records, tmp_path):
     assert {row["cell_id"] for row in content} == {entry.cell_id for entry in records}
     timed = next(row for row in content if row["status"] == "ok")
     assert len(timed["samples_ms"].split(" ")) == int(timed["num_samples"]) and timed["is_control"] in ("true", "false")
+
+
+def test_a_cell_of_more_operations_than_64_bits_count(records, tmp_path):
+    attention = next(entry for entry in records if entry.mask and not entry.work and "density" not in entry.cell.mask_params)
+    cell = attention.cell.model_copy(update={"seqlen": 1 << 24, "num_q_heads": 64, "num_kv_heads": 8, "head_dim": 128})
+    one = record(cell).model_copy(update={"mask": attention.mask.model_copy(update={"area": 1 << 48, "num_groups": 1})})
+    row = pq.read_table(export([one], tmp_path)[0]).to_pylist()[0]
+    assert row["flops"] >= 2.0**63 and row["flops"] == derived([one])["flops"][0]
 
 
 def test_same_records_same_bytes(records, tmp_path):

@@ -54,6 +54,15 @@ def test_a_folder_without_results_holds_no_records(tmp_path):
     assert load(tmp_path / "never").records == []
 
 
+def test_a_changed_byte_of_a_parquet_file_changes_no_record(records, tmp_path):
+    path = export(records, tmp_path)[0]
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1:])
+        loaded = load(path)
+        assert loaded.problems or sorted(map(record_json, loaded.records)) == sorted(map(record_json, records)), place
+
+
 def test_rows_that_cannot_be_read_are_named(records, tmp_path):
     old = json.dumps({**json.loads(record_json(records[0])), "schema_version": 0})
     wrong = json.dumps({**json.loads(record_json(records[0])), "seconds": "long"})
@@ -88,3 +97,9 @@ def test_what_is_not_there_or_no_results_is_a_user_error(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UserError, match="holds no records"):
         load(tmp_path / "notes.txt")
+
+
+def test_brackets_without_end_are_no_crash(tmp_path):
+    path = tmp_path / "records.json"
+    path.write_text("[" * 100_000)
+    assert "is damaged" in load(path).problems[0].reason

@@ -137,6 +137,13 @@ def test_the_worst_tensor_is_the_one_nearest_to_its_budget():
     assert row["error_dq"] == 0.003 and row["error_dk"] is None
 
 
+def test_a_wrong_row_is_beyond_the_budget_however_small_beside_the_whole():
+    accuracy = Accuracy(reference="float64", scope="all", relative={"out": 0.001, "dq": 0.003}, budget={"out": 0.004, "dq": 0.004},
+                        worst_row={"out": 40.0, "dq": 0.1})
+    row = one(accuracy=accuracy)
+    assert (row["error_tensor"], row["budget_ratio"], row["error"]) == ("out", 40.0, 0.001)
+
+
 def test_a_tensor_without_an_error_is_infinitely_wrong():
     accuracy = Accuracy(reference="float64", scope="all", relative={"out": 0.002}, budget={"out": 0.004, "dq": 0.03})
     row = one(accuracy=accuracy)
