@@ -249,6 +249,11 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
         Table("cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]).publish(options)
 
 
+def add_chunks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
+                        help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
+
+
 def weights(text: str) -> tuple[int, ...]:
     """Of chunks of heads, from "1:2:1". Raises ValueError."""
     found = tuple(map(int, text.split(":")))
@@ -266,8 +271,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="instead of those that are here")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=Registry("strategy").names())
-    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
-                        help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
+    add_chunks(parser)
     parser.add_argument("--messages", choices=("nccl", "symmetric"), default="nccl",
                         help="symmetric: copy engines write straight into the memory of another GPU of the machine")
     parser.add_argument("--seconds", type=float, default=80.0, help="no further line is begun after so long")

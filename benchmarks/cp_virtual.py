@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cp_try import ALONE, MASKS, cell_of, same_area, weights
+from benchmarks.cp_try import ALONE, MASKS, add_chunks, cell_of, same_area
 from benchmarks.step_times import Clock
 from benchmarks.table import Table, add_options, machine, percent, write_records
 from benchmarks.virtual_ranks import DIRECTIONS, VirtualRanks
@@ -175,8 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kernel", default="band")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=list(MASKS))
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=list(STRATEGIES))
-    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
-                        help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
+    add_chunks(parser)
     parser.add_argument("--seconds", type=float, default=90.0, help="no further line is begun after so long (90)")
     parser.add_argument("--near", type=float, default=Links.near_bytes_per_s / 1e9, metavar="GB/S", help="between GPUs of one host")
     parser.add_argument("--far", type=float, default=Links.far_bytes_per_s / 1e9, metavar="GB/S", help="between hosts")

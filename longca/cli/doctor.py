@@ -71,13 +71,15 @@ def _ask(question: Any, *arguments: Any) -> Any:
 
 
 def _room() -> list[Check]:
+    from longca.bench.environment import num_cores
+
     results = load_config().results
     existing = next(folder for folder in (results, *results.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     writable = os.access(existing, os.W_OK)
     state = "fails" if not writable else "note" if free < 2**30 else "ok"
     return [("results", state, f"{results.absolute()}: {free / 2**30:.1f} GiB free" + ("" if writable else ", not writable")),
-            ("cores", "ok", f"{len(os.sched_getaffinity(0))}, load {os.getloadavg()[0]:.1f}")]
+            ("cores", "ok", f"{num_cores()}, load {os.getloadavg()[0]:.1f}")]
 
 
 def _kernels() -> list[Check]:
