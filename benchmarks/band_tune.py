@@ -66,17 +66,16 @@ class Trial:
     def call(self, tuned: Tuned) -> Callable[[], object]:
         """The one kernel."""
         plan, scale, (q, k, v, dout) = self._plan(tuned), self.head_dim ** -0.5, self.inputs
-        lines = plan.kernels[self.use][0]
+        lines, chosen = plan.kernels[self.use]
         if self.use is Use.FORWARD:
             return lambda: band_forward(q, k, v, plan)
         out, lse = self.forward
         if self.use is Use.KEYS:
             stats, dk, dv = prepare(out, dout, lse, None, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
-            return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, tuned, dk=dk, dv=dv,
-                                          kv_heads_at_once=plan.num_kv_heads)
-        chosen, dq = plan.kernels[self.use][1], torch.empty_like(q)
+            return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, chosen, dk=dk, dv=dv)
+        dq = torch.empty_like(q)
         stats = prepare(out, dout, lse, None, chosen.rows // lines.tile)
-        packs_at_once = plan.kv_heads_at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows
+        packs_at_once = chosen.at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows
         return lambda: queries_gradient(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_at_once=packs_at_once)
 
     def results(self, tuned: Tuned) -> list[torch.Tensor]:

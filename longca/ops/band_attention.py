@@ -81,7 +81,7 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
                 torch.empty(q.shape[:2], dtype=torch.float32, device=q.device))
     out, lse = into
     check_into(q, out, lse)
-    launch_forward(q, k, v, plan.kernels, plan.kv_heads_at_once, checked_scale(plan, scale), out=out, lse=lse, carried=carried)
+    launch_forward(q, k, v, plan.kernels, checked_scale(plan, scale), out=out, lse=lse, carried=carried)
     return out, lse
 
 
@@ -99,7 +99,7 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
     check_result("grad_dtype", grad_dtype)
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
     dq, dk, dv = backward_memory(q, k, v, grad_dtype)
-    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, plan.kv_heads_at_once, checked_scale(plan, scale), dq=dq, dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale), dq=dq, dk=dk, dv=dv)
     return dq, dk, dv
 
 

@@ -58,9 +58,9 @@ def _store_rows(x_ptr, share_ptr, x, token, head, token_stride, head_stride, ins
 @triton.jit(do_not_specialize=["W", "kv_heads_at_once", "packs_per_kv_head", "kv_heads_per_group", "num_slots", "num_tokens"])
 def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr, pieces_ptr, runs_ptr,
           shapes_ptr, W, kv_heads_at_once, packs_per_kv_head, kv_heads_per_group, num_slots, num_tokens, k_token, k_head, v_token,
-          v_head, dk_token, dk_head, dv_token, dv_head, scale, SPLIT: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-          TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
-    """dK and dV of one piece of one KV head, over all its query heads. Scores are keys × queries."""
+          v_head, dk_token, dk_head, dv_token, dv_head, scale, SPLIT: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr,
+          P: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
+    """dK and dV of one piece of one KV head, over all its query heads. Scores are keys × queries. MASKED: there are partial steps."""
     piece, kv_head = place_of(W, kv_heads_at_once)
     piece_ptr = pieces_ptr + (kv_head // kv_heads_per_group * W + piece) * 8
     row0, row1, first = tl.load(piece_ptr), tl.load(piece_ptr + 1), tl.load(piece_ptr + 2)
@@ -88,8 +88,9 @@ def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, 
             dweights = tl.dot(v, dout.T)  # this early it costs the fewest registers
             base = tl.load(base_ptr + stats + column * P + query)
             weights = tl.math.exp2(scores * scale_log2 - base[None, :])
-            if shape >= 0:
-                weights = tl.where(is_seen(shapes_ptr, shape, row, query // P, TILE), weights, 0.0)
+            if MASKED:  # noqa: SIM102 - the outer one is decided when compiling
+                if shape >= 0:
+                    weights = tl.where(is_seen(shapes_ptr, shape, row, query // P, TILE), weights, 0.0)
             dv = tl.dot(weights.to(dout.dtype), dout, dv)
             delta = tl.load(delta_ptr + stats + column * P + query)
             dscores = weights * (dweights - delta[None, :])
@@ -102,9 +103,9 @@ def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, 
 @triton.jit(do_not_specialize=["W", "packs_at_once", "packs_per_kv_head", "packs_per_group", "num_slots", "num_tokens"])
 def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share_dq_ptr, pieces_ptr, runs_ptr, shapes_ptr, W,
              packs_at_once, packs_per_kv_head, packs_per_group, num_slots, num_tokens, q_token, q_head, dout_token, dout_head,
-             dq_token, dq_head, scale, SPLIT: tl.constexpr, D: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
-             STEP: tl.constexpr, STAGES: tl.constexpr):
-    """dQ of one piece of one pack."""
+             dq_token, dq_head, scale, SPLIT: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
+             TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
+    """dQ of one piece of one pack. MASKED as above."""
     piece, pack = place_of(W, packs_at_once)
     piece_ptr = pieces_ptr + (pack // packs_per_group * W + piece) * 8
     row0, row1, first = tl.load(piece_ptr), tl.load(piece_ptr + 1), tl.load(piece_ptr + 2)
@@ -128,8 +129,9 @@ def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share
         run = tl.where(number < num_full, run, 0)
         k = k_desc.load([column, kv_offset])
         weights = tl.math.exp2(tl.dot(q, k.T) * scale_log2 - base[:, None])
-        if shape >= 0:
-            weights = tl.where(is_seen(shapes_ptr, shape, row // P, tl.arange(0, STEP), TILE), weights, 0.0)
+        if MASKED:  # noqa: SIM102 - the outer one is decided when compiling
+            if shape >= 0:
+                weights = tl.where(is_seen(shapes_ptr, shape, row // P, tl.arange(0, STEP), TILE), weights, 0.0)
         v = v_desc.load([column, kv_offset])
         dscores = weights * (tl.dot(dout, v.T) - delta[:, None])
         dq = tl.dot(dscores.to(k.dtype), k, dq)
@@ -168,7 +170,7 @@ def prepare(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torc
 
 
 def keys_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
-                   lines: Lines, scale: float, tuned: Tuned, *, kv_heads_at_once: int, dk: torch.Tensor, dv: torch.Tensor) -> None:
+                   lines: Lines, scale: float, tuned: Tuned, *, dk: torch.Tensor, dv: torch.Tensor) -> None:
     """Writes `dk` and `dv`."""
     num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], base.shape[2]
     width, groups = lines.pieces.shape[1], len(lines.pieces)
@@ -176,9 +178,9 @@ def keys_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torc
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
     _keys[(width * num_kv_heads,)](
         _packs_of(q, lines.step, pack), _packs_of(dout, lines.step, pack), k, v, base, delta, dk, dv, *shares, lines.pieces, lines.runs,
-        lines.shapes, width, kv_heads_at_once, q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, lines.num_slots,
-        base.shape[1], k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale, lines.num_slots > 0, head_dim, pack,
-        lines.tile, lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
+        lines.shapes, width, tuned.at_once, q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, lines.num_slots,
+        base.shape[1], k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale, lines.num_slots > 0, len(lines.shapes) > 0,
+        head_dim, pack, lines.tile, lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
     for x, share in zip((dk, dv), shares, strict=True):
         _add(x, share, lines, 1)
 
@@ -192,8 +194,8 @@ def queries_gradient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: to
     _queries[(width * packs,)](
         q, columns_of(k, lines.step), columns_of(v, lines.step), dout, base, delta, dq, share, lines.pieces, lines.runs, lines.shapes,
         width, packs_at_once, packs // k.shape[1], packs // groups, lines.num_slots, base.shape[1], q.stride(0), q.stride(1),
-        dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, lines.num_slots > 0, head_dim, pack, lines.tile,
-        lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
+        dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, lines.num_slots > 0, len(lines.shapes) > 0,
+        head_dim, pack, lines.tile, lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
     _add(dq, share, lines, pack)
 
 

@@ -26,6 +26,7 @@ class Tuned:
     pack: int = 16  # query heads that share a tile, at most
     hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ
     in_order: int = 0  # keys, with dQ: not 0: pieces take turns, so that sums repeat; 1: from the last row on, 2: from the first
+    at_once: int = 0  # KV heads whose lines start together; 0: what the plan finds best
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,

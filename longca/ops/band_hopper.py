@@ -20,9 +20,6 @@ from longca.ops.band_lines import Lines
 
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 LOG2_E = math.log2(math.e)
-# What programs that make all gradients read and add to stays in the level-2 cache while they are at few heads; who waits for his turn waits
-# less where they are at several.
-KV_HEADS_AT_ONCE = 1, 4, 8  # by `Tuned.in_order`
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, out: Tensor,
@@ -71,7 +68,7 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
     backward_kernel[(min(num_items, _processors(q)),)](
         *tiles, torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, dk, dv, *shares, *strides,
-        lines.num_slots, num_pieces, num_items, num_kv_heads, *numbers, scale, scale * LOG2_E, 64 // lines.step, tuned.stages, num_warps=4,
+        lines.num_slots, num_pieces, num_items, tuned.at_once, *numbers, scale, scale * LOG2_E, 64 // lines.step, tuned.stages, num_warps=4,
         maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
@@ -81,13 +78,13 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta
               dq: Tensor, dk: Tensor, dv: Tensor) -> None:
     """Writes `dq`, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any order."""
     tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
-    num_heads, num_kv_heads, num_pieces = q.shape[1], k.shape[1], lines.pieces.shape[1]
+    num_heads, num_pieces = q.shape[1], lines.pieces.shape[1]
     sums = [torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in (q, k, v)]
     progress = torch.full((num_heads * num_pieces,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
     fused_kernel[(min(num_heads * num_pieces, _processors(q)),)](
         *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces,
         lines.runs, lines.shapes, lines.waits, lines.waits_of, progress, num_pieces, num_heads * num_pieces,
-        math.gcd(num_kv_heads, KV_HEADS_AT_ONCE[tuned.in_order]), *numbers, scale * LOG2_E, tuned.in_order, tuned.stages,
+        tuned.at_once, *numbers, scale * LOG2_E, tuned.in_order, tuned.stages,
         num_warps=4, maxnreg=168)
     for x, total, factor in zip((dq, dk, dv), sums, (scale, scale, 1.0), strict=True):
         num_rows = x.shape[0] * x.shape[1]

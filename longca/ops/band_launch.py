@@ -30,7 +30,7 @@ def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callab
 
 
 @on_the_device_of_q
-def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_at_once: int, scale: float, *, out: Tensor, lse: Tensor,
+def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, scale: float, *, out: Tensor, lse: Tensor,
                    carried: tuple[Tensor, Tensor] | None) -> None:
     """Writes `out` and `lse`; `carried` may be the same two tensors."""
     if len(q) == 0:
@@ -44,12 +44,12 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, kv_heads_a
     if tuned.hopper:
         from longca.ops.band_hopper import forward as run  # a language of its own, which other GPUs need not have
     run(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
-        packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // pack)
+        packs_at_once=tuned.at_once * (q.shape[1] // k.shape[1]) // pack)
 
 
 @on_the_device_of_q
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
-                    kv_heads_at_once: int, scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+                    scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
     """Writes `dq`, `dk` and `dv`."""
     if len(q) == 0 or len(k) == 0:
         for grad in (dq, dk, dv):
@@ -68,13 +68,13 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
 
         run(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
     else:
-        keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, kv_heads_at_once=k.shape[1], dk=dk, dv=dv)
+        keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
     query_lines, query_tuned = kernels[Use.QUERIES]
     query_pack = query_tuned.rows // query_lines.tile
     if query_pack != key_pack:
         stats = prepare(out, dout, lse, dlse, query_pack)
     queries_gradient(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,
-                     packs_at_once=kv_heads_at_once * (q.shape[1] // k.shape[1]) // query_pack)
+                     packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
 
 
 def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:

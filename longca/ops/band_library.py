@@ -22,20 +22,20 @@ NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(Tuned))  # of one kernel
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     """(tables, numbers), which `unflatten` turns back."""
     tables: list[Tensor] = []
-    numbers = [plan.kv_heads_at_once]
+    numbers: list[int] = []
     for lines, tuned in plan.kernels.values():
         tables += lines.tables
         numbers += [lines.tile, lines.step, lines.num_slots, *astuple(tuned)]
     return tables, numbers
 
 
-def unflatten(tables: Sequence[Tensor], numbers: Sequence[int]) -> tuple[Kernels, int]:
+def unflatten(tables: Sequence[Tensor], numbers: Sequence[int]) -> Kernels:
     kernels = {}
     for place, use in enumerate(list(Use)[:len(tables) // NUM_TABLES]):
         pieces, runs, shapes, splits, waits, waits_of = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
-        tile, step, num_slots, *tuned = numbers[1 + place * NUM_NUMBERS:1 + (place + 1) * NUM_NUMBERS]
+        tile, step, num_slots, *tuned = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
         kernels[use] = Lines(tile, step, pieces, runs, shapes, splits, num_slots, waits, waits_of), Tuned(*tuned)
-    return kernels, numbers[0]
+    return kernels
 
 
 @torch.library.custom_op("longca::band_forward", mutates_args=())
@@ -44,7 +44,7 @@ def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], n
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
     carried = None if carried_out is None or carried_lse is None else (carried_out.contiguous(), carried_lse.contiguous())
-    launch_forward(q, k, v, *unflatten(tables, numbers), scale, out=out, lse=lse, carried=carried)
+    launch_forward(q, k, v, unflatten(tables, numbers), scale, out=out, lse=lse, carried=carried)
     return out, lse
 
 
@@ -59,7 +59,7 @@ def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, 
                      tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, *unflatten(tables, numbers), scale, dq=dq, dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, unflatten(tables, numbers), scale, dq=dq, dk=dk, dv=dv)
     return dq, dk, dv
 
 

@@ -98,7 +98,5 @@ def _by_group(rows: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _of_tile(shapes: Tensor, tile: int) -> Tensor:
-    """Shapes of as many rows, at least one; where all rows see the same, from those of one row."""
-    if len(shapes) == 0:
-        return shapes.new_zeros(1, tile)
+    """Shapes of as many rows; where all rows see the same, from those of one row."""
     return (shapes[:, :tile] if shapes.shape[1] > 1 else shapes.expand(-1, tile)).clone(memory_format=torch.contiguous_format)

@@ -1,5 +1,6 @@
 """The plan of band attention: a mask as `Lines` for each kernel, made once and kept as long as the mask is used."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,9 @@ from longca.ops.band_steps import cut_spans
 from longca.ops.band_turns import waits_little, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
-L2_BYTES = 24 << 20  # of keys and values that programs share at a time
+L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
+# The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
+KV_HEADS_IN_TURNS = 1, 4, 8  # by `Tuned.in_order`
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,6 @@ class BandPlan:
     head_dim: int
     device: torch.device
     kernels: dict[Use, tuple[Lines, Tuned]]
-    kv_heads_at_once: int  # whose lines of queries start together; lines of keys start together for all heads
 
     @property
     def num_bytes(self) -> int:
@@ -64,8 +66,6 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     ratio = num_q_heads // num_kv_heads
     tuned = tuned or tiles_for(head_dim, device, block=mean_block(mask, keys=True), at_once=not deterministic or waits_little(mask),
                                in_order=deterministic)
-    bytes_of_head = 4 * head_dim * max(mask.seqlen_k, 1)
-    kv_heads_at_once = max(n for n in range(1, num_kv_heads + 1) if num_kv_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
     for use, chosen in uses.items():
@@ -74,20 +74,29 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
             rounds = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
             longest = 1.0 if chosen.in_order else num_kv_heads * rounds / (parts * AT_ONCE)  # parts of a line would add to it in any order
+            at_once = (math.gcd(num_kv_heads, KV_HEADS_IN_TURNS[chosen.in_order]) if chosen.hopper > 1
+                       else heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack))
+            uses[use] = replace(chosen, at_once=chosen.at_once or at_once)
             wanted.append(Wanted(chosen.rows, chosen.step // pack, True, longest, in_order=chosen.in_order))
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
-            uses[use] = replace(chosen, rows=rows)
-            wanted.append(Wanted(rows // pack, chosen.step, False, kv_heads_at_once * ratio / pack / (4 * AT_ONCE)))
+            at_once = chosen.at_once or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
+            uses[use] = replace(chosen, rows=rows, at_once=at_once)
+            wanted.append(Wanted(rows // pack, chosen.step, False, at_once * ratio / pack / (4 * AT_ONCE)))
     kernels = dict(zip(uses, zip(make_lines(mask, wanted, device), uses.values(), strict=True), strict=True))
     if Use.QUERIES in kernels and mask.grid is not None:
         (lines, chosen), shared = kernels[Use.QUERIES], kernels[Use.FORWARD][0]
         if lines.step == shared.step and torch.equal(lines.runs, shared.runs):  # the largest table; what a row of blocks sees is the same
             kernels[Use.QUERIES] = replace(lines, runs=shared.runs), chosen
     device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
-    return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels, kv_heads_at_once)
+    return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels)
+
+
+def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:
+    """Of how many, dividing them evenly, the level-2 cache has what programs read in common; at least one."""
+    return max(n for n in range(1, num_heads + 1) if num_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
 
 
 def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> int:

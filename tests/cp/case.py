@@ -72,12 +72,13 @@ class Case:
                 "repeatable": all(torch.equal(x, y) for x, y in zip(first, again, strict=True)),
                 **lse, **dict(zip(TENSORS, (x.cpu() for x in (forward.out, *first)), strict=True))}
 
-    def errors(self, parts: list[dict[str, Any]]) -> dict[str, float]:
-        """Relative error of each tensor, of the parts of all ranks put together; every token must be there once."""
+    def errors(self, parts: list[dict[str, Any]], device: torch.device | str = "cpu") -> dict[str, float]:
+        """Relative error of each tensor, of the parts of all ranks put together; every token must be there once. The reference is computed
+        on `device`."""
         positions = torch.cat([part["positions"] for part in parts])
         assert torch.equal(positions.sort().values, torch.arange(self.seqlen))
         assert all(part[name].dtype == self.dtype for part in parts for name in TENSORS)
-        expected = attention(self.problem().mask, *self.inputs())
+        expected = {name: x.cpu() for name, x in attention(self.problem().mask, *(x.to(device) for x in self.inputs())).items()}
         found = {name: torch.cat([part[name] for part in parts]) for name in TENSORS}
         scale = {name: expected[name].norm().clamp_min(1e-3) for name in TENSORS}
         if all("lse" in part for part in parts):

@@ -50,7 +50,7 @@ def run_all(comm: Comm, runs: list[Run]) -> list[dict]:
 def check(world: int, runs: list[Run], device_type: str = "cuda") -> None:
     of_ranks = on_ranks(run_all, world, runs, timeout_s=300.0, device_type=device_type)
     for (case, kernel), parts in zip(runs, zip(*of_ranks, strict=True), strict=True):
-        errors = case.errors(list(parts))
+        errors = case.errors(list(parts), device_type)
         assert max(errors.values()) < case.tolerance, (case, kernel, errors)
 
 

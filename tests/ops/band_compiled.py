@@ -97,9 +97,9 @@ def check_items() -> None:
 def check_portable() -> None:
     """Triton's own kernels backward, with split lines and without: ptxas takes some ways to store a sum as reasons to serialize matmuls."""
     results, tables = ["*bf16", "*bf16", "*fp32", "*fp32"], ["*i32"] * 3
-    for pack, split, head_dim in itertools.product((1, 8), (False, True), (64, 128)):
+    for pack, split, masked, head_dim in itertools.product((1, 8), (False, True), (False, True), (64, 128)):
         keys, queries = f"tensordesc<bf16[64,{head_dim}]>", f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>"
-        shape = {"SPLIT": split, "D": head_dim, "P": pack, "STAGES": 2}
+        shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "P": pack, "STAGES": 2}
         for kernel, types, constants in (
                 (_keys, [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14, {"TILE": 64, "STEP": 64 // pack}),
                 (_queries, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", *tables] + ["i32"] * 12,
