@@ -71,13 +71,18 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     for use, chosen in uses.items():
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
+            if not chosen.hopper and fills_blocks(mask, chosen.step):
+                pack = 1  # of one head, what all programs read fits into L2
             parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
             rounds = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
             longest = 1.0 if chosen.in_order else num_kv_heads * rounds / (parts * AT_ONCE)  # parts of a line would add to it in any order
-            at_once = (math.gcd(num_kv_heads, KV_HEADS_IN_TURNS[chosen.in_order]) if chosen.hopper > 1
-                       else heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack))
-            uses[use] = replace(chosen, at_once=chosen.at_once or at_once)
             wanted.append(Wanted(chosen.rows, chosen.step // pack, True, longest, in_order=chosen.in_order))
+            at_once = num_kv_heads  # all, so that the longest come first
+            if chosen.hopper > 1:
+                at_once = math.gcd(num_kv_heads, KV_HEADS_IN_TURNS[chosen.in_order])
+            elif mask.grid is not None:  # what they read is scattered
+                at_once = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
+            uses[use] = replace(chosen, at_once=chosen.at_once or at_once)
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
@@ -97,6 +102,11 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
 def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:
     """Of how many, dividing them evenly, the level-2 cache has what programs read in common; at least one."""
     return max(n for n in range(1, num_heads + 1) if num_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
+
+
+def fills_blocks(mask: Mask, step: int) -> bool:
+    """Whether blocks of queries are made of whole steps."""
+    return mask.grid is not None and not any((bounds[:-1] % step).any() for bounds in mask.grid.q_bounds)
 
 
 def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> int:
