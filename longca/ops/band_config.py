@@ -47,7 +47,7 @@ HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128
 
 
 def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, at_once: bool = False,
-              in_order: bool = True) -> dict[Use, Tuned]:
+              in_order: int = 0) -> dict[Use, Tuned]:
     """
     Args:
         block: keys of a block, if the mask is made of blocks.
@@ -67,7 +67,7 @@ def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, 
         short = block is not None and block % 128 != 0
         tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
         if not short:
-            tiles[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=int(in_order)) if at_once else HOPPER_KEYS
+            tiles[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=in_order) if at_once else HOPPER_KEYS
             if at_once:
                 del tiles[Use.QUERIES]
     return tiles

@@ -15,12 +15,12 @@ from longca.ops.band_pieces import lines_of
 from longca.ops.band_shapes import shapes_of
 from longca.ops.band_spans import spans_of
 from longca.ops.band_steps import cut_spans
-from longca.ops.band_turns import waits_little, with_turns
+from longca.ops.band_turns import way_of_turns, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 # The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
-KV_HEADS_IN_TURNS = 1, 4, 8  # by `Tuned.in_order`
+KV_HEADS_IN_TURNS = 1, 4, 4  # by `Tuned.in_order`
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,10 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
                          "must be a multiple of the next, and none 0")
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
-    tuned = tuned or tiles_for(head_dim, device, block=mean_block(mask, keys=True), at_once=not deterministic or waits_little(mask),
-                               in_order=deterministic)
+    if tuned is None:
+        way = way_of_turns(mask)
+        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), at_once=not deterministic or way > 0,
+                          in_order=way if deterministic else 0)
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
     for use, chosen in uses.items():

@@ -11,17 +11,22 @@ from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines
 from longca.ops.band_ranges import spread, stretches
 
 FAR = 1 << 32  # beyond any column
-QUERIES = 1500  # found on one H200: docs/band.md
+# Queries that see a key. Found on one H200, 64:8 heads: docs/band.md.
+ALIKE, SHORT, LONG = 1500, 2600, 2000
 
 
-def waits_little(mask: Mask) -> bool:
-    """Whether taking turns costs less than a kernel of its own for dQ: pieces are long, so that those who begin one after the other soon
-    follow each other at a step's distance, and none is much longer than others, who would wait for it."""
+def way_of_turns(mask: Mask) -> int:
+    """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are alike, so that
+    those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are long, but some
+    much longer; 0 in none: turns would cost more than a kernel of its own for dQ.
+    """
     if mask.grid is not None or mask.area == 0:
-        return False
-    mean = mask.area / (mask.num_groups * mask.seqlen_k)  # queries that see a key
+        return 0
+    mean = mask.area / (mask.num_groups * mask.seqlen_k)
     longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
-    return longest * QUERIES <= mean * mean
+    if longest * ALIKE <= mean * mean:
+        return 0 if mean < SHORT and max(map(len, mask.groups)) > 1 else 1  # several bands: pieces of the next one wait for the first
+    return 2 if mean >= LONG else 0
 
 
 def with_turns(lines: Lines, way: int) -> Lines:

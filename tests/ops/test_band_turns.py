@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from longca.masks import Mask, build_mask
 from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines, Wanted
 from longca.ops.band_plan import make_lines
-from longca.ops.band_turns import waits_little
+from longca.ops.band_turns import way_of_turns
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
@@ -82,12 +82,15 @@ def test_random_masks(mask: Mask, way: int, num_programs: int, seed: int) -> Non
         play(mask, way, num_programs, seed)
 
 
-@pytest.mark.parametrize(("name", "seqlen", "little"), [("full", 8192, True), ("causal", 8192, True), ("sliding_window", 8192, True),
-                                                        ("full", 1024, False), ("global_sliding_window", 32768, False),
-                                                        ("block_sparse_uniform", 8192, False)])
-def test_who_takes_turns(name: str, seqlen: int, little: bool) -> None:
-    assert waits_little(build_mask(name, seqlen=seqlen)) is little
+@pytest.mark.parametrize(("name", "seqlen", "way"), [
+    ("full", 8192, 1), ("causal", 8192, 1), ("sliding_window", 8192, 1), ("full_document", 32768, 1),
+    ("global_sliding_window", 32768, 2), ("causal_document", 32768, 2), ("shared_question", 32768, 2),
+    ("full", 1024, 0), ("causal_sliding_window", 32768, 0), ("full_document", 8192, 0), ("causal_document", 8192, 0),
+    ("block_sparse_uniform", 8192, 0)])
+def test_who_takes_turns(name: str, seqlen: int, way: int) -> None:
+    corpus = {"corpus": "prolong64k"} if "document" in name or "question" in name else {}
+    assert way_of_turns(build_mask(name, seqlen=seqlen, **corpus)) == way
 
 
 def test_nothing_visible_takes_no_turns() -> None:
-    assert not any(map(waits_little, NOTHING_VISIBLE))
+    assert not any(map(way_of_turns, NOTHING_VISIBLE))
