@@ -63,6 +63,25 @@ class Lane:
             return Pending(dist.batch_isend_irecv(operations), [x for _, x in (*leaving, *receives)])
 
 
+    def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
+                   send_sizes: Sequence[Sequence[int]]) -> Pending:
+        """A collective for each tensor, of all ranks alike: to the host it costs one call, whatever the number of peers.
+
+        Args:
+            received, sent: contiguous; a piece for each rank, in the order of ranks.
+            receive_sizes, send_sizes: numbers in each piece, by tensor and rank; 0 for what does not go.
+        """
+        import torch.distributed as dist
+
+        works, tensors = [], [*received, *sent]
+        with peers():
+            for target, source, arriving, leaving in zip(received, sent, receive_sizes, send_sizes, strict=True):
+                self._comm.moved_bytes += (sum(leaving) - leaving[self._comm.rank]) * source.element_size()
+                works.append(dist.all_to_all_single(target.view(-1), source.view(-1), list(arriving), list(leaving), self._group,
+                                                    async_op=True))
+        return Pending(works, tensors)
+
+
 def exchange(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
     import torch.distributed as dist
 

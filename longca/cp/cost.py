@@ -2,6 +2,7 @@
 
 Pairs at the rate of a kernel, keys at that of a link, and the ends of rows: tiles are computed whole, so each row of each band costs
 about one more tile of hidden pairs, for every rank that it sees keys of. That is what stripes and small chunks pay for their balance.
+A row that several steps see is merged: its result is written and read again in float32.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import numpy as np
 from longca.cp.plan import Plan
 
 FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of the bandwidth changes choices little
-BYTES_PER_S = 130e9  # one way, NCCL between two GPUs of an H200 host
+BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
+MEMORY_BYTES_PER_S = 3.5e12  # of elementwise passes
+# A row's result in float32, of each number: written, read and cast, and what a kernel takes to begin with a row. 22 to 38 ns a row of 64
+# heads of 128 were measured on documents, where this says 28.
+MERGE_BYTES = 12
 
 
 @dataclass(frozen=True)
 class Rates:
     pair_s: float  # seconds for a visible pair of one head group, all its heads
     key_s: float  # seconds to move a key with its value, all KV heads
+    row_s: float = 0.0  # seconds that a row's result takes in one step of several, of one head group, all its heads
     end_pairs: int = 128  # hidden pairs that the end of a row costs
 
     @classmethod
     def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1, elem_bytes: int = 2,
            flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = BYTES_PER_S) -> Rates:
         """Of a forward call; backward is 2.5 times the pairs and about 2 to 3 times the bytes, so it chooses alike."""
-        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s)
+        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s,
+                   MERGE_BYTES * num_q_heads / num_groups * head_dim / MEMORY_BYTES_PER_S)
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,15 @@ class Cost:
 
 def cost_of(plan: Plan, rates: Rates) -> Cost:
     """Keys of step n + 1 move during step n. Where ranks keep step, a step is as long as that of the slowest."""
-    compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s
+    compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + _rows_merged(plan) * rates.row_s
     move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
     slots = np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1))))
     total = slots.max(axis=0).sum() if plan.coupled else slots.sum(axis=1).max()
     return Cost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
+
+
+def _rows_merged(plan: Plan) -> np.ndarray:
+    """Of each rank in each step, (P, T), over all head groups: those that the step sees, where the rank has more than one step."""
+    steps = plan.step_areas > 0
+    rows = np.minimum(plan.step_meetings, plan.placement.num_tokens[:, None] * plan.cut.mask.num_groups)
+    return rows * steps * (steps.sum(axis=1, keepdims=True) > 1)

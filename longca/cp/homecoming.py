@@ -62,7 +62,9 @@ class KeyGradients:
         self._pending = (START, Pending())
 
     def add(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
-        """Of a rank's own keys, by itself."""
+        """Of a rank's own keys, by itself; or none."""
+        if not len(dk):
+            return
         for total, part in zip(self._sums, (dk, dv), strict=True):
             total.add_(part)
 

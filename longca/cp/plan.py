@@ -55,7 +55,7 @@ class Step:
 
 
 class Plan:
-    """A cut mask on a schedule. Step 0 is a rank's own keys, which are there already: local first.
+    """A cut mask on a schedule. Step 0 is a rank's own keys, which are there already.
 
     Steps without a visible pair are no steps, and keys that nobody waits for do not move.
     """
@@ -98,6 +98,10 @@ class Plan:
         """What the rank itself computes with in a step: of the buffer, each source's keys from the first to the last that it sees."""
         return self.keys(rank, number)
 
+    def kept(self, rank: int, number: int) -> int:
+        """Of the keys that a rank computes with in a step, the first so many are its own, and lie in front of what it receives."""
+        return 0
+
     def step_before(self, number: int) -> int:
         """The step since which the sender has had the keys of step `number` > 0."""
         return 0
@@ -119,7 +123,7 @@ class Plan:
         raise NotImplementedError
 
     def gradient_sends(self, rank: int, number: int) -> list[Move]:
-        """Keys whose gradients go home after a step, straight to the rank that holds them, in the order of `seen`."""
+        """Keys whose gradients go home after a step, straight to the rank that holds them, in the order of `seen` behind `kept`."""
         if number == 0 or not self.step_areas[rank, number]:
             return []
         return [Move(source, source, first, behind) for source, first, behind in self.seen(rank, number)]
@@ -137,7 +141,7 @@ class Gather:
     """Each rank gets the keys that it needs from who holds them."""
 
     stages: int = 1
-    """steps in which remote keys are computed with: with more, the next arrive meanwhile"""
+    """in which remote keys are computed with: with more, the next arrive meanwhile. 0: in one step with a rank's own, when all are there"""
 
     def plan(self, mask: Mask, placement: Placement) -> Plan:
         from longca.cp.plan_gather import GatherPlan
@@ -145,7 +149,7 @@ class Gather:
         return GatherPlan(cut_mask(mask, placement), self)
 
     def __str__(self) -> str:
-        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}"
+        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
 
 
 @dataclass(frozen=True)

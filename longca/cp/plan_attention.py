@@ -66,17 +66,22 @@ class PlanAttention:
         q, k, v, out, lse = saved
         with torch.no_grad():
             journey, home = self._transport.start(k, v), self._homecoming.start(k, v)
-            total_dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+            total_dq = None
             for number in range(self.plan.num_steps):
                 dq = dk = dv = None
                 if number in self.steps.steps:
                     dq, dk, dv = self.steps.backward(number, q, *journey.keys(number), out, lse, dout)
                 journey.computed(number)
+                if dk is not None and dv is not None:
+                    own = len(k) if number == 0 else self.plan.kept(self._rank, number)
+                    home.add(dk[:own], dv[:own])
+                    dk, dv = dk[own:], dv[own:]
                 if number:
                     home.post(number, dk, dv)
-                elif dk is not None and dv is not None:
-                    home.add(dk, dv)
-                if dq is not None:
+                if dq is not None and len(dq) == len(q) and len(self.steps.steps) == 1:
+                    total_dq = dq
+                elif dq is not None:
+                    total_dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if total_dq is None else total_dq
                     total_dq[self.steps.rows(number)].add_(dq)
             journey.finish()
-            return total_dq.to(q.dtype), *home.finish()
+            return torch.zeros_like(q) if total_dq is None else total_dq.to(q.dtype), *home.finish()

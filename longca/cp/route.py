@@ -30,10 +30,12 @@ class Hop:
     after: int
     """posted after the kernel of this step, or at the START"""
     lane: str
+    kept: int
+    """own keys that lie in front of what is received, if anything is"""
 
     @property
     def num_keys(self) -> int:
-        return sum(map(len, self.receives))
+        return self.kept + sum(map(len, self.receives)) if self.receives else 0
 
 
 class Route:
@@ -58,7 +60,7 @@ class Route:
             sends = tuple(plan.sends(rank, number))
             first = plan.keys(rank, origin)[0][1] if sends and source else 0
             self.hops.append(Hop(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN, first,
-                                 after, plan.lane(number)))
+                                 after, plan.lane(number), plan.kept(rank, number)))
         self._posted = {after: [hop for hop in self.hops if hop.after == after] for after in range(START, plan.num_steps)}
         self.buffer_keys = [max(hop.num_keys for hop in self.hops if hop.buffer == buffer) for buffer in range(len(self._held))]
         """keys that each buffer has room for"""

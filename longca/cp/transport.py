@@ -1,7 +1,7 @@
 """Keys on their way: what a rank needs for each step is there when the step begins, and goes on to whoever needs it next.
 
 k and v of the same keys are two messages of one batch, straight from the tensors in which they are and into those that kernels read:
-nothing is packed or copied. Shapes: n keys, G KV heads, D head dim.
+nothing is packed or copied, but for a rank's own where a kernel reads them with others. Shapes: n keys, G KV heads, D head dim.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Transport:
         self.route = Route(plan, rank, early=self.keeps_order)
         self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
         """of the keys that are there in a step, those that the rank computes with"""
-        self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank)
-                           for hop in self.route.hops]
+        self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank,
+                                      lambda peer, number=hop.number: plan.kept(peer, number)) for hop in self.route.hops]
         """of each hop and move that is sent: where it lands, as a row of the receiver's buffer"""
         self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.lane for hop in self.route.hops)}
         for number, num_keys in enumerate(self.route.buffer_keys):
@@ -81,6 +81,8 @@ class Journey:
         if number == 0:
             return self._buffers[OWN].keys
         hop = self._route.hops[number - 1]
+        if hop.kept and not hop.receives:
+            return self._buffers[OWN].keys
         buffer = self._buffers[hop.buffer]
         buffer.written[1].wait()
         k, v = (x[self._transport.seen[number]] for x in buffer.keys)
@@ -110,7 +112,10 @@ class Journey:
                   transport.landings.spot(name, row * x[0].numel()))
                  for move, row in zip(hop.sends, first_rows, strict=True)
                  for name, x in zip(landing_names("keys", hop.buffer), source.keys, strict=True)]
-        messages = transport.lanes[hop.lane].post(sends, pieces(hop.receives, target.keys, transport.ranks))
+        messages = transport.lanes[hop.lane].post(sends, pieces(hop.receives, [x[hop.kept:] for x in target.keys], transport.ranks))
+        if hop.kept and hop.receives:
+            for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
+                x[:hop.kept].copy_(own)
         if hop.sends:
             source.read.append((hop.lane, messages))
         if hop.receives:
@@ -134,18 +139,20 @@ def landing_names(what: str, number: int) -> tuple[str, str]:
     return f"{what} {number}: k", f"{what} {number}: v"
 
 
-def first_rows(landings: Landings, sends: Sequence[Move], receives_of: Callable[[int], Sequence[Move]], rank: int) -> list[int]:
+def first_rows(landings: Landings, sends: Sequence[Move], receives_of: Callable[[int], Sequence[Move]], rank: int,
+               begin_of: Callable[[int], int] = lambda _: 0) -> list[int]:
     """For each move that a rank sends, its first row where the receiver's moves lie one after the other; 0 where it need not be known.
 
     Args:
         receives_of: the moves of a rank in the same step; those of two ranks come in the same order on both sides.
+        begin_of: the row at which the first of them begins.
     """
     if not landings.fixed:  # over many ranks it takes a second to find out
         return [0] * len(sends)
     rows: dict[int, list[int]] = {}
     for peer in dict.fromkeys(move.peer for move in sends):
         moves = receives_of(peer)
-        starts = accumulate(map(len, moves), initial=0)
+        starts = accumulate(map(len, moves), initial=begin_of(peer))
         rows[peer] = [start for start, move in zip(starts, moves, strict=False) if move.peer == rank]
     return [rows[move.peer].pop(0) for move in sends]
 

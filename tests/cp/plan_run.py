@@ -61,7 +61,8 @@ class PlanRun:
 
     def _keys(self, step: Step) -> torch.Tensor:
         """Positions of a step's keys, which must be the rank's own or have been sent to it."""
-        there = self.plan.receives(step.rank, step.number) or [Move(step.rank, step.rank, 0, len(self.positions[step.rank]))]
+        own = Move(step.rank, step.rank, 0, len(self.positions[step.rank]))
+        there = [own] * (step.number == 0 or self.plan.kept(step.rank, step.number) > 0) + self.plan.receives(step.rank, step.number)
         for source, first, behind in step.keys:
             assert any(move.source == source and move.first <= first <= behind <= move.behind for move in there)
         return torch.cat([self.positions[source][first:behind] for source, first, behind in step.keys])

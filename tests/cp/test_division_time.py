@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
-from longca.cp.chunk_choice import Load, bytes_of_head, seconds
+from longca.cp.chunk_choice import CALL_S, Load, bytes_of_head, seconds
 from longca.cp.division import Division
 from longca.cp.division_time import division_times
 from longca.cp.time_model import Links
@@ -71,7 +71,7 @@ def test_heads_alone_take_what_their_chunks_were_chosen_by():
     division, case = divided("ulysses", "full", 2, (64, 8), weights=(1, 2, 1))
     problem = replace(case.problem(), needs_backward=False)
     head_s = 1e-9 * problem.mask.area
-    calls = {key: step_s + 30e-6 * (np.arange(step_s.shape[1]) == 0) for key, step_s in steps_of(division, 1e-9).items()}
+    calls = {key: step_s + CALL_S * (np.arange(step_s.shape[1]) == 0) for key, step_s in steps_of(division, 1e-9).items()}
     times = division_times(division, problem, calls, Links(), backward=False)
     load = Load(head_s, bytes_of_head(problem, problem.mask.seqlen_q, 2))
     np.testing.assert_allclose(times.total_s, seconds(division.chunks, load, needs_backward=False))

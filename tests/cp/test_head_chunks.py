@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
+from longca.cp.cost import BYTES_PER_S
 from longca.cp.chunk_choice import PARTS, WAYS, Load, chunks_of, seconds
 from longca.cp.comm import Comm
 from longca.cp.head_chunks import HeadChunk, cut_heads
@@ -84,8 +85,9 @@ def chosen(head_s: float, head_bytes: float, *, backward: bool = False) -> list[
 def test_nothing_is_cut_where_it_does_not_pay():
     assert chosen(1e-6, 1e3) == [32], "a kernel call costs more than what it would hide"
     assert chosen(1e-2, 1e3) == [32]
-    assert chosen(2e-4, 2e6) == chosen(2e-4, 2e6, backward=True) == [8, 16, 8], "full, 8K tokens a rank"
-    assert chosen(2e-5, 2e6) == [16, 16], "where the link is busier than the kernels, more chunks only add messages"
+    assert chosen(2e-4, 2e6) == [8, 24] and chosen(2e-4, 2e6, backward=True) == [16, 16], "full, 8K tokens a rank"
+    assert chosen(2e-4, 4e6) == [8, 16, 8]
+    assert chosen(2e-5, 4e6) == [16, 16], "where the link is busier than the kernels, more chunks only add messages"
 
 
 @given(st.floats(1e-7, 1e-2), st.floats(0, 1e8), st.booleans())
@@ -101,7 +103,7 @@ def test_what_is_chosen_is_within_its_margin_of_the_quickest(head_s: float, head
 def test_a_timeline_by_hand():
     """Two equal chunks of 1 s that move 1 s in all each way: the first half comes, the last goes, and what is hidden costs a share."""
     one, two = (cut_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
-    load = Load(0.5, 130e9 / 6)  # 2 heads: 6 messages of heads in, 2 out
+    load = Load(0.5, BYTES_PER_S / 6)  # 2 heads: 6 messages of heads in, 2 out
     assert seconds(one, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
     assert seconds(two, load, False) == pytest.approx(1 / 6 + 1 + 1 / 2 + 0.3 * (1 / 2 + 1 / 6), abs=1e-3)
 

@@ -74,7 +74,7 @@ class VirtualLane:
     def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
         self._comm, self._name, self._job = comm, name, job
 
-    def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> VirtualMessages:
+    def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> VirtualMessages | VirtualEvent:
         me = self._comm.rank
         for peer, x, _ in sends:
             assert x.is_contiguous()
@@ -83,6 +83,18 @@ class VirtualLane:
                 self._job.box(self._name, me, peer).put(x.clone())
             self._comm.moved_bytes += x.nbytes
         return VirtualMessages([(self._job.box(self._name, peer, me), x) for peer, x in receives])
+
+
+    def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
+                   send_sizes: Sequence[Sequence[int]]) -> VirtualMessages | VirtualEvent:
+        me, sends, receives = self._comm.rank, [], []
+        for target, source, arriving, leaving in zip(received, sent, receive_sizes, send_sizes, strict=True):
+            assert target.is_contiguous() and source.is_contiguous()
+            parts, places = source.view(-1).split(list(leaving)), target.view(-1).split(list(arriving))
+            places[me].copy_(parts[me])
+            sends += [(peer, x, None) for peer, x in enumerate(parts) if peer != me and len(x)]
+            receives += [(peer, x) for peer, x in enumerate(places) if peer != me and len(x)]
+        return self.post(sends, receives)
 
 
 class OrderedLane(VirtualLane):

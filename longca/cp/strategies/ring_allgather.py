@@ -1,7 +1,7 @@
 """Ring All-Gather: each rank gets the keys that it needs from who holds them, its own computed with meanwhile (arXiv 2407.21783).
 
-Beyond that: a window's halo and a document's rest are all that is moved, in as many stages as promise to hide it, and no rank ever holds
-more than two stages' keys beside its own.
+Beyond that: a window's halo and a document's rest are all that is moved, in as many stages as promise to hide it, or first of all where
+that takes less time than merging, and no rank ever holds more than two stages' keys beside its own.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ class RingAllGather(PlannedStrategy):
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:
         others = max(mesh.ring - 1, 1)
-        return tuple(Gather(stages) for stages in sorted({1, min(2, others), others}))
+        return tuple(Gather(stages) for stages in dict.fromkeys((1, 0, min(2, others), others)))
