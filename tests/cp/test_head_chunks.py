@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
-from longca.cp.cost import BYTES_PER_S
 from longca.cp.chunk_choice import PARTS, WAYS, Load, chunks_of, seconds
 from longca.cp.comm import Comm
+from longca.cp.cost import BYTES_PER_S
 from longca.cp.head_chunks import HeadChunk, cut_heads
 from longca.cp.heads import HeadPlan, plan_heads
 from tests.cp.case import Case

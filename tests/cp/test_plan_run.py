@@ -11,7 +11,8 @@ from tests.cp.case import STATIC_MASKS
 from tests.cp.plan_run import PlanRun
 from tests.kernels.plain_attention import plain_attention
 
-SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2), "two-way": Ring(two_way=True)}
+SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2),
+             "two-way": Ring(two_way=True)}
 NAMES = ("contiguous", "zigzag", "stripes", "heap-8")
 HEADS = ((4, 4), (4, 1))
 

@@ -15,7 +15,8 @@ from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick
 
-SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2), "two-way": Ring(two_way=True)}
+SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2),
+             "two-way": Ring(two_way=True)}
 
 
 def plan_of(mask: str, world: int, schedule: Gather | Ring, permutation: str = "contiguous", seqlen: int = 48) -> Plan:
