@@ -161,7 +161,9 @@ class _CpTrial(Trial):
             if prepared.counts_bytes:
                 self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
         of_ranks = self.comm.gather((samples, memory))
-        self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks)})
+        enqueue_ms = [part.enqueue_ms for part, _ in of_ranks if part.enqueue_ms is not None]
+        self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks),
+                                                  "enqueue_ms": max(enqueue_ms, default=None)})
         self.memory = _all_ranks([part for _, part in of_ranks])
 
     def _above_shards(self, memory: Memory | None) -> Memory | None:

@@ -21,13 +21,15 @@ from longca.core.study import Measure
 
 MIN_SAMPLES = 3
 L2_FACTOR = 2  # of the L2's size is written by a flush: the replacement of lines is not strictly by age
-MAX_LEAD_MS = 2.0  # of flushing before a call; a call that blocks the host would otherwise ask for ever more
+MAX_LEAD_MS = 10.0  # of flushing before a call; a call that blocks the host would otherwise ask for ever more
 
 
 class Stopwatch(Protocol):
     """A way to time one call."""
 
     name: str
+    enqueue_ms: float | None
+    """that the host took for the last call that was warmed up; None where the host does the work itself"""
 
     def warm(self, call: Callable[[], object]) -> None:
         """The call, untimed."""
@@ -44,6 +46,7 @@ class HostStopwatch:
     """The monotonic clock."""
 
     name = "monotonic"
+    enqueue_ms: float | None = None
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock_ns = clock_ns
@@ -67,6 +70,7 @@ class CudaStopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self.enqueue_ms: float | None = None
         size = L2_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
         self._num_flushes = 1
@@ -77,9 +81,9 @@ class CudaStopwatch:
         torch.cuda.synchronize(self._device)
         start = time.perf_counter_ns()
         call()
-        enqueue_ms = (time.perf_counter_ns() - start) / 1e6
+        self.enqueue_ms = (time.perf_counter_ns() - start) / 1e6
         torch.cuda.synchronize(self._device)
-        self._num_flushes = max(1, math.ceil(min(enqueue_ms, MAX_LEAD_MS) / self._flush_ms))
+        self._num_flushes = max(1, math.ceil(min(self.enqueue_ms, MAX_LEAD_MS) / self._flush_ms))
 
     def ready(self) -> None:
         for _ in range(self._num_flushes):
@@ -140,4 +144,5 @@ def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, 
         telemetry.read()
         out_of_time = agree(len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds)
     stopped = "repeats" if len(times_ms) == measure.repeats else "time"
-    return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped, **telemetry.fields())
+    return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped, enqueue_ms=stopwatch.enqueue_ms,
+                   **telemetry.fields())

@@ -83,6 +83,8 @@ class Samples(Frozen):
     power_w: tuple[float, ...] = ()
     temperature_c: tuple[float, ...] = ()
     stopped: Literal["repeats", "time"] = "repeats"
+    enqueue_ms: float | None = None
+    """what a call costs the host of a GPU, hidden from the times up to 10 ms; of several ranks the most"""
 
 
 class Work(Frozen):
