@@ -1,6 +1,6 @@
 """The tables of docs/kernels.md, from records: what each kernel reaches, dense and block-sparse, and what it costs beforehand.
 
-    python -m benchmarks.kernel_tables reports/h200/*.parquet --write docs/kernels.md
+    python -m benchmarks.kernel_tables reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/kernels.md
 """
 
 import argparse
@@ -105,7 +105,7 @@ def main() -> None:
     add_options(parser)
     options = parser.parse_args()
     records = derived(load(*options.records).records)
-    attention = records[~records.is_control.fillna(False).astype(bool)]
+    attention = records[(records.kind == "kernel") & ~records.is_control.fillna(False).astype(bool)]
     for table in (dense(attention), sparse(attention), beforehand(attention)):
         table.publish(options)
 

@@ -37,6 +37,7 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
     found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table), "#support")]
+    label = "Fastest kernel, {}" if (attention.kind == "cp").any() else "Fastest {}"
     things = "pair of mask and setting" if labelled(table).setting.any() else "mask"
     for direction, word in DIRECTIONS.items():
         winners = fastest(rate_points(table, "kernel", ["direction", "seqlen"], direction=direction), ["mask", "detail"])
@@ -44,7 +45,7 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
             method, count = wins(winners)[0]
             doubtful = int((~winners.clear.astype(bool) & (winners.method == method)).sum())
             doubt = f", {doubtful} of them within the noise" if doubtful else ""
-            found.append(Tile(f"Fastest {word}", method, f"on {count} of {plural(len(winners), things)}{doubt}", "#fastest"))
+            found.append(Tile(label.format(word), method, f"on {count} of {plural(len(winners), things)}{doubt}", "#fastest"))
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())

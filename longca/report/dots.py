@@ -22,7 +22,7 @@ def draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     both = "direction" in data and data.direction.nunique() > 1
     legend = style.legend_of(data, dots=True)
     names = [", ".join(part for part in key if part) for key, _ in rows]
-    left = min(0.3 + 0.075 * max(map(len, names)), style.width_in / 2)
+    left = style.names_in(names)
     width = min(style.width_in - left - 0.2, 6.5)
     top = style.legend_in(legend) + 0.1
     height = top + len(rows) * ROW_IN + 0.55

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,10 @@ class Style:
     def marker(self, method: str) -> str:
         index = self.methods.index(method)
         return MARKERS[(index + index // len(SERIES)) % len(MARKERS)]  # another marker when colours come round again
+
+    def names_in(self, names: Iterable[str]) -> float:
+        """Room for the longest of these names to the left of a plot: at most half of it."""
+        return min(0.3 + 0.075 * max(map(len, names), default=0), self.width_in / 2)
 
     def canvas(self, height_in: float) -> Canvas:
         from matplotlib.figure import Figure

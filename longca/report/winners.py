@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from longca.core.units import format_length
 from longca.report.claims import fastest
 from longca.report.rates import rate_points
-from longca.report.series import DIRECTIONS, FAMILIES, Unit, labelled, rate_unit
+from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, rate_unit
 from longca.store.text import number, percent
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks over documents",
                  "block-sparse": "Block-sparse masks"}
+MOST_NAMES = 4  # of methods that are not ranked; of more their number is told
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,21 @@ class Ranking:
     rows: list[Row]
 
 
-def rankings(table: pd.DataFrame) -> list[Ranking]:
-    """One for each setting of the kernels; none where no kernel was tried."""
+def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
+    """One for each setting of the kernels; of context parallelism ("cp") one for each number of ranks and of tokens besides."""
     named = labelled(table)
-    data = rate_points(table, "kernel", ["direction", "seqlen"])
+    data = rate_points(table, kind, ["direction", "seqlen", "world"])
     families = dict(zip(named.mask_label, named.mask_family, strict=True))
     unit = rate_unit(data.value.max())
     found = []
-    for setting, points in data.groupby("setting", sort=True):
+    for (setting, *size), points in data.groupby(["setting", "world", "seqlen"] if kind == "cp" else ["setting"], sort=True):
         ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
         longest = points[points.value.notna()].groupby(["mask_label", "direction"]).seqlen.max()
         length = format_length(int(longest.iloc[0])) if longest.nunique() == 1 else ""
         of_points = points.mask_label.map(families)
         rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length, ceilings)]
-        found.append(Ranking(str(setting), length, rows))
+        ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
+        found.append(Ranking(join(ranks, str(setting)), length, rows))
     return found
 
 
@@ -105,12 +107,12 @@ def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, uni
     timed = timed.merge(asked[["mask_label", "seqlen"]], on=["mask_label", "seqlen"])
     complete = {method: rows for method, rows in timed.groupby("method") if rows.mask_label.nunique() == len(asked)}
     if not complete:
-        return f"no kernel ran all {len(asked)} masks"
+        return f"none ran all {len(asked)} masks"
     means = {method: float(np.exp(np.log(rows.value.astype(float)).mean())) for method, rows in complete.items()}
     first, *others = sorted(means, key=lambda method: -means[method])
     lead = f"{number(means[first] / means[others[0]])}× {others[0]}" if others else "no other ran them all"
     missing = sorted(set(timed.method) - set(complete))
-    without = f"; not ranked: {', '.join(missing)}" if missing else ""
+    without = f"; not ranked: {', '.join(missing) if len(missing) <= MOST_NAMES else f'{len(missing)} others'}" if missing else ""
     rows = complete[first]
     share = _share(means[first], ceilings[rows.cell_ids.iloc[0].split(" ")[0]])
     return Winner(first, unit.text(means[first]), unit.span(rows.value.min(), rows.value.max()),

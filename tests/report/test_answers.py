@@ -71,6 +71,21 @@ def test_a_family_is_won_by_a_kernel_that_ran_all_of_it():
     assert family.winners["bwd"] == "not timed" and isinstance(masks[0].winners["fwd"], Winner)
 
 
+def test_strategies_are_ranked_by_ranks_and_tokens():
+    def parallel(strategy, world, seqlen, tflops, mask="causal"):
+        return record(cell("sdpa", mask, seqlen, kind="cp", strategy=strategy, world=world), tflops=tflops)
+
+    records = [parallel("ulysses", 2, 4096, 9.0), parallel("usp", 2, 4096, 5.0), parallel("usp", 4, 4096, 3.0), record(cell("naive")),
+               *(parallel("usp", 4, 32768, 1.0, mask) for mask in ("full", "causal")),
+               *(parallel(f"{name}_{number}", 4, 32768, 2.0) for name in ("ring", "torch") for number in "abc")]
+    first, second, third = rankings(derived(records), "cp")
+    assert [ranking.setting for ranking in (first, second, third)] == [
+        "2 ranks × 2K tokens", "4 ranks × 1K tokens", "4 ranks × 8K tokens"] and third.length == "32K"
+    assert first.rows[1].winners["fwd"].method == "ulysses+sdpa" and second.rows[1].winners["fwd"].method == "usp+sdpa"
+    assert third.rows[0].winners["fwd"].rest.endswith("not ranked: 6 others")
+    assert [ranking.setting for ranking in rankings(derived(records))] == [""]
+
+
 def test_winners_are_held_against_the_ceiling_of_their_own_device():
     found = []
     for gpu, tflops in (("NVIDIA H200", 370.0), ("NVIDIA A100-SXM4-80GB", 185.0)):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
+from longca.report.figures.cp_throughput import _by_tokens
 from longca.report.style import SERIES, Style, theme
 from longca.report.svg import draw, inline
 from longca.store.table import derived
@@ -79,6 +80,25 @@ def test_the_slowest_rank_is_shown(quick):
     data = figure.data(quick)
     assert set(data.world) == {2} and (data.straggler_percent > 0).all() and set(data.slowest_rank) <= {0, 1}
     assert "is typically" in figure.title(data) and "ulysses+sdpa ×2" in draw(figure, data, Style(METHODS))
+
+
+@pytest.mark.parametrize(("lengths", "details"), [
+    ({(2, 2048), (4, 4096)}, {""}),  # each rank as many tokens
+    ({(2, 2048), (4, 4096), (2, 8192)}, {"1K a rank", "4K a rank"}),
+    ({(2, 2048), (4, 2048), (2, 16384), (4, 16384)}, {"2K in all", "16K in all"})])
+def test_ranks_are_compared_with_as_many_tokens(lengths, details):
+    own = quick_study()[0].cell.model_copy(update={"kind": "cp", "strategy": "ulysses", "kernel": "sdpa", "mask": "causal"})
+    cells = [own.model_copy(update={"world": world, "seqlen": seqlen}) for world, seqlen in sorted(lengths)]
+    figure = Registry("figure").load("cp_throughput")
+    data = figure.data(derived([record(cell) for cell in cells]))
+    assert set(_by_tokens(data).detail) == details and len(_by_tokens(data)) == len(lengths)
+    text = draw(figure, data, Style(("ulysses+sdpa",)))
+    assert all(detail in text for detail in details)
+
+
+def test_names_have_room(quick):
+    assert Style(METHODS).names_in(["a" * 30]) > Style(METHODS).names_in(["a"]) > Style(METHODS).names_in([]) > 0
+    assert Style(METHODS, narrow=True).names_in(["a" * 99]) == pytest.approx(3.9 / 2)
 
 
 def test_a_density_axis(quick):

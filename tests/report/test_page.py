@@ -133,6 +133,16 @@ def test_without_controls_the_page_says_so(tmp_path):
     Outline(text)
 
 
+def test_kernels_and_strategies_have_rankings_of_their_own(text, tmp_path):
+    assert re.findall(r'<section id="(fastest[a-z-]*)">', text) == ["fastest", "fastest-cp"] and "The fastest strategies" in text
+    kernels = [entry for entry in quick_study() if entry.cell.kind == "kernel"]
+    alone = build(kernels, [], tmp_path / "alone.html", study_title="x").read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(fastest[a-z-]*)">', alone) == ["fastest"] and "Who is fastest" in alone
+    copy = [entry for entry in kernels if entry.cell.kernel != "matmul"]
+    partial = build(copy, [], tmp_path / "copy.html", study_title="x").read_text(encoding="utf-8")
+    assert "No product was measured" in partial and "its share of the" not in partial and "No product was measured" not in alone
+
+
 def test_same_records_same_bytes(page, tmp_path):
     again = build(quick_study()[::-1], [DAMAGED], tmp_path / "report.html", study_title="Quick & <plain>")
     assert again.read_bytes() == page.read_bytes()

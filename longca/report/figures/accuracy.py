@@ -48,7 +48,8 @@ class Accuracy(Figure):
         lines = list(data.groupby(["method", "direction"], sort=False))
         height = 0.75 + 0.27 * len(lines)
         canvas = style.canvas(height)
-        left = 1.55 if style.narrow else 1.9
+        names = [f"{method}  {direction}" for (method, direction), _ in lines]
+        left = style.names_in(names)
         ax = canvas.add_axes((left / style.width_in, 0.55 / height, 1 - (left + 0.2) / style.width_in, 1 - 0.7 / height))
         style.clean(ax)
         ax.grid(visible=False, axis="y")
@@ -68,6 +69,6 @@ class Accuracy(Figure):
         ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0) if low * 0.9 <= tick <= high]
         ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
         ax.minorticks_off()
-        ax.set_yticks(range(len(lines)), [f"{method}  {direction}" for (method, direction), _ in lines], color=INK[0])
+        ax.set_yticks(range(len(lines)), names, color=INK[0])
         ax.set_xlabel("error over budget", color=MUTED[0], fontsize=8)
         return canvas

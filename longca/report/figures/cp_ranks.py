@@ -27,8 +27,9 @@ class Ranks(Figure):
     section = "cp"
     order = 200
     caption = ("By how much the slowest rank's median time exceeds that of the median rank, one dot a cell; the tick is the median over "
-               "cells. 0 is a balanced cell, or one whose ranks wait for each other so often that none is ahead. The file beside the page "
-               "also has bytes moved and by the formula, memory above the shards, and the share of what the kernel reaches alone.")
+               "cells. 0 is a balanced cell, or one whose ranks wait for each other so often that none is ahead; from 1 % on the scale is "
+               "logarithmic. The records also have bytes moved and by the formula, memory above the shards, and the share of what the "
+               "kernel reaches alone.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         timed = table[(table.kind == "cp") & table.straggler_percent.notna()]
@@ -44,7 +45,7 @@ class Ranks(Figure):
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         groups = list(data.groupby(["method", "world"], sort=True))
         names = [f"{method} ×{world}" for (method, world), _ in groups]
-        left_in = min(0.3 + 0.075 * max(map(len, names)), style.width_in / 2)
+        left_in = style.names_in(names)
         width_in, rows_in = min(style.width_in - left_in - 0.3, 6.5), ROW_IN * len(groups) + 0.1
         height_in = 0.15 + rows_in + 0.5
         canvas = style.canvas(height_in)
@@ -58,7 +59,11 @@ class Ranks(Figure):
             ax.plot(values, position + shift, style.marker(method), color=style.colour(method), markersize=4, alpha=0.6, markeredgewidth=0,
                     clip_on=False)
             ax.vlines(np.median(values), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
-        ax.set(xlim=(0, max(float(data.straggler_percent.max()) * 1.1, 1.0)), ylim=(len(groups) - 0.45, -0.55))
+        ax.set_xscale("symlog", linthresh=1, linscale=0.5)
+        top = max(float(data.straggler_percent.max()) * 1.3, 2.0)
+        ax.set(xlim=(0, top), ylim=(len(groups) - 0.45, -0.55))
+        ax.set_xticks(ticks := [tick for tick in (0, 1, 10, 100, 1000) if tick < top], [f"{tick:g} %" for tick in ticks])
+        ax.minorticks_off()
         ax.set_yticks(range(len(groups)), names, color=INK[0])
-        ax.set_xlabel("% that the slowest rank is behind the median rank", color=MUTED[0], fontsize=8)
+        ax.set_xlabel("slowest rank behind the median rank", color=MUTED[0], fontsize=8)
         return canvas

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.core.units import format_length
 from longca.report.contract import Figure
 from longca.report.rates import draw_rates, rate_points
-from longca.report.series import rate_unit
+from longca.report.series import join, rate_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,8 +20,8 @@ class ContextParallelThroughput(Figure):
     label = "Throughput of context parallelism"
     section = "cp"
     caption = ("Throughput for each rank: higher is better, and level lines scale perfectly. A call lasts as long as "
-               "its slowest rank. Lines run over the number of ranks where several were measured, else over the "
-               "sequence length of all ranks together. Solid lines and filled marks are forward, dashed and hollow "
+               "its slowest rank. Lines run over the number of ranks where several were measured, at so many tokens for "
+               "each, else over the sequence length of all ranks together. Solid lines and filled marks are forward, dashed and hollow "
                "ones backward; bars reach from the first to the third quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -36,6 +36,19 @@ class ContextParallelThroughput(Figure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:
-            longest = data[data.seqlen == data.groupby(["mask_label", "setting", "world"]).seqlen.transform("max")]
-            return draw_rates(longest, style, "world", x_text=str)
+            return draw_rates(_by_tokens(data), style, "world", x_text=str)
         return draw_rates(data, style, "seqlen", x_text=format_length)
+
+
+def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
+    """One panel for each mask and number of tokens of a rank; of a whole sequence where each number of ranks has its own such number."""
+    tokens = data.seqlen // data.world
+    what = "a rank"
+    if not (data.groupby(tokens).world.nunique() > 1).any():
+        tokens, what = data.seqlen, "in all"
+    if tokens.nunique() == 1:
+        return data
+    detail = [join(old, f"{format_length(int(count))} {what}") for old, count in zip(data.detail, tokens, strict=True)]
+    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}  # panels of a mask stay together
+    order = data.assign(detail=detail, tokens=tokens, place=data.mask_label.map(places))
+    return order.sort_values(["place", "setting", "tokens"], kind="stable", ignore_index=True)

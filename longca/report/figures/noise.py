@@ -41,14 +41,14 @@ class Noise(Figure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         methods = list(dict.fromkeys(data.method))
-        bar_in, gap = 0.3 * len(methods) + 0.1, 0.75
+        bar_in, gap, left = 0.3 * len(methods) + 0.1, 0.75, style.names_in(methods)
         if style.narrow:
             height = 0.25 + bar_in + gap + 1.6 + 0.5
-            canvas, boxes = style.canvas(height), [(1.45, 0.5 + 1.6 + gap, 2.3, bar_in), (0.55, 0.5, 3.2, 1.6)]
+            canvas, boxes = style.canvas(height), [(left, 0.5 + 1.6 + gap, 3.75 - left, bar_in), (0.55, 0.5, 3.2, 1.6)]
         else:
             bar_in = max(bar_in, 1.6)
             height = 0.25 + bar_in + 0.5
-            canvas, boxes = style.canvas(height), [(1.45, 0.5, 4.2, bar_in), (6.5, 0.5, 4.3, bar_in)]
+            canvas, boxes = style.canvas(height), [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))]
         spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w,
                          h in boxes)
         self._spread(spread, data, methods, style)

@@ -1,0 +1,75 @@
+"""Records of context parallelism by what was measured: the part that the tables of docs/cp.md and its targets share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from longca.core.units import format_length
+
+OWN = ("ulysses", "usp", "ring_p2p", "ring_allgather", "loongtrain")
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+PLAIN = ("full", "causal")  # a part of the same area is a shorter mask of the same name
+
+
+@dataclass(frozen=True)
+class Run:
+    """One cell of context parallelism without its direction."""
+
+    strategy: str
+    kernel: str
+    mask: str
+    world: int
+    tokens: int
+    """of a GPU"""
+
+    @property
+    def where(self) -> str:
+        return f"{self.strategy}, {self.mask}, {self.world} × {format_length(self.tokens)}"
+
+
+class Cells:
+    """What was timed, with what the same kernel reaches alone.
+
+    Args:
+        records: the derived table.
+    """
+
+    def __init__(self, records: pd.DataFrame) -> None:
+        timed = records[(records.status == "ok") & (records.seed == 0)]
+        alone = timed[timed.kind == "kernel"]
+        self._alone = {(row.kernel, row.mask, row.seqlen, row.direction): float(row.tflops_per_device) for row in alone.itertuples()}
+        self._found: dict[tuple[Run, str], float] = {}
+        self._memory: dict[tuple[Run, str], float] = {}
+        for row in timed[timed.kind == "cp"].itertuples():
+            run = Run(row.strategy, row.kernel, row.mask, int(row.world), int(row.seqlen) // int(row.world))
+            self._found[run, row.direction] = float(row.tflops_per_device)
+            self._memory[run, row.direction] = float(row.above_shards_bytes)
+
+    def runs(self, **fields: object) -> Iterator[tuple[Run, str]]:
+        """(run, direction) of all that have these values."""
+        return (key for key in self._found if all(getattr(key[0], name) == value for name, value in fields.items()))
+
+    def rate(self, run: Run, direction: str) -> float | None:
+        """TFLOP/s of a GPU."""
+        return self._found.get((run, direction))
+
+    def memory(self, run: Run, direction: str) -> float | None:
+        """Bytes above the shards."""
+        return self._memory.get((run, direction))
+
+    def alone(self, run: Run, direction: str) -> float | None:
+        """TFLOP/s of the kernel alone: over all tokens, or else over a mask of the area that one of these GPUs has."""
+        whole = run.world * run.tokens
+        found = self._alone.get((run.kernel, run.mask, whole, direction))
+        if found is None and run.mask in PLAIN and math.isqrt(run.world) ** 2 == run.world:
+            found = self._alone.get((run.kernel, run.mask, whole // math.isqrt(run.world), direction))
+        return found
+
+    def share(self, run: Run, direction: str) -> float | None:
+        """Of what the kernel reaches alone."""
+        rate, alone = self.rate(run, direction), self.alone(run, direction)
+        return None if rate is None or alone is None else rate / alone
