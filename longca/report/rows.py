@@ -21,7 +21,8 @@ TABLE = (  # what the table of records shows
     "num_samples", "peak_bytes", "budget_ratio")
 DETAILS = (  # what a record shows when it is opened
     "mask_params", "corpus", "tflops_per_device_low", "tflops_per_device_high", "time_ms_q1", "time_ms_q3",
-    "time_ms_mean_ranks", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops", "nominal_tflops",
+    "time_ms_mean_ranks", "enqueue_ms", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops",
+    "nominal_tflops",
     "peak_percent", "ceiling_tflops", "gb_per_s", "nominal_ms", "drawn", "mask_digest",
     "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "above_shards_bytes", "memory_source",
     "straggler_percent", "slowest_rank", "single_percent", "single_tflops", "moved_bytes", "formula_bytes", "permute_ms", "num_nodes",

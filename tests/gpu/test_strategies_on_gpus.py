@@ -20,8 +20,8 @@ Run = tuple[Case, str]  # with the name of a kernel
 
 def own_runs() -> list[Run]:
     own = [name for name, strategy in STRATEGIES.items() if not strategy.baseline]
-    cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=64) for strategy in own for mask in MASKS]
-    cases += [Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=64)
+    cases = [Case(mask, 1021, 8, 2, torch.bfloat16, strategy, head_dim=128) for strategy in own for mask in MASKS]
+    cases += [Case("causal_document", 4093, *heads, torch.bfloat16, strategy, weights=weights, head_dim=128)
               for strategy in ("ulysses", "usp") for heads in ((8, 8), (32, 8), (16, 1)) for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1))]
     return [(case, "band") for case in cases]
 

@@ -170,6 +170,7 @@
         "by nominal FLOP": record.nominal_tflops !== null && speed(record.nominal_tflops),
         copied: record.gb_per_s !== null && `${number(record.gb_per_s)} GB/s`,
         "made to last": record.nominal_ms !== null && `${number(record.nominal_ms)} ms`,
+        "on the host": record.enqueue_ms !== null && `${number(record.enqueue_ms, 4)} ms a call`,
         "mean over ranks": record.world > 1 ? `${number(record.time_ms_mean_ranks, 4)} ms` : "",
         samples: record.warmup === null ? record.num_samples : `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}, ${record.timer}, ended by ${record.stopped}` }),
       list("Result", { status: record.status, reason: record.reason, notes: record.notes, "compared with": record.error_reference && `${record.error_reference}, ${record.error_scope}`,
