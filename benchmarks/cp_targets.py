@@ -57,7 +57,8 @@ def _targets(cells: Cells) -> Iterable[Target]:
     yield Target("`band` of itself alone, documents, `ring_p2p` and `ring_allgather`", 0.8,
                  tuple(_shares(cells, ("ring_p2p", "ring_allgather"), ("full_document", "causal_document"))), _percent)
     yield Target("`band` over `torch_flex_cp`, heterogeneous masks, geometric mean", 2.0, tuple(_means(cells)), _times)
-    yield Target("memory of `ring_p2p` above the shards, 4 GPUs over 2", 1.0, tuple(_growth(cells)), _times, at_most=True)
+    fewer = 3 if any(cells.runs(strategy="ring_p2p", kernel="band", world=3)) else 2  # a ring of two has a buffer less than any larger one
+    yield Target(f"memory of `ring_p2p` above the shards, 4 GPUs over {fewer}", 1.0, tuple(_growth(cells, fewer)), _times, at_most=True)
 
 
 def _shares(cells: Cells, strategies: Iterable[str], masks: Iterable[str], tokens: int | None = None) -> Iterable[Entry]:
@@ -92,8 +93,8 @@ def _means(cells: Cells) -> Iterable[Entry]:
             yield mean, f"{strategy}, {len({run.mask for run in ratios})} masks, {len(values)} cells"
 
 
-def _growth(cells: Cells) -> Iterable[Entry]:
-    for run, direction in cells.runs(strategy="ring_p2p", kernel="band", world=2):
+def _growth(cells: Cells, fewer: int) -> Iterable[Entry]:
+    for run, direction in cells.runs(strategy="ring_p2p", kernel="band", world=fewer):
         few, many = cells.memory(run, direction), cells.memory(replace(run, world=4), direction)
         if few and many:
             yield many / few, (f"{run.mask}, {format_length(run.tokens)} a GPU, {DIRECTIONS[direction]}: "
