@@ -21,8 +21,8 @@ from longca.cp.prepared_heads import HeadCall
 if TYPE_CHECKING:
     from longca.core.study import Measure
     from longca.cp.heads import RankHeads
-    from longca.cp.local_steps import Running
     from longca.cp.plan import Plan
+    from longca.cp.running import Running
     from longca.kernels.contract import Kernel, Problem
 
 Both = tuple[float, float]

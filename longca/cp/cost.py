@@ -16,9 +16,9 @@ from longca.cp.plan import Plan
 FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of the bandwidth changes choices little
 BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
 MEMORY_BYTES_PER_S = 3.5e12  # of elementwise passes
-# A row's result in float32, of each number: written, read and cast, and what a kernel takes to begin with a row. 22 to 38 ns a row of 64
-# heads of 128 were measured on documents, where this says 28.
-MERGE_BYTES = 12
+# A row's result in float32, of each number: written and read, and what a kernel takes to begin with a row. On documents 22 to 38 ns a row
+# of 64 heads of 128 were measured when the result took a pass more; this says 23.
+MERGE_BYTES = 10
 
 
 @dataclass(frozen=True)

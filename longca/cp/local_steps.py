@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.local_call import LocalCall
-from longca.cp.merge import merge, no_keys
+from longca.cp.running import Running, RunningGradient
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.plan import Plan, Step
-    from longca.kernels.contract import Forward, Kernel, Problem
+    from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -54,13 +54,16 @@ class LocalSteps:
     def running(self, q_LHD: torch.Tensor) -> Running:
         return Running(q_LHD, len(self.steps))
 
+    def running_gradient(self, q_LHD: torch.Tensor) -> RunningGradient:
+        return RunningGradient(q_LHD, len(self.steps))
+
     def forward(self, number: int, total: Running, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
         """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""
         step = self.steps[number]
         kernel = step.call.prepared
         q, k, v = (kernel.to_layout(x) for x in (total.q_LHD[step.first:step.behind], k_mGD, v_mGD))
         if kernel.merges and len(self.steps) > 1:
-            total.merge_onto(step, q, k, v)
+            total.merge_onto(step, q, k, v, last=number == max(self.steps))
         else:
             total.waiting = step, kernel.forward(q, k, v)
 
@@ -72,52 +75,6 @@ class LocalSteps:
 
     def rows(self, number: int) -> slice:
         return slice(self.steps[number].first, self.steps[number].behind)
-
-
-class Running:
-    """(out, LSE) over the keys so far."""
-
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int) -> None:
-        self.q_LHD, self._num_steps = q_LHD, num_steps
-        self.waiting: tuple[LocalStep, Forward] | None = None
-        self._total: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def merge_onto(self, step: LocalStep, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Has the step's kernel merge its result into the total."""
-        first = self._total is None and self._all_rows(step)
-        self._total = self._total or (_empty(self.q_LHD) if first else no_keys(self.q_LHD))
-        out, lse = (x[step.first:step.behind] for x in self._total)
-        step.call.prepared.forward_onto(q, k, v, out, lse, first=first)
-
-    def add(self) -> None:
-        """Merges the result that is waiting, if one is."""
-        if self.waiting is None:
-            return
-        (step, part), self.waiting = self.waiting, None
-        assert part.lse is not None, "`in_parts` has been asked"
-        out, lse = step.call.prepared.from_layout(part.out), step.call.prepared.lse_from_layout(part.lse)
-        if self._total is None and self._all_rows(step):
-            out = out if self._num_steps == 1 else out.float()
-            self._total = out.contiguous(), lse.masked_fill(lse == float("inf"), float("-inf")).contiguous()
-        else:
-            self._total = self._total or no_keys(self.q_LHD)
-            total_out, total_lse = (x[step.first:step.behind] for x in self._total)
-            merge(total_out, total_lse, out, lse)
-
-    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(out_LHD in the dtype of q, lse_LH in float32). Without keys: 0 and −inf."""
-        out, lse = self._total or no_keys(self.q_LHD)
-        return out.to(self.q_LHD.dtype), lse
-
-    def _all_rows(self, step: LocalStep) -> bool:
-        return step.first == 0 and step.behind == len(self.q_LHD)
-
-
-def _empty(q_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    out, lse = (torch.empty(shape, dtype=torch.float32, device=q_LHD.device) for shape in (q_LHD.shape, q_LHD.shape[:2]))
-    return out, lse
 
 
 def seen_rows(step: Step) -> tuple[int, int, Mask]:

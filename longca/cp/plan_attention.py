@@ -66,7 +66,7 @@ class PlanAttention:
         q, k, v, out, lse = saved
         with torch.no_grad():
             journey, home = self._transport.start(k, v), self._homecoming.start(k, v)
-            total_dq = None
+            total_dq = self.steps.running_gradient(q)
             for number in range(self.plan.num_steps):
                 dq = dk = dv = None
                 if number in self.steps.steps:
@@ -78,10 +78,7 @@ class PlanAttention:
                     dk, dv = dk[own:], dv[own:]
                 if number:
                     home.post(number, dk, dv)
-                if dq is not None and len(dq) == len(q) and len(self.steps.steps) == 1:
-                    total_dq = dq
-                elif dq is not None:
-                    total_dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if total_dq is None else total_dq
-                    total_dq[self.steps.rows(number)].add_(dq)
+                if dq is not None:
+                    total_dq.add(self.steps.rows(number), dq)
             journey.finish()
-            return torch.zeros_like(q) if total_dq is None else total_dq.to(q.dtype), *home.finish()
+            return total_dq.result(), *home.finish()

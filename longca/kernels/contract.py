@@ -78,12 +78,13 @@ class Prepared:
         raise NotImplementedError
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
-                     first: bool) -> None:
+                     first: bool, into: torch.Tensor | None = None) -> None:
         """Merges attention to these keys into (out, LSE) over other ones, in place, where the kernel `merges`.
 
         Args:
             out, lse: T × H × D and T × H, float32, contiguous.
             first: there are no other keys yet, and these two hold nothing.
+            into: where the merged output goes instead, of the dtype of q, contiguous; `out` stays as it is then.
         """
         raise NotImplementedError
 

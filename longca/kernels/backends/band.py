@@ -79,10 +79,11 @@ class BandPrepared(Prepared):
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
-                     first: bool) -> None:
+                     first: bool, into: torch.Tensor | None = None) -> None:
         from longca.ops.band_attention import band_forward
 
-        band_forward(q, k, v, self.plan, self.problem.scale, carried=None if first else (out, lse), into=(out, lse))
+        band_forward(q, k, v, self.plan, self.problem.scale, carried=None if first else (out, lse),
+                     into=(out if into is None else into, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
