@@ -5,7 +5,7 @@ it starts; one that takes too long is stopped and named, and the checks go on be
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
 (`band_hopper_fused`), in any order or, "=", in one, from the last row on or from the first ("up"); dK and dV by `band_hopper_backward` and
-dQ by the portable kernel ("bwd two"); both portable kernels.
+dQ by the portable kernel ("bwd two") or by `band_hopper_queries` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -32,7 +32,7 @@ from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
 FUSED = {"bwd": 0, "bwd =": 1, "bwd = up": 2}  # in_order
-BACKWARD = "bwd = up", "bwd =", "bwd", "bwd two", "bwd portable"
+BACKWARD = "bwd two dq", "bwd = up", "bwd =", "bwd", "bwd two", "bwd portable"
 DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
          "sliding_window", "prefix_lm", "block_causal_document")
 TIMES = [*((name, 32768, 64, 8) for name in DENSE), *((name, 8192, 64, 8) for name in DENSE[:3]),
@@ -65,12 +65,14 @@ def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mas
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     """A call that computes (dq, dk, dv)."""
     from longca.ops.band_attention import band_backward
-    from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use
+    from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use
     from longca.ops.band_plan import plan_band_attention
 
     tuned = dict(TUNED[128])
     if variant != "bwd portable":
         tuned[Use.KEYS] = HOPPER_KEYS
+    if variant == "bwd two dq":
+        tuned[Use.QUERIES] = HOPPER_QUERIES
     if variant in FUSED:
         tuned[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=FUSED[variant])
         del tuned[Use.QUERIES]

@@ -41,6 +41,7 @@ BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 3
 
 # For blocks of less than 128 keys half of such a tile would be idle.
 HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
+HOPPER_QUERIES = Tuned(128, 64, 4, 3, hopper=1)  # chosen nowhere before a GPU has run it
 HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too
 # Where keys come in short blocks, a tile is any two of them.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)

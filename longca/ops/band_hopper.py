@@ -16,6 +16,7 @@ from longca.ops.band_forward import _combine as combine
 from longca.ops.band_hopper_backward import backward_kernel
 from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
+from longca.ops.band_hopper_queries import queries_kernel
 from longca.ops.band_lines import Lines
 
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
@@ -72,6 +73,24 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
         maxnreg=168)
     for x, share in zip((dk, dv), shares, strict=True):
         add_shares(x, share, lines, 1)
+
+
+def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned,
+                     *, packs_at_once: int, dq: Tensor) -> None:
+    """Writes `dq`.
+
+    Args:
+        base, delta: of `band_backward.prepare`, with as many heads in a pack as share a tile.
+        lines: of 128 rows over these heads, in steps of 64 keys.
+    """
+    pack, packs, head_dim, num_pieces = base.shape[2], base.shape[0], q.shape[2], lines.pieces.shape[1]
+    share = torch.empty(packs, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
+    queries_kernel[(min(packs * num_pieces, _processors(q)),)](
+        _boxes(q, 64 // pack, pack, head_dim), _boxes(dout, 64 // pack, pack, head_dim), _boxes(k, 64, 1, head_dim),
+        _boxes(v, 64, 1, head_dim), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, base, delta,
+        dq, share, dq.stride(0), dq.stride(1), lines.num_slots, num_pieces, packs * num_pieces, packs_at_once, packs // k.shape[1],
+        packs // len(lines.pieces), base.shape[1], scale, scale * LOG2_E, pack, tuned.stages, num_warps=4, maxnreg=168)
+    add_shares(dq, share, lines, pack)
 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned, *,

@@ -37,7 +37,7 @@ def store(acc, row_max, row_sum, row0, row1, slot, pack, rows, q_tile, outputs, 
             acc = acc * gl.convert_layout(weight, gl.SliceLayout(1, layout))[:, None]
         gl.store(lse_ptr + lse_place, lse, mask=inside)
         if out_ptr.dtype.element_ty == q_tile.dtype:
-            _store_through(q_tile, acc, row0, row1, pack, rows, out_ptr, out_token, out_head, PACK)
+            store_through(q_tile, acc, row0, row1, pack, rows, out_ptr, out_token, out_head, PACK)
         else:
             gl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=inside_rows)
     else:
@@ -48,7 +48,7 @@ def store(acc, row_max, row_sum, row0, row1, slot, pack, rows, q_tile, outputs, 
 
 
 @gluon.jit
-def _store_through(q_tile, acc, row0, row1, pack, rows, out_ptr, out_token, out_head, PACK: gl.constexpr):
+def store_through(q_tile, acc, row0, row1, pack, rows, out_ptr, out_token, out_head, PACK: gl.constexpr):
     """By way of Q's place in shared memory, so that whole rows are written at a time."""
     D: gl.constexpr = acc.shape[1]
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])

@@ -73,8 +73,11 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     query_pack = query_tuned.rows // query_lines.tile
     if query_pack != key_pack:
         stats = prepare(out, dout, lse, dlse, query_pack)
-    queries_gradient(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,
-                     packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
+    run_queries = queries_gradient
+    if query_tuned.hopper:
+        from longca.ops.band_hopper import queries_gradient as run_queries
+    run_queries(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,
+                packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
 
 
 def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -88,7 +88,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
-            rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
+            rows = min(chosen.rows, max(64, pack * block)) if block and not (chosen.hopper and use is Use.QUERIES) else chosen.rows
             at_once = chosen.at_once or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
             uses[use] = replace(chosen, rows=rows, at_once=at_once)
             wanted.append(Wanted(rows // pack, chosen.step, False, at_once * ratio / pack / (4 * AT_ONCE)))

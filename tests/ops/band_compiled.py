@@ -23,6 +23,7 @@ from longca.ops.band_hopper_feed import place_of_stats
 from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
 from longca.ops.band_hopper_pieces import keys_piece_of
+from longca.ops.band_hopper_queries import queries_kernel
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
@@ -48,6 +49,11 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
         tiles[:2] = [boxes(64, 1, 128)] * 2
         sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
+        stats, results = ["*fp32"] * 2, ["*bf16", "*fp32"]
+        for pack in (1, 8):
+            rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
+            types = [rows, rows, keys, keys, *tables, *stats, *results, *["i32"] * 9, "fp32", "fp32"]
+            yield queries_kernel, types, {"PACK": pack, "STAGES": 3}, 168
         for in_order in (0, 1, 2):
             yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
 
