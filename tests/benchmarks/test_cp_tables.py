@@ -70,6 +70,14 @@ def test_a_target_is_met_where_every_cell_reaches_it() -> None:
     assert _line(_cells(alone), "`band` over `torch_cp`")["verdict"] == "not measured"
 
 
+def test_each_strategy_has_its_best_kernel_against_torch() -> None:
+    cells = _cells(_row("torch_cp", world=2, tflops=400, kernel="cudnn"), _row("usp", world=2, tflops=440),
+                   _row("ulysses", world=2, tflops=400), _row("usp", world=2, tflops=500, kernel="fa3"), _row("usp", world=2, tflops=900, kernel="fa3", direction="bwd"))
+    line = _line(cells, "each strategy over its best kernel")
+    assert line["least"] == "1.00 ×" and line["where"] == "ulysses, causal, 2 × 8K, over band, forward" and line["reached in"] == "1 of 2"
+    assert line["most"] == "1.25 ×" and line["most where"] == "usp, causal, 2 × 8K, over fa3, forward"
+
+
 def test_means_are_over_what_both_ran_and_memory_must_not_grow() -> None:
     flex = [_row("torch_flex_cp", mask, 4, kernel="flex", tflops=100) for mask in ("prefix_lm", "shared_question", "sliding_window")]
     own = [_row("usp", mask, 4, tflops=tflops) for mask, tflops in (("prefix_lm", 200), ("shared_question", 800), ("causal_blockwise", 9))]
