@@ -72,7 +72,8 @@ def test_a_target_is_met_where_every_cell_reaches_it() -> None:
 
 def test_each_strategy_has_its_best_kernel_against_torch() -> None:
     cells = _cells(_row("torch_cp", world=2, tflops=400, kernel="cudnn"), _row("usp", world=2, tflops=440),
-                   _row("ulysses", world=2, tflops=400), _row("usp", world=2, tflops=500, kernel="fa3"), _row("usp", world=2, tflops=900, kernel="fa3", direction="bwd"))
+                   _row("ulysses", world=2, tflops=400), _row("usp", world=2, tflops=500, kernel="fa3"),
+                   _row("usp", world=2, tflops=900, kernel="fa3", direction="bwd"))
     line = _line(cells, "each strategy over its best kernel")
     assert line["least"] == "1.00 ×" and line["where"] == "ulysses, causal, 2 × 8K, over band, forward" and line["reached in"] == "1 of 2"
     assert line["most"] == "1.25 ×" and line["most where"] == "usp, causal, 2 × 8K, over fa3, forward"
