@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from longca.cp.channels import Pending
 from longca.cp.route import START
-from longca.cp.transport import first_rows, landing_names, pieces
+from longca.cp.transport import first_rows, landing_names, pieces, swaps
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,8 @@ class Homecoming:
             first_rows(landings, self.sends[number], lambda peer, number=number: plan.gradient_receives(peer, number), rank)
             for number in numbers]
         """of each step and move that is sent: where it lands, as a row of the receiver's buffer"""
+        self.swaps = [None, *swaps(plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, landings)]
+        """of each step, where messages are collectives"""
         self.ranks, self.landings, self.lane = ranks, landings, comm.lane(LANE)
         self.num_keys = max(sum(map(len, moves)) for moves in self.receives)
         """that come home after one step, at most"""
@@ -72,7 +74,12 @@ class KeyGradients:
         """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.seen` keys × heads × D."""
         home = self._homecoming
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
-        turn = number % 2
+        turn, swap = number % 2, home.swaps[number]
+        if swap is not None:
+            messages = swap.post(home.lane, parts or [x[:0] for x in self._buffers[turn]], self._buffers[turn])
+            self.collect()
+            self._pending = (number, messages)
+            return
         spots = [home.landings.spot(name, row * part[0].numel())
                  for row in home.first_rows[number] for name, part in zip(landing_names(LANE, turn), parts, strict=True)]
         sends = [(*message, spot) for message, spot in zip(pieces(home.sends[number], parts, home.ranks), spots, strict=True)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class Plan:
 
     coupled: bool
     """must ranks keep step with each other?"""
+    straight: ClassVar[bool] = False
+    """do all keys come from who holds them, in the order of ranks? A step's messages are then one exchange among all ranks"""
     num_steps: int
     """at most, of one rank"""
     step_areas: np.ndarray

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 class GatherPlan(Plan):
     coupled = False
+    straight = True
 
     def __init__(self, cut: Cut, schedule: Gather) -> None:
         super().__init__(cut, schedule)

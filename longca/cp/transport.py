@@ -1,7 +1,8 @@
 """Keys on their way: what a rank needs for each step is there when the step begins, and goes on to whoever needs it next.
 
-k and v of the same keys are two messages of one batch, straight from the tensors in which they are and into those that kernels read:
-nothing is packed or copied, but for a rank's own where a kernel reads them with others. Shapes: n keys, G KV heads, D head dim.
+In a ring, k and v of the same keys are two messages of one batch, straight from the tensors in which they are and into those that kernels
+read: nothing is packed or copied. In a gather, what goes to others is packed, once, and k and v are a collective each, however many ranges
+of keys move; a rank's own are copied where a kernel reads them with others. Shapes: n keys, G KV heads, D head dim.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from longca.cp.channels import Pending
 from longca.cp.plan import Move
 from longca.cp.route import OWN, START, Hop, Route
+from longca.cp.swap import Swap
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +49,8 @@ class Transport:
         self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank,
                                       lambda peer, number=hop.number: plan.kept(peer, number)) for hop in self.route.hops]
         """of each hop and move that is sent: where it lands, as a row of the receiver's buffer"""
+        self.swaps = swaps(plan, [(hop.sends, hop.receives) for hop in self.route.hops], ranks, comm, landings)
+        """of each hop, where messages are collectives"""
         self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.lane for hop in self.route.hops)}
         for number, num_keys in enumerate(self.route.buffer_keys):
             for name in landing_names("keys", number):
@@ -107,16 +111,24 @@ class Journey:
         if hop.receives:
             self._settle([target.written, *target.read], hop.lane)
             target.read = []
-        transport, first_rows = self._transport, self._transport.first_rows[hop.number - 1]
+        transport, first_rows, swap = self._transport, self._transport.first_rows[hop.number - 1], self._transport.swaps[hop.number - 1]
+        lane, received = transport.lanes[hop.lane], [x[hop.kept:] for x in target.keys]
+        if swap is not None:
+            messages = swap.post(lane, [_rows_of(x, hop.sends) for x in source.keys], received)
+            self._posted(hop, messages)
+            return
         sends = [(transport.ranks[move.peer], x[move.first - hop.source_first:move.behind - hop.source_first],
                   transport.landings.spot(name, row * x[0].numel()))
                  for move, row in zip(hop.sends, first_rows, strict=True)
                  for name, x in zip(landing_names("keys", hop.buffer), source.keys, strict=True)]
-        messages = transport.lanes[hop.lane].post(sends, pieces(hop.receives, [x[hop.kept:] for x in target.keys], transport.ranks))
+        self._posted(hop, lane.post(sends, pieces(hop.receives, received, transport.ranks)))
+
+    def _posted(self, hop: Hop, messages: Pending) -> None:
+        source, target = self._buffers[hop.source], self._buffers[hop.buffer]
         if hop.kept and hop.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
                 x[:hop.kept].copy_(own)
-        if hop.sends:
+        if hop.sends or not hop.receives:
             source.read.append((hop.lane, messages))
         if hop.receives:
             target.written = hop.lane, messages
@@ -132,6 +144,21 @@ def _part(plan: Plan, rank: int, number: int) -> slice:
     held, seen = plan.keys(rank, number), plan.seen(rank, number)
     first = seen[0][1] - held[0][1] if seen else 0
     return slice(first, first + sum(behind - begin for _, begin, behind in seen))
+
+
+def swaps(plan: Plan, moves: Sequence[tuple[Sequence[Move], Sequence[Move]]], ranks: Sequence[int], comm: Comm, landings: Landings
+          ) -> list[Swap | None]:
+    """Of each step from the second on, of which (sends, receives) are given; none where messages go one by one."""
+    if not plan.straight or landings.fixed:
+        return [None] * len(moves)
+    return [Swap(sends, receives, ranks, comm.world, is_empty=not plan.step_rows[:, number].any())
+            for number, (sends, receives) in enumerate(moves, 1)]
+
+
+def _rows_of(x: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
+    import torch
+
+    return torch.cat([x[move.first:move.behind] for move in moves]) if moves else x[:0]
 
 
 def landing_names(what: str, number: int) -> tuple[str, str]:
