@@ -74,4 +74,4 @@ def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert trial.parse(["out.json", "bwd =", "fwd"]).variants == ["bwd =", "fwd"]
     with pytest.raises(SystemExit, match="2"):
         trial.parse(["out.json", "bwd up"])
-    assert "bwd up: not among bwd = up" in capsys.readouterr().err
+    assert f"bwd up: not among {trial.BACKWARD[0]}, " in capsys.readouterr().err
