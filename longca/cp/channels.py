@@ -62,7 +62,6 @@ class Lane:
         with peers():
             return Pending(dist.batch_isend_irecv(operations), [x for _, x in (*leaving, *receives)])
 
-
     def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
                    send_sizes: Sequence[Sequence[int]]) -> Pending:
         """A collective for each tensor, of all ranks alike: to the host it costs one call, whatever the number of peers.

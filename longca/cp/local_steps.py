@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.local_call import LocalCall
-from longca.cp.running import Running, RunningGradient
+from longca.cp.running import Running
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
@@ -49,13 +49,11 @@ class LocalSteps:
             if mask.digest not in calls:
                 calls[mask.digest] = LocalCall(kernel, replace(problem, mask=mask))
             self.steps[step.number] = LocalStep(first, behind, calls[mask.digest])
+        self.last = max(self.steps, default=None)
         self.prepared = [call.prepared for call in calls.values()]
 
     def running(self, q_LHD: torch.Tensor) -> Running:
         return Running(q_LHD, len(self.steps))
-
-    def running_gradient(self, q_LHD: torch.Tensor) -> RunningGradient:
-        return RunningGradient(q_LHD, len(self.steps))
 
     def forward(self, number: int, total: Running, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
         """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""
@@ -63,7 +61,7 @@ class LocalSteps:
         kernel = step.call.prepared
         q, k, v = (kernel.to_layout(x) for x in (total.q_LHD[step.first:step.behind], k_mGD, v_mGD))
         if kernel.merges and len(self.steps) > 1:
-            total.merge_onto(step, q, k, v, last=number == max(self.steps))
+            total.merge_onto(step, q, k, v, last=number == self.last)
         else:
             total.waiting = step, kernel.forward(q, k, v)
 

@@ -102,7 +102,7 @@ class Plan:
 
     def kept(self, rank: int, number: int) -> int:
         """Of the keys that a rank computes with in a step, the first so many are its own, and lie in front of what it receives."""
-        return 0
+        return int(self.placement.num_tokens[rank]) if number == 0 else 0
 
     def step_before(self, number: int) -> int:
         """The step since which the sender has had the keys of step `number` > 0."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.cp.homecoming import Homecoming
 from longca.cp.local_steps import LocalSteps
+from longca.cp.running import RunningGradient
 from longca.cp.transport import Transport
 from longca.kernels.contract import Forward
 
@@ -66,19 +67,19 @@ class PlanAttention:
         q, k, v, out, lse = saved
         with torch.no_grad():
             journey, home = self._transport.start(k, v), self._homecoming.start(k, v)
-            total_dq = self.steps.running_gradient(q)
+            total_dq = RunningGradient(q)
             for number in range(self.plan.num_steps):
                 dq = dk = dv = None
                 if number in self.steps.steps:
                     dq, dk, dv = self.steps.backward(number, q, *journey.keys(number), out, lse, dout)
                 journey.computed(number)
                 if dk is not None and dv is not None:
-                    own = len(k) if number == 0 else self.plan.kept(self._rank, number)
+                    own = self.plan.kept(self._rank, number)
                     home.add(dk[:own], dv[:own])
                     dk, dv = dk[own:], dv[own:]
                 if number:
                     home.post(number, dk, dv)
                 if dq is not None:
-                    total_dq.add(self.steps.rows(number), dq)
+                    total_dq.add(self.steps.rows(number), dq, last=number == self.steps.last)
             journey.finish()
             return total_dq.result(), *home.finish()

@@ -50,7 +50,7 @@ class GatherPlan(Plan):
         return *own, *self._needed(rank, self._senders(rank, number))
 
     def kept(self, rank: int, number: int) -> int:
-        return int(self.placement.num_tokens[rank]) if self._stage[rank, rank] == number > 0 else 0
+        return int(self.placement.num_tokens[rank]) if self._stage[rank, rank] == number else 0
 
     def receives(self, rank: int, number: int) -> list[Move]:
         return [Move(source, source, first, behind) for source, first, behind in self._needed(rank, self._senders(rank, number))]

@@ -65,23 +65,22 @@ class Running:
 class RunningGradient:
     """dq over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int) -> None:
-        self._q, self._left = q_LHD, num_steps
+    def __init__(self, q_LHD: torch.Tensor) -> None:
+        self._q = q_LHD
         self._total: torch.Tensor | None = None
         self._result: torch.Tensor | None = None
 
-    def add(self, rows: slice, dq_nHD: torch.Tensor) -> None:
-        """A step's, for some of the queries; once for each step."""
+    def add(self, rows: slice, dq_nHD: torch.Tensor, *, last: bool) -> None:
+        """A step's, for some of the queries; once for each step, the last one said to be it."""
         import torch
 
-        self._left -= 1
         whole = len(dq_nHD) == len(self._q)
         if self._total is None and whole:
-            self._total, self._result = (dq_nHD.float(), None) if self._left else (None, dq_nHD)
+            self._total, self._result = (None, dq_nHD) if last else (dq_nHD.float(), None)
             return
         if self._total is None:
             self._total = torch.zeros(self._q.shape, dtype=torch.float32, device=self._q.device)
-        if self._left:
+        if not last:
             self._total[rows].add_(dq_nHD)
             return
         self._result = self._q.new_empty(self._q.shape)

@@ -21,10 +21,10 @@ def drawn(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("steps", STEPS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_queries(steps: list[tuple[int, int]], dtype: torch.dtype):
-    running, expected = RunningGradient(torch.empty(ROWS, 2, 4, dtype=dtype), len(steps)), torch.zeros(ROWS, 2, 4)
+    running, expected = RunningGradient(torch.empty(ROWS, 2, 4, dtype=dtype)), torch.zeros(ROWS, 2, 4)
     for number, (first, behind) in enumerate(steps):
         part = drawn(behind - first, 2, 4 + number)[..., :4].to(dtype)
-        running.add(slice(first, behind), part)
+        running.add(slice(first, behind), part, last=number == len(steps) - 1)
         expected[first:behind] += part
     assert running.result().dtype == dtype
     torch.testing.assert_close(running.result(), expected.to(dtype), rtol=0, atol=0)
