@@ -17,6 +17,7 @@ import torch
 from longca.bench.timer import time_calls
 from longca.cp.local_steps import LocalSteps, seen_rows
 from longca.cp.prepared_heads import HeadCall
+from longca.cp.running import RunningGradient
 
 if TYPE_CHECKING:
     from longca.core.study import Measure
@@ -150,37 +151,40 @@ class _Calls:
         keys_of_a_row = problem.mask.area / (problem.mask.num_groups * problem.mask.seqlen_q)
         lse = math.log(max(keys_of_a_row, 1.0)) + 0.5  # of standard normal scores
         self._lse = torch.full(shape[:2], lse, dtype=torch.float32, device=self._q.device)
-        self._dq = torch.zeros(shape, dtype=torch.float32, device=self._q.device)
-        self._total: Running | None = None
+        self._before: tuple[Running, RunningGradient] | None = None
 
     def both(self, number: int, num_keys: int, *, is_first: bool) -> Both:
         shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
-        before = None if is_first else self._others()
+        before = (None, None) if is_first else self._others()
         k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
         sums = [torch.zeros(shape, dtype=torch.float32, device=k.device) for _ in range(2)] if number == 0 else []
 
         def forward() -> None:
-            total = before or self._steps.running(self._q)
+            total = before[0] or self._steps.running(self._q)
             self._steps.forward(number, total, k, v)
             total.add()
 
         def backward() -> None:
-            dq, *of_keys = self._steps.backward(number, self._q, k, v, self._out, self._lse, self._dout)
-            self._dq[self._steps.rows(number)].add_(dq)
+            total_dq = before[1] or RunningGradient(self._q)
+            of_keys = self._steps.backward(number, total_dq, k, v, self._out, self._lse, self._dout)
+            total_dq.add()
             for total, part in zip(sums, of_keys if sums else [], strict=True):
                 total.add_(part)
 
         with torch.no_grad():
             return self._clock.seconds(forward), self._clock.seconds(backward)
 
-    def _others(self) -> Running:
-        """A result over other keys, that of the rank's first step, to merge onto."""
-        if self._total is not None:
-            return self._total
-        first, self._total = min(self._steps.steps), self._steps.running(self._q)
-        num_keys = self._steps.steps[first].call.prepared.problem.mask.seqlen_k
-        shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
-        with torch.no_grad():
-            self._steps.forward(first, self._total, *(self._clock.draw(name, shape, dtype) for name in ("k", "v")))
-            self._total.add()
-        return self._total
+    def _others(self) -> tuple[Running, RunningGradient]:
+        """Results over other keys, those of the rank's first step, to merge onto."""
+        if self._before is None:
+            first, total, total_dq = min(self._steps.steps), self._steps.running(self._q), RunningGradient(self._q)
+            num_keys = self._steps.steps[first].call.prepared.problem.mask.seqlen_k
+            shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
+            k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
+            with torch.no_grad():
+                self._steps.forward(first, total, k, v)
+                total.add()
+                self._steps.backward(first, total_dq, k, v, self._out, self._lse, self._dout)
+                total_dq.add()
+            self._before = total, total_dq
+        return self._before

@@ -38,8 +38,17 @@ class LocalCall:
     def backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor
                  ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq, dk, dv) from the output and LSE over all keys."""
-        to_layout = self.prepared.to_layout
-        q, k, v, out, dout = (to_layout(x) for x in (q, k, v, out, dout))
-        grads = self.prepared.raw_backward(q, k, v, out, self.prepared.lse_to_layout(lse), dout)
+        grads = self.prepared.raw_backward(*self._laid_out(q, k, v, out, lse, dout))
         dq, dk, dv = (self.prepared.from_layout(grad) for grad in grads)
         return dq, dk, dv
+
+    def backward_onto(self, *given: torch.Tensor, dq: torch.Tensor, first: bool,
+                      into: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk, dv) from what `backward` is given, where the kernel merges: to `dq` is added, or both go together `into` another tensor."""
+        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), dq, first=first, into=into)
+        return self.prepared.from_layout(dk), self.prepared.from_layout(dv)
+
+    def _laid_out(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor
+                  ) -> tuple[torch.Tensor, ...]:
+        q, k, v, out, dout = (self.prepared.to_layout(x) for x in (q, k, v, out, dout))
+        return q, k, v, out, self.prepared.lse_to_layout(lse), dout

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.plan import Plan, Step
+    from longca.cp.running import RunningGradient
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
-
-    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,12 @@ class LocalStep:
     first: int
     behind: int
     call: LocalCall
+    seen: float = 1.0
+    """the share of the rank's queries that see some of its keys, at most"""
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.behind)
 
 
 class LocalSteps:
@@ -48,7 +53,8 @@ class LocalSteps:
             self.cutting_ms += (time.perf_counter() - start) * 1e3
             if mask.digest not in calls:
                 calls[mask.digest] = LocalCall(kernel, replace(problem, mask=mask))
-            self.steps[step.number] = LocalStep(first, behind, calls[mask.digest])
+            seen = plan.step_meetings[rank, step.number] / (plan.placement.num_tokens[rank] * problem.mask.num_groups)
+            self.steps[step.number] = LocalStep(first, behind, calls[mask.digest], float(seen))
         self.last = max(self.steps, default=None)
         self.prepared = [call.prepared for call in calls.values()]
 
@@ -59,20 +65,22 @@ class LocalSteps:
         """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""
         step = self.steps[number]
         kernel = step.call.prepared
-        q, k, v = (kernel.to_layout(x) for x in (total.q_LHD[step.first:step.behind], k_mGD, v_mGD))
+        q, k, v = (kernel.to_layout(x) for x in (total.q_LHD[step.rows], k_mGD, v_mGD))
         if kernel.merges and len(self.steps) > 1:
             total.merge_onto(step, q, k, v, last=number == self.last)
         else:
             total.waiting = step, kernel.forward(q, k, v)
 
-    def backward(self, number: int, q_LHD: torch.Tensor, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
-                 lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> Grads:
-        """(dq_nHD, dk_mGD, dv_mGD) of a step, from the output and LSE over all keys."""
-        rows = self.rows(number)
-        return self.steps[number].call.backward(q_LHD[rows], k_mGD, v_mGD, out_LHD[rows], lse_LH[rows], dout_LHD[rows])
-
-    def rows(self, number: int) -> slice:
-        return slice(self.steps[number].first, self.steps[number].behind)
+    def backward(self, number: int, total: RunningGradient, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
+                 lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq waits in `total`, or is added already, as above."""
+        step, last = self.steps[number], number == self.last
+        given = total.q_LHD[step.rows], k_mGD, v_mGD, *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD))
+        if step.call.prepared.merges and len(self.steps) > 1:
+            return total.add_onto(step, *given, last=last)
+        dq, dk, dv = step.call.backward(*given)
+        total.waiting = step, dq, last
+        return dk, dv
 
 
 def seen_rows(step: Step) -> tuple[int, int, Mask]:

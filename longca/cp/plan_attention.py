@@ -69,9 +69,9 @@ class PlanAttention:
             journey, home = self._transport.start(k, v), self._homecoming.start(k, v)
             total_dq = RunningGradient(q)
             for number in range(self.plan.num_steps):
-                dq = dk = dv = None
+                dk = dv = None
                 if number in self.steps.steps:
-                    dq, dk, dv = self.steps.backward(number, q, *journey.keys(number), out, lse, dout)
+                    dk, dv = self.steps.backward(number, total_dq, *journey.keys(number), out, lse, dout)
                 journey.computed(number)
                 if dk is not None and dv is not None:
                     own = self.plan.kept(self._rank, number)
@@ -79,7 +79,6 @@ class PlanAttention:
                     dk, dv = dk[own:], dv[own:]
                 if number:
                     home.post(number, dk, dv)
-                if dq is not None:
-                    total_dq.add(self.steps.rows(number), dq, last=number == self.steps.last)
+                total_dq.add()
             journey.finish()
             return total_dq.result(), *home.finish()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from longca.cp.merge import merge, no_keys
 
+MOST = 0.5  # of a rank's rows
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,14 +31,13 @@ class Running:
 
     def merge_onto(self, step: LocalStep, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, last: bool) -> None:
         """Has the step's kernel merge its result into the total, or bring both together to the dtype of q if it is the last one."""
-        first = self._total is None and self._all_rows(step)
+        first = self._total is None and _all_rows(step, self.q_LHD)
         self._total = self._total or (_empty(self.q_LHD) if first else no_keys(self.q_LHD))
-        total, lse = (x[step.first:step.behind] for x in self._total)
-        self._out = self.q_LHD.new_empty(self.q_LHD.shape) if last else None
-        into = None if self._out is None else self._out[step.first:step.behind]
-        step.call.prepared.forward_onto(q, k, v, total, lse, first=first, into=into)
+        total, lse = (x[step.rows] for x in self._total)
+        self._out = _last(step, self.q_LHD) if last else None
+        step.call.prepared.forward_onto(q, k, v, total, lse, first=first, into=None if self._out is None else self._out[step.rows])
         if self._out is not None:
-            _copy_others(self._out, self._total[0], slice(step.first, step.behind))
+            _copy_others(self._out, self._total[0], step.rows)
 
     def add(self) -> None:
         """Merges the result that is waiting, if one is."""
@@ -45,12 +46,12 @@ class Running:
         (step, part), self.waiting = self.waiting, None
         assert part.lse is not None, "`in_parts` has been asked"
         out, lse = step.call.prepared.from_layout(part.out), step.call.prepared.lse_from_layout(part.lse)
-        if self._total is None and self._all_rows(step):
+        if self._total is None and _all_rows(step, self.q_LHD):
             out = out if self._num_steps == 1 else out.float()
             self._total = out.contiguous(), lse.masked_fill(lse == float("inf"), float("-inf")).contiguous()
         else:
             self._total = self._total or no_keys(self.q_LHD)
-            total_out, total_lse = (x[step.first:step.behind] for x in self._total)
+            total_out, total_lse = (x[step.rows] for x in self._total)
             merge(total_out, total_lse, out, lse)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,38 +59,65 @@ class Running:
         out, lse = self._total or no_keys(self.q_LHD)
         return out.to(self.q_LHD.dtype) if self._out is None else self._out, lse
 
-    def _all_rows(self, step: LocalStep) -> bool:
-        return step.first == 0 and step.behind == len(self.q_LHD)
-
 
 class RunningGradient:
     """dq over the keys so far."""
 
     def __init__(self, q_LHD: torch.Tensor) -> None:
-        self._q = q_LHD
+        self.q_LHD = q_LHD
+        self.waiting: tuple[LocalStep, torch.Tensor, bool] | None = None
+        """a step, its dq, and whether it is the last one"""
         self._total: torch.Tensor | None = None
         self._result: torch.Tensor | None = None
 
-    def add(self, rows: slice, dq_nHD: torch.Tensor, *, last: bool) -> None:
-        """A step's, for some of the queries; once for each step, the last one said to be it."""
+    def add_onto(self, step: LocalStep, *given: torch.Tensor, last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Has the step's kernel add its dq to the total, or bring both together to the dtype of q if it is the last one; (dk, dv)."""
         import torch
 
-        whole = len(dq_nHD) == len(self._q)
-        if self._total is None and whole:
-            self._total, self._result = (None, dq_nHD) if last else (dq_nHD.float(), None)
+        first = self._total is None and _all_rows(step, self.q_LHD)
+        if self._total is None:
+            begin = torch.empty if first else torch.zeros
+            self._total = begin(self.q_LHD.shape, dtype=torch.float32, device=self.q_LHD.device)
+        self._result = _last(step, self.q_LHD) if last else None
+        into = None if self._result is None else self._result[step.rows]
+        grads = step.call.backward_onto(*given, dq=self._total[step.rows], first=first, into=into)
+        if self._result is not None:
+            _copy_others(self._result, self._total, step.rows)
+        return grads
+
+    def add(self) -> None:
+        """Adds the gradient that is waiting, if one is."""
+        import torch
+
+        if self.waiting is None:
+            return
+        (step, dq, last), self.waiting = self.waiting, None
+        if self._total is None and _all_rows(step, self.q_LHD):
+            self._total, self._result = (None, dq) if last else (dq.float(), None)
             return
         if self._total is None:
-            self._total = torch.zeros(self._q.shape, dtype=torch.float32, device=self._q.device)
+            self._total = torch.zeros(self.q_LHD.shape, dtype=torch.float32, device=self.q_LHD.device)
         if not last:
-            self._total[rows].add_(dq_nHD)
+            self._total[step.rows].add_(dq)
             return
-        self._result = self._q.new_empty(self._q.shape)
-        torch.add(self._total[rows], dq_nHD, out=self._result[rows])
-        _copy_others(self._result, self._total, rows)
+        self._result = self.q_LHD.new_empty(self.q_LHD.shape)
+        torch.add(self._total[step.rows], dq, out=self._result[step.rows])
+        _copy_others(self._result, self._total, step.rows)
 
     def result(self) -> torch.Tensor:
         """dq_LHD in the dtype of q, when all steps are added. Without keys: 0."""
-        return self._q.new_zeros(self._q.shape) if self._result is None else self._result
+        if self._result is not None:
+            return self._result
+        return self.q_LHD.new_zeros(self.q_LHD.shape) if self._total is None else self._total.to(self.q_LHD.dtype)
+
+
+def _all_rows(step: LocalStep, q_LHD: torch.Tensor) -> bool:
+    return step.first == 0 and step.behind == len(q_LHD)
+
+
+def _last(step: LocalStep, q_LHD: torch.Tensor) -> torch.Tensor | None:
+    """Room for the results over all steps, if the last one sees most rows; where it does not, kernels leave out those that it does not."""
+    return q_LHD.new_empty(q_LHD.shape) if step.seen >= MOST else None
 
 
 def _empty(q_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -50,7 +50,7 @@ class Prepared:
     """A kernel made ready for one problem: layout, indices and compiling are done. Only these calls are timed."""
 
     merges: ClassVar[bool] = False
-    """it merges with results over other keys as it stores: there is a `forward_onto`"""
+    """it merges with results over other keys as it stores: there are `forward_onto` and `backward_onto`"""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -100,6 +100,16 @@ class Prepared:
 
         Args:
             lse: in the kernel's own form, as `forward` returns it and `lse_to_layout` makes it.
+        """
+        raise NotImplementedError
+
+    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
+                      dq: torch.Tensor, *, first: bool, into: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """`raw_backward`, whose dq is added to that of other keys, in place; (dk, dv).
+
+        Args:
+            dq: T × H × D, float32, contiguous.
+            first, into: as in `forward_onto`.
         """
         raise NotImplementedError
 

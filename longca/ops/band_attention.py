@@ -16,6 +16,7 @@ from longca.masks.mask import Mask
 from longca.ops.band_checks import (
     check_backward,
     check_device,
+    check_gradient,
     check_inputs,
     check_into,
     check_layout,
@@ -86,20 +87,25 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
 
 
 def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
-                  dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+                  dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None, carried_dq: Tensor | None = None,
+                  into: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) from an output and LSE that may cover more keys than these: the part of the gradients that these keys have.
 
     Args:
         out: (Tq, H, D), of any dtype; lse: (Tq, H) float32.
         dlse: gradient by the LSE.
         grad_dtype: float32, for parts to be added up; that of the inputs by default.
+        carried_dq: contiguous float32 of the shape of q: dq of other keys, to which this is added.
+        into: contiguous dq to write to instead, of any dtype; may be the carried one.
     """
     check_inputs(plan, q, k, v)
     check_backward(plan, q, out, lse, dout, dlse)
     check_result("grad_dtype", grad_dtype)
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
-    dq, dk, dv = backward_memory(q, k, v, grad_dtype)
-    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale), dq=dq, dk=dk, dv=dv)
+    check_gradient("carried_dq", q, carried_dq, (torch.float32,))
+    check_gradient("into", q, into)
+    dq, dk, dv = backward_memory(q, k, v, grad_dtype, dq=into)
+    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale), dq=dq, dk=dk, dv=dv, carried=carried_dq)
     return dq, dk, dv
 
 

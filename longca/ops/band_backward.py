@@ -101,10 +101,10 @@ def _keys(q_desc, dout_desc, k_ptr, v_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, 
 
 
 @triton.jit(do_not_specialize=["W", "packs_at_once", "packs_per_kv_head", "packs_per_group", "num_slots", "num_tokens"])
-def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share_dq_ptr, pieces_ptr, runs_ptr, shapes_ptr, W,
+def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, in_dq_ptr, share_dq_ptr, pieces_ptr, runs_ptr, shapes_ptr, W,
              packs_at_once, packs_per_kv_head, packs_per_group, num_slots, num_tokens, q_token, q_head, dout_token, dout_head,
-             dq_token, dq_head, scale, SPLIT: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-             TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
+             dq_token, dq_head, scale, CARRY: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr,
+             P: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
     """dQ of one piece of one pack. MASKED as above."""
     piece, pack = place_of(W, packs_at_once)
     piece_ptr = pieces_ptr + (pack // packs_per_group * W + piece) * 8
@@ -135,14 +135,17 @@ def _queries(q_ptr, k_desc, v_desc, dout_ptr, base_ptr, delta_ptr, dq_ptr, share
         v = v_desc.load([column, kv_offset])
         dscores = weights * (tl.dot(dout, v.T) - delta[:, None])
         dq = tl.dot(dscores.to(k.dtype), k, dq)
+    dq *= scale
+    if CARRY:  # where the line is split, its shares are added to it
+        dq += _rows_at(in_dq_ptr, token, head, dq_token, dq_head, inside & (slot < 0), D)
     share = (pack.to(tl.int64) * num_slots + slot) * (TILE * P) + row
-    _store_rows(dq_ptr, share_dq_ptr, dq * scale, token, head, dq_token, dq_head, inside, share, slot, SPLIT, D)
+    _store_rows(dq_ptr, share_dq_ptr, dq, token, head, dq_token, dq_head, inside, share, slot, SPLIT, D)
 
 
 @triton.jit(do_not_specialize=["V", "packs_per_group", "num_slots"])
-def _add_shares(x_ptr, share_ptr, splits_ptr, V, packs_per_group, num_slots, x_token, x_head, D: tl.constexpr, P: tl.constexpr,
-                TILE: tl.constexpr, CHUNK: tl.constexpr):
-    """CHUNK rows of one split line of one pack: the sum of its shares, in their order."""
+def _add_shares(x_ptr, in_ptr, share_ptr, splits_ptr, V, packs_per_group, num_slots, x_token, x_head, CARRY: tl.constexpr,
+                D: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):
+    """CHUNK rows of one split line of one pack: the sum of its shares, in their order, and of what is carried."""
     pack = tl.program_id(1)
     split_ptr = splits_ptr + (pack // packs_per_group * V + tl.program_id(0)) * 4
     row0, row1, first = tl.load(split_ptr), tl.load(split_ptr + 1), tl.load(split_ptr + 2)
@@ -150,11 +153,13 @@ def _add_shares(x_ptr, share_ptr, splits_ptr, V, packs_per_group, num_slots, x_t
     token, head = row0 + row // P, pack * P + row % P
     inside = (token < row1)[:, None]
     x = tl.zeros([CHUNK, D], dtype=tl.float32)
+    x_place = token.to(tl.int64)[:, None] * x_token + head[:, None] * x_head + dim[None, :]
+    if CARRY:
+        x = tl.load(in_ptr + x_place, mask=inside, other=0.0)
     for slot in range(first, first + tl.load(split_ptr + 3)):
         place = (pack.to(tl.int64) * num_slots + slot) * (TILE * P) + row
         x += tl.load(share_ptr + place[:, None] * D + dim[None, :], mask=inside, other=0.0)
-    tl.store(x_ptr + token.to(tl.int64)[:, None] * x_token + head[:, None] * x_head + dim[None, :], x.to(x_ptr.dtype.element_ty),
-             mask=inside)
+    tl.store(x_ptr + x_place, x.to(x_ptr.dtype.element_ty), mask=inside)
 
 
 def prepare(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torch.Tensor | None,
@@ -186,26 +191,32 @@ def keys_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torc
 
 
 def queries_gradient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
-                     lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, dq: torch.Tensor) -> None:
-    """Writes `dq`."""
+                     lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, dq: torch.Tensor,
+                     carried: torch.Tensor | None) -> None:
+    """Writes `dq`.
+
+    Args:
+        carried: float32, strided as `dq`, which it may be: what this is added to.
+    """
     head_dim, pack, packs = q.shape[2], base.shape[2], base.shape[0]
     width, groups = lines.pieces.shape[1], len(lines.pieces)
     share = torch.empty(packs, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
     _queries[(width * packs,)](
-        q, columns_of(k, lines.step), columns_of(v, lines.step), dout, base, delta, dq, share, lines.pieces, lines.runs, lines.shapes,
-        width, packs_at_once, packs // k.shape[1], packs // groups, lines.num_slots, base.shape[1], q.stride(0), q.stride(1),
-        dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, lines.num_slots > 0, len(lines.shapes) > 0,
-        head_dim, pack, lines.tile, lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
-    _add(dq, share, lines, pack)
+        q, columns_of(k, lines.step), columns_of(v, lines.step), dout, base, delta, dq, dq if carried is None else carried, share,
+        lines.pieces, lines.runs, lines.shapes, width, packs_at_once, packs // k.shape[1], packs // groups, lines.num_slots,
+        base.shape[1], q.stride(0), q.stride(1), dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, carried is not None,
+        lines.num_slots > 0, len(lines.shapes) > 0, head_dim, pack, lines.tile, lines.step, tuned.stages, num_warps=tuned.warps,
+        num_stages=tuned.stages)
+    _add(dq, share, lines, pack, carried)
 
 
-def _add(x: torch.Tensor, share: torch.Tensor, lines: Lines, pack: int) -> None:
+def _add(x: torch.Tensor, share: torch.Tensor, lines: Lines, pack: int, carried: torch.Tensor | None = None) -> None:
     if lines.num_slots > 0:
         packs, _, rows, head_dim = share.shape
         chunk = min(rows, CHUNK)
         _add_shares[(lines.splits.shape[1], packs, rows // chunk)](
-            x, share, lines.splits, lines.splits.shape[1], packs // len(lines.pieces), lines.num_slots, x.stride(0), x.stride(1),
-            head_dim, pack, lines.tile, chunk)
+            x, x if carried is None else carried, share, lines.splits, lines.splits.shape[1], packs // len(lines.pieces), lines.num_slots,
+            x.stride(0), x.stride(1), carried is not None, head_dim, pack, lines.tile, chunk)
 
 
 def _packs_of(x: torch.Tensor, step: int, pack: int) -> TensorDescriptor:

@@ -1,6 +1,7 @@
 """What band attention cannot take, said before a kernel is given it. Kernels load by TMA, hence how tensors must lie in memory."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -73,6 +74,13 @@ def check_into(q: Tensor, out: Tensor, lse: Tensor) -> None:
     if not (shaped and out.is_contiguous() and lse.is_contiguous() and out.device == lse.device == q.device):
         raise ValueError(f"`into` must be contiguous and on {q.device}: out of {tuple(q.shape)}, LSE of {tuple(q.shape[:2])} in float32")
     check_result("the output in `into`", out.dtype)
+
+
+def check_gradient(name: str, q: Tensor, dq: Tensor | None, dtypes: Sequence[torch.dtype] = RESULTS) -> None:
+    """One that dq is added to, or written to."""
+    if dq is not None and not (dq.shape == q.shape and dq.dtype in dtypes and dq.is_contiguous() and dq.device == q.device):
+        raise ValueError(f"`{name}` must be contiguous, of {tuple(q.shape)} on {q.device} and {' or '.join(map(str, dtypes))}; it is "
+                         f"{dq.dtype} {tuple(dq.shape)} on {dq.device}")
 
 
 def check_backward(plan: BandPlan, q: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None) -> None:

@@ -39,19 +39,20 @@ TUNED = {
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
 BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
 
-# For blocks of less than 128 keys half of such a tile would be idle.
+# For smaller blocks half of such a tile would be idle.
 HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
-HOPPER_QUERIES = Tuned(128, 64, 4, 3, hopper=1)  # chosen nowhere before a GPU has run it
+HOPPER_QUERIES = Tuned(128, 64, 4, 3, hopper=1)
 HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too
 # Where keys come in short blocks, a tile is any two of them.
 HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)
 
 
-def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, at_once: bool = False,
+def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, block_rows: int | None = None, at_once: bool = False,
               in_order: int = 0) -> dict[Use, Tuned]:
     """
     Args:
         block: keys of a block, if the mask is made of blocks.
+        block_rows: its queries, times the query heads of a KV head.
         at_once: dK's kernel makes dQ too, where there is one that can: there are then no tiles for dQ.
         in_order: of `Tuned`, for that kernel.
 
@@ -68,7 +69,11 @@ def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, 
         short = block is not None and block % 128 != 0
         tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
         if not short:
-            tiles[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=in_order) if at_once else HOPPER_KEYS
             if at_once:
+                tiles[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=in_order)
                 del tiles[Use.QUERIES]
+            else:
+                tiles[Use.KEYS] = HOPPER_KEYS
+                if block_rows is None or block_rows >= HOPPER_QUERIES.rows:
+                    tiles[Use.QUERIES] = HOPPER_QUERIES
     return tiles

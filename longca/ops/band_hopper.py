@@ -76,10 +76,11 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
 
 
 def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned,
-                     *, packs_at_once: int, dq: Tensor) -> None:
+                     *, packs_at_once: int, dq: Tensor, carried: Tensor | None) -> None:
     """Writes `dq`.
 
     Args:
+        carried: float32, strided as `dq`, which it may be: what this is added to.
         base, delta: of `band_backward.prepare`, with as many heads in a pack as share a tile.
         lines: of 128 rows over these heads, in steps of 64 keys.
     """
@@ -88,13 +89,14 @@ def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
     queries_kernel[(min(packs * num_pieces, _processors(q)),)](
         _boxes(q, 64 // pack, pack, head_dim), _boxes(dout, 64 // pack, pack, head_dim), _boxes(k, 64, 1, head_dim),
         _boxes(v, 64, 1, head_dim), torch.zeros(1, dtype=torch.int32, device=q.device), lines.pieces, lines.runs, lines.shapes, base, delta,
-        dq, share, dq.stride(0), dq.stride(1), lines.num_slots, num_pieces, packs * num_pieces, packs_at_once, packs // k.shape[1],
-        packs // len(lines.pieces), base.shape[1], scale, scale * LOG2_E, pack, tuned.stages, num_warps=4, maxnreg=168)
-    add_shares(dq, share, lines, pack)
+        dq, dq if carried is None else carried, share, dq.stride(0), dq.stride(1), lines.num_slots, num_pieces, packs * num_pieces,
+        packs_at_once, packs // k.shape[1], packs // len(lines.pieces), base.shape[1], scale, scale * LOG2_E, pack, carried is not None,
+        tuned.stages, num_warps=4, maxnreg=168)
+    add_shares(dq, share, lines, pack, carried)
 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned, *,
-              dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+              dq: Tensor, dk: Tensor, dv: Tensor, carried: Tensor | None) -> None:
     """Writes `dq`, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any order."""
     tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
     num_heads, num_pieces = q.shape[1], lines.pieces.shape[1]
@@ -105,9 +107,10 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta
         lines.runs, lines.shapes, lines.waits, lines.waits_of, progress, num_pieces, num_heads * num_pieces,
         tuned.at_once, *numbers, scale * LOG2_E, tuned.in_order, tuned.stages,
         num_warps=4, maxnreg=168)
-    for x, total, factor in zip((dq, dk, dv), sums, (scale, scale, 1.0), strict=True):
+    for x, before, total, factor in zip((dq, dk, dv), (carried, None, None), sums, (scale, scale, 1.0), strict=True):
         num_rows = x.shape[0] * x.shape[1]
-        _finish[(triton.cdiv(num_rows, 64),)](x, total, num_rows, x.shape[1], x.stride(0), x.stride(1), factor, x.shape[2], 64)
+        _finish[(triton.cdiv(num_rows, 64),)](x, x if before is None else before, total, num_rows, x.shape[1], x.stride(0), x.stride(1),
+                                              factor, before is not None, x.shape[2], 64)
 
 
 def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor,
@@ -121,14 +124,18 @@ def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
 
 
 @triton.jit
-def _finish(x_ptr, sums_ptr, num_rows, num_heads, x_token, x_head, scale, D: tl.constexpr, CHUNK: tl.constexpr):
-    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient."""
+def _finish(x_ptr, in_ptr, sums_ptr, num_rows, num_heads, x_token, x_head, scale, CARRY: tl.constexpr, D: tl.constexpr,
+            CHUNK: tl.constexpr):
+    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient, added to what is carried."""
     row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
     sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D)
     to = (row // num_heads * x_token + row % num_heads * x_head)[:, None] + column[None, :]
-    tl.store(x_ptr + to, (sums * scale).to(x_ptr.dtype.element_ty), mask=inside)
+    sums *= scale
+    if CARRY:
+        sums += tl.load(in_ptr + to, mask=inside, other=0.0)
+    tl.store(x_ptr + to, sums.to(x_ptr.dtype.element_ty), mask=inside)
 
 
 def _processors(x: Tensor) -> int:

@@ -19,31 +19,34 @@ QUEUE = gl.constexpr(2)  # pieces whose Q and dO are there
 
 
 @gluon.jit
-def _store(dq, tile, dq_ptr, share_ptr, dq_token, dq_head, num_slots, row0, row1, slot, pack, rows, PACK: gl.constexpr):
+def _store(dq, tile, outputs, row0, row1, slot, pack, rows, PACK: gl.constexpr, CARRY: gl.constexpr):
     """A team's rows: to the result, by way of its tile of Q if types are the same; of a split line as float32 to a slot."""
+    dq_ptr, in_dq_ptr, share_ptr, dq_token, dq_head, num_slots = outputs
     D: gl.constexpr = dq.shape[1]
     layout: gl.constexpr = dq.type.layout
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
     if (slot < 0) | (row0 == row1):  # a piece of no rows has nothing to store
+        token, head = (row0 + rows // PACK).to(gl.int64), pack * PACK + rows % PACK
+        place = gl.convert_layout(token * dq_token + head * dq_head, gl.SliceLayout(1, layout))[:, None] + dims
+        inside = gl.convert_layout(token < row1, gl.SliceLayout(1, layout))[:, None]
+        if CARRY:
+            dq += gl.load(in_dq_ptr + place, mask=inside, other=0.0)
         if dq_ptr.dtype.element_ty == tile.dtype:
             store_through(tile, dq, row0, row1, pack, rows, dq_ptr, dq_token, dq_head, PACK)
         else:
-            token, head = (row0 + rows // PACK).to(gl.int64), pack * PACK + rows % PACK
-            place = gl.convert_layout(token * dq_token + head * dq_head, gl.SliceLayout(1, layout))[:, None] + dims
-            gl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty),
-                     mask=gl.convert_layout(token < row1, gl.SliceLayout(1, layout))[:, None])
+            gl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty), mask=inside)
     else:
         share = (pack.to(gl.int64) * num_slots + slot) * (TEAMS * ROWS) + rows
         gl.store(share_ptr + gl.convert_layout(share, gl.SliceLayout(1, layout))[:, None] * D + dims, dq)
 
 
 @gluon.jit
-def _gradient(smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr):
+def _gradient(smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr,
+              CARRY: gl.constexpr):
     """A team's rows of every piece."""
     q_smem, dout_smem, k_smem, v_smem, notes, told = smem
     row_full, row_empty, k_full, v_full, empty = bars
     base_ptr, delta_ptr, num_tokens = stats
-    dq_ptr, share_ptr, dq_token, dq_head, num_slots = outputs
     STAGES: gl.constexpr = k_smem.shape[0]
     D: gl.constexpr = k_smem.shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
@@ -95,7 +98,7 @@ def _gradient(smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_lo
         dq = warpgroup_mma(before, k_smem.index(last_place).reshape([ROWS, D]), dq, is_async=True)
         dq, before = warpgroup_mma_wait(0, deps=[dq, before])
         mbarrier.arrive(empty.index(last_place), count=1)
-        _store(dq * scale, q_tile, dq_ptr, share_ptr, dq_token, dq_head, num_slots, row0, row1, slot, pack, rows, PACK)
+        _store(dq * scale, q_tile, outputs, row0, row1, slot, pack, rows, PACK, CARRY)
         fence_async_shared()
         mbarrier.arrive(row_empty.index(held), count=1)
         turn += 1
@@ -156,9 +159,9 @@ def _feed(descs, smem, bars, told_bars, tables, sizes, next_ptr, PACK: gl.conste
 
 @gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "packs_at_once", "packs_per_kv_head", "packs_per_group",
                               "num_tokens"])
-def queries_kernel(q_desc, dout_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, base_ptr, delta_ptr, dq_ptr, share_ptr,
-                   dq_token, dq_head, num_slots, num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group, num_tokens,
-                   scale, scale_log2, PACK: gl.constexpr, STAGES: gl.constexpr):
+def queries_kernel(q_desc, dout_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, base_ptr, delta_ptr, dq_ptr, in_dq_ptr,
+                   share_ptr, dq_token, dq_head, num_slots, num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group,
+                   num_tokens, scale, scale_log2, PACK: gl.constexpr, CARRY: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
@@ -166,6 +169,7 @@ def queries_kernel(q_desc, dout_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs
         next_ptr: int32 (1,), zero.
         pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 / PACK queries in steps of 64 keys.
         base_ptr, delta_ptr: of `band_backward.prepare`, float32 (H / PACK, num_tokens, PACK).
+        in_dq_ptr: float32, strided as dQ, with CARRY: what dQ is added to.
         share_ptr: float32 (H / PACK, num_slots, 128, D), for split lines.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
@@ -179,10 +183,10 @@ def queries_kernel(q_desc, dout_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs
     told_bars = barriers(2, 1), barriers(2, TEAMS)
     fence_async_shared()
     smem = q_smem, dout_smem, k_smem, v_smem, notes, told
-    stats, outputs = (base_ptr, delta_ptr, num_tokens), (dq_ptr, share_ptr, dq_token, dq_head, num_slots)
+    stats, outputs = (base_ptr, delta_ptr, num_tokens), (dq_ptr, in_dq_ptr, share_ptr, dq_token, dq_head, num_slots)
     sizes = num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group
     gl.warp_specialize([
-        (_gradient, (smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, 0, PACK)),
-        (_gradient, (smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, 1, PACK)),
+        (_gradient, (smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, 0, PACK, CARRY)),
+        (_gradient, (smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, 1, PACK, CARRY)),
         (_feed, ((q_desc, dout_desc, k_desc, v_desc), smem, bars, told_bars, (pieces_ptr, runs_ptr), sizes, next_ptr, PACK)),
     ], [4, 1], [240, 24])

@@ -49,10 +49,11 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, scale: flo
 
 @on_the_device_of_q
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
-                    scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-    """Writes `dq`, `dk` and `dv`."""
+                    scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor, carried: Tensor | None = None) -> None:
+    """Writes `dq`, `dk` and `dv`; to `dq` is added what is `carried`, which may be the same tensor."""
     if len(q) == 0 or len(k) == 0:
-        for grad in (dq, dk, dv):
+        dq.zero_() if carried is None else dq.copy_(carried)
+        for grad in (dk, dv):
             grad.zero_()
         return
     key_lines, key_tuned = kernels[Use.KEYS]
@@ -61,7 +62,7 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     if Use.QUERIES not in kernels:
         from longca.ops.band_hopper import gradients
 
-        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, dq=dq, dk=dk, dv=dv)
+        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, dq=dq, dk=dk, dv=dv, carried=carried)
         return
     if key_tuned.hopper:
         from longca.ops.band_hopper import keys_gradients as run
@@ -76,11 +77,13 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     run_queries = queries_gradient
     if query_tuned.hopper:
         from longca.ops.band_hopper import queries_gradient as run_queries
-    run_queries(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq,
+    run_queries(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq, carried=carried,
                 packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
 
 
-def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for (dq, dk, dv), by default in the inputs' dtype."""
-    dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) for x in (q, k, v))
+def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None, *,
+                    dq: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for (dq, dk, dv), by default in the inputs' dtype; for dq only if there is none."""
+    dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) if room is None else room
+                  for x, room in ((q, dq), (k, None), (v, None)))
     return dq, dk, dv

@@ -10,7 +10,7 @@ from longca.masks.mask import Mask
 from longca.ops.band_blocks import steps_of_blocks
 from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_layout import layout_of
-from longca.ops.band_lines import Lines, Wanted
+from longca.ops.band_lines import FIRST, LAST, Lines, Wanted
 from longca.ops.band_pieces import lines_of
 from longca.ops.band_shapes import shapes_of
 from longca.ops.band_spans import spans_of
@@ -65,9 +65,9 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
     if tuned is None:
-        way = way_of_turns(mask)
-        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), at_once=not deterministic or way > 0,
-                          in_order=way if deterministic else 0)
+        way, block = way_of_turns(mask), mean_block(mask)
+        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block and block * (ratio & -ratio),
+                          at_once=not deterministic or way > 0, in_order=way if deterministic else 0)
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
     for use, chosen in uses.items():
@@ -88,7 +88,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         else:
             block = mean_block(mask)
             pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
-            rows = min(chosen.rows, max(64, pack * block)) if block and not (chosen.hopper and use is Use.QUERIES) else chosen.rows
+            rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             at_once = chosen.at_once or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
             uses[use] = replace(chosen, rows=rows, at_once=at_once)
             wanted.append(Wanted(rows // pack, chosen.step, False, at_once * ratio / pack / (4 * AT_ONCE)))
@@ -99,6 +99,19 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             kernels[Use.QUERIES] = replace(lines, runs=shared.runs), chosen
     device = kernels[Use.FORWARD][0].pieces.device  # with its number, as tensors have it
     return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels)
+
+
+def without_idle_lines(plan: BandPlan) -> BandPlan:
+    """The same, but that queries who see no key are left out where all masks are one: for results that are merged onto those of other keys
+    in place, where such rows stay as they are. Waits for the device.
+    """
+    kernels = dict(plan.kernels)
+    for use in (Use.FORWARD, Use.QUERIES):
+        if use in kernels and len(kernels[use][0].pieces) == 1:
+            lines, tuned = kernels[use]
+            busy = int((lines.pieces[0, :, LAST] > lines.pieces[0, :, FIRST]).sum())  # they come first
+            kernels[use] = replace(lines, pieces=lines.pieces[:, :busy]), tuned
+    return replace(plan, kernels=kernels)
 
 
 def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:

@@ -11,14 +11,15 @@ from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines
 from longca.ops.band_ranges import spread, stretches
 
 FAR = 1 << 32  # beyond any column
-# Queries that see a key. Found on one H200, 64:8 heads: docs/band.md.
+# Queries that see a key; how many times more than the mean the longest has. Found on one H200, 64:8 heads: docs/band.md.
 ALIKE, SHORT, LONG = 1500, 2600, 2000
+UNEVEN = 8
 
 
 def way_of_turns(mask: Mask) -> int:
     """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are alike, so that
     those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are long, but some
-    much longer; 0 in none: turns would cost more than a kernel of its own for dQ.
+    many times longer; 0 in none: turns would cost more than a kernel of its own for dQ.
     """
     if mask.grid is not None or mask.area == 0:
         return 0
@@ -26,7 +27,7 @@ def way_of_turns(mask: Mask) -> int:
     longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
     if longest * ALIKE <= mean * mean:
         return 0 if mean < SHORT and max(map(len, mask.groups)) > 1 else 1  # several bands: pieces of the next one wait for the first
-    return 2 if mean >= LONG else 0
+    return 2 if mean >= LONG and longest >= UNEVEN * mean else 0
 
 
 def with_turns(lines: Lines, way: int) -> Lines:

@@ -5,6 +5,7 @@ import torch
 from longca.cp.local_steps import LocalSteps
 from longca.cp.permutations import place
 from longca.cp.plan import Gather, Ring
+from longca.cp.running import RunningGradient
 from longca.kernels.contract import Kernel, Problem
 from tests.kernels.plain_attention import Plain
 
@@ -23,9 +24,11 @@ def in_parts(problem: Problem, kernel: Kernel, world: int, schedule: Gather | Ri
             steps.forward(number, total, k[here], v[here])
             total.add()
         out[mine], lse[mine] = total.result()
+        total_dq = RunningGradient(q[mine])
         for number, here in keys.items():
-            dq, dk, dv = steps.backward(number, q[mine], k[here], v[here], out[mine], lse[mine], dout[mine])
-            grads[0].index_add_(0, mine[steps.rows(number)], dq.float())
+            dk, dv = steps.backward(number, total_dq, k[here], v[here], out[mine], lse[mine], dout[mine])
+            total_dq.add()
             grads[1].index_add_(0, here, dk.float())
             grads[2].index_add_(0, here, dv.float())
+        grads[0][mine] = total_dq.result().float()
     return Plain(out, lse, grads)

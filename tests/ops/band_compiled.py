@@ -49,11 +49,11 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
         tiles[:2] = [boxes(64, 1, 128)] * 2
         sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
-        stats, results = ["*fp32"] * 2, ["*bf16", "*fp32"]
+        stats = ["*fp32"] * 2
         for pack in (1, 8):
             rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
-            types = [rows, rows, keys, keys, *tables, *stats, *results, *["i32"] * 9, "fp32", "fp32"]
-            yield queries_kernel, types, {"PACK": pack, "STAGES": 3}, 168
+            types = [rows, rows, keys, keys, *tables, *stats, "*bf16", "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
+            yield from ((queries_kernel, types, {"PACK": pack, "CARRY": carry, "STAGES": 3}, 168) for carry in (0, 1))
         for in_order in (0, 1, 2):
             yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
 
@@ -108,8 +108,8 @@ def check_portable() -> None:
         shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "P": pack, "STAGES": 2}
         for kernel, types, constants in (
                 (_keys, [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14, {"TILE": 64, "STEP": 64 // pack}),
-                (_queries, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", *tables] + ["i32"] * 12,
-                 {"TILE": 64 // pack, "STEP": 64})):
+                (_queries, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", "*fp32", *tables] + ["i32"] * 12,
+                 {"TILE": 64 // pack, "STEP": 64, "CARRY": masked})):
             constants |= shape
             names = [name for name in kernel.arg_names if name not in constants]
             signature = dict(zip(names, [*types, "fp32"], strict=True)) | dict.fromkeys(constants, "constexpr")

@@ -14,6 +14,7 @@ from longca.masks import Mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band_attention import BandPlan, band_backward, band_forward, plan_band_attention
 from longca.ops.band_config import Tuned, Use
+from longca.ops.band_plan import without_idle_lines
 from tests.kernels.cases import Case, empty_row_cases, hand_made_cases, pattern_cases, pattern_mask
 from tests.kernels.flashmask_interpreted import let_loops_run
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_masks
@@ -124,8 +125,15 @@ def carry(case: Case) -> None:
     (dq, *first_grads), (more_dq, *second_grads) = parts
     grads = [torch.cat(pair) for pair in zip(first_grads, second_grads, strict=True)]
     compare(case, plain, out, lse, (dq + more_dq, *grads))
-    in_place = band_forward(q, k[second], v[second], second_plan, carried=known, into=known)
+    in_place = band_forward(q, k[second], v[second], without_idle_lines(second_plan), carried=known, into=known)
     assert in_place[0] is known[0] and torch.equal(known[0], out) and torch.equal(known[1], lse)
+    given = q, k[second], v[second], out, lse, dout
+    summed = band_backward(*given, second_plan, carried_dq=dq)
+    assert summed[0].dtype == q.dtype
+    torch.testing.assert_close(summed[0].float(), (dq + more_dq).to(q.dtype).float(), rtol=2e-3, atol=1e-5)
+    in_place = band_backward(*given, without_idle_lines(second_plan), grad_dtype=torch.float32, carried_dq=dq, into=dq)
+    assert in_place[0] is dq and all(torch.equal(x, part) for x, part in zip(in_place[1:], second_grads, strict=True))
+    torch.testing.assert_close(dq.to(q.dtype), summed[0], rtol=0, atol=0)
 
 
 def public() -> None:

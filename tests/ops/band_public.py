@@ -239,6 +239,8 @@ def refuses(setting: Setting) -> None:
         ("carried must be float32", lambda: band_attention(q, k, v, plan, carried=(known[0][:-1], lse))),
         ("carried is a constant", lambda: band_attention(q, k, v, plan, carried=(known[0].clone().requires_grad_(), lse))),
         ("`into` must be contiguous", lambda: band_forward(q, k, v, plan, into=(known[0][:-1], lse))),
+        ("`into` must be contiguous", lambda: band_backward(q, k, v, out, lse, dout, plan, into=q[1:])),
+        ("`carried_dq` must be contiguous", lambda: band_backward(q, k, v, out, lse, dout, plan, carried_dq=q.half())),
         ("needs_backward=True", lambda: band_attention(q.clone().requires_grad_(), k, v, setting.plan(needs_backward=False))),
         ("needs_backward=True", lambda: band_backward(q, k, v, out, lse, dout, setting.plan(needs_backward=False))),
         ("dout must be", lambda: band_backward(q, k, v, out, lse, dout.double(), plan)),

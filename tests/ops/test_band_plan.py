@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longca.masks import Mask, build_mask
 from longca.masks.grid import BlockGrid
-from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, TUNED, Use, tiles_for
+from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
 from longca.ops.band_plan import make_lines
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
@@ -154,7 +154,8 @@ def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None
     """Two kernels, or one for all gradients; blocks of less than its tiles keep the portable ones."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     gpu = torch.device("cuda")
-    assert tiles_for(128, gpu)[Use.KEYS] == HOPPER_KEYS and tiles_for(128, gpu)[Use.QUERIES] == TUNED[128][Use.QUERIES]
+    assert tiles_for(128, gpu)[Use.KEYS] == HOPPER_KEYS and tiles_for(128, gpu)[Use.QUERIES] == HOPPER_QUERIES
+    assert tiles_for(128, gpu, block=128, block_rows=64)[Use.QUERIES] == TUNED[128][Use.QUERIES]
     for in_order in (0, 1, 2):
         tiles = tiles_for(128, gpu, at_once=True, in_order=in_order)
         assert tiles[Use.KEYS] == replace(HOPPER_GRADIENTS, in_order=in_order) and Use.QUERIES not in tiles

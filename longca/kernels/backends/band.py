@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.masks.traits import Traits
+    from longca.ops.band_plan import BandPlan
 
 HEAD_DIMS = (64, 128)
 
@@ -82,7 +84,7 @@ class BandPrepared(Prepared):
                      first: bool, into: torch.Tensor | None = None) -> None:
         from longca.ops.band_attention import band_forward
 
-        band_forward(q, k, v, self.plan, self.problem.scale, carried=None if first else (out, lse),
+        band_forward(q, k, v, self._plan_onto(first=first, into=into), self.problem.scale, carried=None if first else (out, lse),
                      into=(out if into is None else into, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
@@ -95,3 +97,21 @@ class BandPrepared(Prepared):
         from longca.ops.band_attention import band_backward
 
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
+
+    def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
+                      dq: torch.Tensor, *, first: bool, into: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        from longca.ops.band_attention import band_backward
+
+        _, dk, dv = band_backward(q, k, v, out, lse, dout, self._plan_onto(first=first, into=into), self.problem.scale,
+                                  carried_dq=None if first else dq, into=dq if into is None else into)
+        return dk, dv
+
+    def _plan_onto(self, *, first: bool, into: torch.Tensor | None) -> BandPlan:
+        """In place, rows that see nothing here are left as they are."""
+        return self.plan if first or into is not None else self._busy_plan
+
+    @cached_property
+    def _busy_plan(self) -> BandPlan:
+        from longca.ops.band_plan import without_idle_lines
+
+        return without_idle_lines(self.plan)
