@@ -44,12 +44,28 @@ class Cost:
 
 
 def cost_of(plan: Plan, rates: Rates) -> Cost:
-    """Keys of step n + 1 move during step n. Where ranks keep step, a step is as long as that of the slowest."""
+    """Keys of step n + 1 move during step n."""
     compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + _rows_merged(plan) * rates.row_s
     move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
-    slots = np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1))))
-    total = slots.max(axis=0).sum() if plan.coupled else slots.sum(axis=1).max()
+    steps = np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1))))
+    total = _in_turn(plan, compute, move) if plan.coupled else steps.sum(axis=1).max()
     return Cost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
+
+
+def _in_turn(plan: Plan, compute: np.ndarray, move: np.ndarray) -> float:
+    """Where keys go from rank to rank: they leave when they are there and their lane is free, and arrive in a buffer with whose keys the
+    receiver is done. So a rank waits for slower ones as far as two buffers make it, and no further.
+    """
+    done, there, lanes = [np.zeros(plan.world), compute[:, 0]], [np.zeros(plan.world)], dict[str, np.ndarray]()
+    for number in range(1, plan.num_steps):
+        senders, free = plan.senders(number), lanes.get(plan.lane(number), there[0])
+        ready = np.maximum(free, done[number - 1] if number > 2 else 0)
+        begins = np.maximum(ready, np.maximum(ready, there[plan.step_before(number)])[senders])
+        there.append(np.where(plan.step_rows[:, number] > 0, begins + move[:, number], 0))
+        free = lanes[plan.lane(number)] = np.maximum(free, there[-1])
+        free[senders] = np.maximum(free[senders], there[-1])
+        done.append(np.maximum(done[-1], there[-1]) + compute[:, number])
+    return float(done[-1].max())
 
 
 def _rows_merged(plan: Plan) -> np.ndarray:

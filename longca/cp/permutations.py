@@ -62,7 +62,7 @@ def _lengths(seqlen: int, parts: int) -> list[int]:
     return [len(part) for part in even_ranges(seqlen, parts)]
 
 
-CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-4096", "heap-512", "stripes")
+CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "stripes")
 
 
 def place(name: str, mask: Mask, world: int) -> Placement:

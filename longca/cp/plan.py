@@ -61,7 +61,7 @@ class Plan:
     """
 
     coupled: bool
-    """must ranks keep step with each other?"""
+    """do keys go from rank to rank, so that ranks wait for each other?"""
     straight: ClassVar[bool] = False
     """do all keys come from who holds them, in the order of ranks? A step's messages are then one exchange among all ranks"""
     num_steps: int
@@ -107,6 +107,10 @@ class Plan:
     def step_before(self, number: int) -> int:
         """The step since which the sender has had the keys of step `number` > 0."""
         return 0
+
+    def senders(self, number: int) -> np.ndarray:
+        """From whom each rank gets its keys for step `number` > 0, where plans are `coupled`, (P,)."""
+        raise NotImplementedError
 
     def due(self, number: int) -> int:
         """The step after whose kernel the keys of step `number` should set out; −1 for at the start."""

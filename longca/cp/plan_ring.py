@@ -65,10 +65,13 @@ class RingPlan(Plan):
             return self._own(rank)
         return self._part(rank, int(self._source[rank, number]))
 
+    def senders(self, number: int) -> np.ndarray:
+        return self._walk(self._source[:, number], self.step_before(number), 1)
+
     def receives(self, rank: int, number: int) -> list[Move]:
         if number == 0:
             return []
-        sender = int(self._walk(self._source[rank, number], self.step_before(number), 1))
+        sender = int(self.senders(number)[rank])
         return [Move(sender, *part) for part in self.keys(rank, number)]
 
     def sends(self, rank: int, number: int) -> list[Move]:

@@ -114,6 +114,15 @@ def test_where_all_ranks_are_alike_it_is_the_estimate_that_chooses(schedule: str
     np.testing.assert_allclose(line.end_s, cost_of(plan, rates).total_s)
 
 
+@pytest.mark.parametrize("placement", ["contiguous", "heap-256", "stripes"])
+@pytest.mark.parametrize("mask", ["causal_document", "full_document", "sliding_window"])
+def test_where_ranks_of_a_ring_differ_it_is_too(mask: str, placement: str):
+    rates = Rates(1e-3, 0.3, end_pairs=0)
+    plan = Ring().plan(whole := build_mask(mask, seqlen=4096, seed=3), place(placement, whole, 4))
+    line = timeline(Traffic.of(plan), plan.step_areas * rates.pair_s, even(4, 0.3))
+    np.testing.assert_allclose(line.end_s.max(), cost_of(plan, rates).total_s, rtol=0.02)
+
+
 def test_two_ranks_by_hand():
     """12 keys each, all of which the other one sees: they arrive after 6 s, half a second of which is the message's own."""
     traffic, key_s = Traffic.of(plan_of("full", 2, Ring(), seqlen=24)), even(2, 5.5 / 12)
