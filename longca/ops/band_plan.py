@@ -71,11 +71,11 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
     for use, chosen in uses.items():
+        parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
         if use is Use.KEYS:
             pack = min(pack_size(ratio, chosen.step), chosen.pack)
             if not chosen.hopper and fills_blocks(mask, chosen.step):
                 pack = 1  # of one head, what all programs read fits into L2
-            parts = 1 if chosen.hopper else 4  # a program that has a multiprocessor for itself takes longer to begin with a piece
             rounds = ratio // pack if chosen.hopper > 1 else 1  # how often a piece is worked on
             longest = 1.0 if chosen.in_order else num_kv_heads * rounds / (parts * AT_ONCE)  # parts of a line would add to it in any order
             wanted.append(Wanted(chosen.rows, chosen.step // pack, True, longest, in_order=chosen.in_order))
@@ -91,7 +91,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             at_once = chosen.at_once or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
             uses[use] = replace(chosen, rows=rows, at_once=at_once)
-            wanted.append(Wanted(rows // pack, chosen.step, False, at_once * ratio / pack / (4 * AT_ONCE)))
+            wanted.append(Wanted(rows // pack, chosen.step, False, at_once * ratio / pack / (parts * AT_ONCE)))
     kernels = dict(zip(uses, zip(make_lines(mask, wanted, device), uses.values(), strict=True), strict=True))
     if Use.QUERIES in kernels and mask.grid is not None:
         (lines, chosen), shared = kernels[Use.QUERIES], kernels[Use.FORWARD][0]
