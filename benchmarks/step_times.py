@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from longca.bench.timer import time_calls
-from longca.cp.local_steps import LocalSteps, seen_rows
+from longca.cp.local_steps import LocalSteps, cut_steps
 from longca.cp.prepared_heads import HeadCall
-from longca.cp.running import RunningGradient
+from longca.cp.visits import visits_of
 
 if TYPE_CHECKING:
     from longca.core.study import Measure
     from longca.cp.heads import RankHeads
     from longca.cp.plan import Plan
-    from longca.cp.running import Running
+    from longca.cp.running import Running, RunningGradient
     from longca.kernels.contract import Kernel, Problem
 
 Both = tuple[float, float]
@@ -60,10 +60,12 @@ class Clock:
             problem: of the heads in question.
         """
         steps, num_rows, keys = plan.steps(rank), int(plan.placement.num_tokens[rank]), {}
+        cut = cut_steps(plan, rank, merging=self._kernel.merges)
+        visits = visits_of(cut, num_rows).of_step if self._kernel.merges else {}
         for step in steps:
-            first, behind, mask = seen_rows(step)
+            first, behind, mask = cut[step.number]
             keys[step.number] = (mask.digest, first, behind, num_rows, problem.num_q_heads, problem.num_kv_heads,
-                                 step is steps[0], step.number == 0, len(steps) == 1)
+                                 step is steps[0], step.number == 0, len(steps) == 1, visits.get(step.number))
         if any(key not in self._known for key in keys.values()):
             calls = _Calls(self, LocalSteps(plan, rank, problem, self._kernel), num_rows, problem)
             for step in steps:
@@ -165,7 +167,7 @@ class _Calls:
             total.add()
 
         def backward() -> None:
-            total_dq = before[1] or RunningGradient(self._q)
+            total_dq = before[1] or self._steps.running_gradient(self._q)
             of_keys = self._steps.backward(number, total_dq, k, v, self._out, self._lse, self._dout)
             total_dq.add()
             for total, part in zip(sums, of_keys if sums else [], strict=True):
@@ -177,7 +179,7 @@ class _Calls:
     def _others(self) -> tuple[Running, RunningGradient]:
         """Results over other keys, those of the rank's first step, to merge onto."""
         if self._before is None:
-            first, total, total_dq = min(self._steps.steps), self._steps.running(self._q), RunningGradient(self._q)
+            first, total, total_dq = min(self._steps.steps), self._steps.running(self._q), self._steps.running_gradient(self._q)
             num_keys = self._steps.steps[first].call.prepared.problem.mask.seqlen_k
             shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
             k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))

@@ -2,7 +2,7 @@
 
 Pairs at the rate of a kernel, keys at that of a link, and the ends of rows: tiles are computed whole, so each row of each band costs
 about one more tile of hidden pairs, for every rank that it sees keys of. That is what stripes and small chunks pay for their balance.
-A row that several steps see is merged: its result is written and read again in float32.
+A row that several steps see is merged: its result is written and read again in float32, once for each step after the first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from longca.cp.plan import Plan
 FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of the bandwidth changes choices little
 BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
 MEMORY_BYTES_PER_S = 3.5e12  # of elementwise passes
-# A row's result in float32, of each number: written and read, and what a kernel takes to begin with a row. On documents 22 to 38 ns a row
-# of 64 heads of 128 were measured when the result took a pass more; this says 23.
+# Of each number of a row that a step sees again: its result in float32, written and read, and what a kernel takes to begin with a row.
 MERGE_BYTES = 10
 
 
@@ -69,7 +68,7 @@ def _in_turn(plan: Plan, compute: np.ndarray, move: np.ndarray) -> float:
 
 
 def _rows_merged(plan: Plan) -> np.ndarray:
-    """Of each rank in each step, (P, T), over all head groups: those that the step sees, where the rank has more than one step."""
+    """Of each rank in each step, (P, T), over all head groups: those that the step sees, where it is not the rank's first one."""
     steps = plan.step_areas > 0
     rows = np.minimum(plan.step_meetings, plan.placement.num_tokens[:, None] * plan.cut.mask.num_groups)
-    return rows * steps * (steps.sum(axis=1, keepdims=True) > 1)
+    return rows * steps * (np.cumsum(steps, axis=1) > 1)

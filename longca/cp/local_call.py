@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import torch
 
@@ -42,10 +42,13 @@ class LocalCall:
         dq, dk, dv = (self.prepared.from_layout(grad) for grad in grads)
         return dq, dk, dv
 
-    def backward_onto(self, *given: torch.Tensor, dq: torch.Tensor, first: bool,
-                      into: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """(dk, dv) from what `backward` is given, where the kernel merges: to `dq` is added, or both go together `into` another tensor."""
-        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), dq, first=first, into=into)
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> None:
+        """As the prepared kernel's, where it merges."""
+        self.prepared.forward_onto(*(self.prepared.to_layout(x) for x in (q, k, v)), *others)
+
+    def backward_onto(self, given: Sequence[torch.Tensor], *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk, dv) from what `backward` is given, and what the prepared kernel takes beside it, where it merges."""
+        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), *others)
         return self.prepared.from_layout(dk), self.prepared.from_layout(dv)
 
     def _laid_out(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor

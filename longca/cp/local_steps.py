@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.local_call import LocalCall
-from longca.cp.running import Running
+from longca.cp.running import Running, RunningGradient
+from longca.cp.visits import visits_of
+from longca.kernels.contract import UNIT_ROWS
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.plan import Plan, Step
-    from longca.cp.running import RunningGradient
-    from longca.kernels.contract import Kernel, Problem
+    from longca.kernels.contract import Kernel, Problem, Visit
     from longca.masks.mask import Mask
 
 
@@ -31,8 +32,8 @@ class LocalStep:
     first: int
     behind: int
     call: LocalCall
-    seen: float = 1.0
-    """the share of the rank's queries that see some of its keys, at most"""
+    visits: tuple[Visit, ...] = ()
+    """of a kernel that merges: which queries' results it begins and ends, counted from the first"""
 
     @property
     def rows(self) -> slice:
@@ -43,55 +44,63 @@ class LocalSteps:
     """The kernel calls of one rank of a plan. Steps whose masks are equal share a prepared kernel."""
 
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
-        calls: dict[str, LocalCall] = {}
-        self.steps: dict[int, LocalStep] = {}
-        self.cutting_ms = 0.0
+        start = time.perf_counter()
+        cut = cut_steps(plan, rank, merging=kernel.merges)
+        self._visits = visits_of(cut, int(plan.placement.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
+        self.cutting_ms = (time.perf_counter() - start) * 1e3
         """what making the masks of the steps has taken"""
-        for step in plan.steps(rank):
-            start = time.perf_counter()
-            first, behind, mask = seen_rows(step)
-            self.cutting_ms += (time.perf_counter() - start) * 1e3
-            if mask.digest not in calls:
-                calls[mask.digest] = LocalCall(kernel, replace(problem, mask=mask))
-            seen = plan.step_meetings[rank, step.number] / (plan.placement.num_tokens[rank] * problem.mask.num_groups)
-            self.steps[step.number] = LocalStep(first, behind, calls[mask.digest], float(seen))
+        calls = {mask.digest: mask for _, _, mask in cut.values()}
+        prepared = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in calls.items()}
+        self.steps = {number: LocalStep(first, behind, prepared[mask.digest], self._visits.of_step[number] if self._visits else ())
+                      for number, (first, behind, mask) in cut.items()}
         self.last = max(self.steps, default=None)
-        self.prepared = [call.prepared for call in calls.values()]
+        self.prepared = [call.prepared for call in prepared.values()]
 
     def running(self, q_LHD: torch.Tensor) -> Running:
-        return Running(q_LHD, len(self.steps))
+        return Running(q_LHD, len(self.steps), complete=self._visits is None or self._visits.complete)
+
+    def running_gradient(self, q_LHD: torch.Tensor) -> RunningGradient:
+        return RunningGradient(q_LHD, complete=self._visits is None or self._visits.complete)
 
     def forward(self, number: int, total: Running, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
         """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""
         step = self.steps[number]
-        kernel = step.call.prepared
-        q, k, v = (kernel.to_layout(x) for x in (total.q_LHD[step.rows], k_mGD, v_mGD))
-        if kernel.merges and len(self.steps) > 1:
-            total.merge_onto(step, q, k, v, last=number == self.last)
+        if step.visits:
+            total.merge_onto(step, k_mGD, v_mGD)
         else:
-            total.waiting = step, kernel.forward(q, k, v)
+            kernel = step.call.prepared
+            total.waiting = step, kernel.forward(*(kernel.to_layout(x) for x in (total.q_LHD[step.rows], k_mGD, v_mGD)))
 
     def backward(self, number: int, total: RunningGradient, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
                  lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq waits in `total`, or is added already, as above."""
-        step, last = self.steps[number], number == self.last
+        step = self.steps[number]
         given = total.q_LHD[step.rows], k_mGD, v_mGD, *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD))
-        if step.call.prepared.merges and len(self.steps) > 1:
-            return total.add_onto(step, *given, last=last)
+        if step.visits:
+            return total.add_onto(step, given)
         dq, dk, dv = step.call.backward(*given)
-        total.waiting = step, dq, last
+        total.waiting = step, dq, number == self.last
         return dk, dv
 
 
-def seen_rows(step: Step) -> tuple[int, int, Mask]:
-    """(first, behind) of the queries that see keys of a step, and the step's mask with these alone: what its kernel is given."""
+def cut_steps(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, int, Mask]]:
+    """`seen_rows` of each step of a rank."""
+    return {step.number: seen_rows(step, merging=merging) for step in plan.steps(rank)}
+
+
+def seen_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
+    """(first, behind) of the queries that see keys of a step, and the step's mask with these alone: what its kernel is given. One that
+    merges gets whole units of queries, and all where the mask is of blocks.
+    """
     mask = step.mask
     if mask.grid is not None:
+        if merging:
+            return 0, mask.seqlen_q, mask
         rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
         first = min(int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
         behind = max(int(bounds[seen[-1] + 1]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
     else:
-        bands = np.concatenate(mask.groups)
-        first, behind = int(bands[:, Q0].min()), int(bands[:, Q1].max())
+        bands, unit = np.concatenate(mask.groups), UNIT_ROWS if merging else 1
+        first, behind = int(bands[:, Q0].min()) // unit * unit, min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
     whole = first == 0 and behind == mask.seqlen_q
     return first, behind, mask if whole else mask.crop((first, behind), (0, mask.seqlen_k))

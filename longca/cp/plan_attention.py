@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from longca.cp.homecoming import Homecoming
 from longca.cp.local_steps import LocalSteps
-from longca.cp.running import RunningGradient
 from longca.cp.transport import Transport
 from longca.kernels.contract import Forward
 
@@ -67,7 +66,7 @@ class PlanAttention:
         q, k, v, out, lse = saved
         with torch.no_grad():
             journey, home = self._transport.start(k, v), self._homecoming.start(k, v)
-            total_dq = RunningGradient(q)
+            total_dq = self.steps.running_gradient(q)
             for number in range(self.plan.num_steps):
                 dk = dv = None
                 if number in self.steps.steps:

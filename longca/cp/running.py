@@ -1,7 +1,7 @@
 """What adds up over the steps of a rank: its output with the LSE, and the gradient of its queries.
 
-Both are sums in float32, but for the first and the last step, which read and write the kernels' dtype: passes over memory are what steps
-cost. Shapes: L queries of the rank, H query heads, D head dim.
+Both are sums in float32, but for what a single step says of a row, and each row's last step writes the kernels' dtype if its kernel merges:
+passes over memory are what steps cost. Shapes: L queries of the rank, H query heads, D head dim.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from longca.cp.merge import merge, no_keys
 
-MOST = 0.5  # of a rank's rows
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from longca.cp.local_steps import LocalStep
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 class Running:
     """(out, LSE) over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int) -> None:
-        self.q_LHD, self._num_steps = q_LHD, num_steps
+    def __init__(self, q_LHD: torch.Tensor, num_steps: int, *, complete: bool = True) -> None:
+        """
+        Args:
+            complete: every row is of some step.
+        """
+        self.q_LHD, self._num_steps, self._complete = q_LHD, num_steps, complete
         self.waiting: tuple[LocalStep, Forward] | None = None
         self._total: tuple[torch.Tensor, torch.Tensor] | None = None
         self._out: torch.Tensor | None = None
-        """when all steps are merged, in the dtype of q"""
+        """of rows whose steps are over, where kernels merge; in the dtype of q"""
 
-    def merge_onto(self, step: LocalStep, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, last: bool) -> None:
-        """Has the step's kernel merge its result into the total, or bring both together to the dtype of q if it is the last one."""
-        first = self._total is None and _all_rows(step, self.q_LHD)
-        self._total = self._total or (_empty(self.q_LHD) if first else no_keys(self.q_LHD))
-        total, lse = (x[step.rows] for x in self._total)
-        self._out = _last(step, self.q_LHD) if last else None
-        step.call.prepared.forward_onto(q, k, v, total, lse, first=first, into=None if self._out is None else self._out[step.rows])
-        if self._out is not None:
-            _copy_others(self._out, self._total[0], step.rows)
+    def merge_onto(self, step: LocalStep, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Has the step's kernel merge its result into the total, or write it where it is the last one of a row."""
+        if self._out is None:
+            self._out, total = _room(self.q_LHD, complete=self._complete)
+            self._total = total, _lse(self.q_LHD, complete=self._complete)
+        assert self._total is not None
+        q, total, lse, out = (x[step.rows] for x in (self.q_LHD, *self._total, self._out))
+        step.call.forward_onto(q, k, v, total, lse, out, step.visits)
 
     def add(self) -> None:
         """Merges the result that is waiting, if one is."""
@@ -63,27 +66,22 @@ class Running:
 class RunningGradient:
     """dq over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor) -> None:
-        self.q_LHD = q_LHD
+    def __init__(self, q_LHD: torch.Tensor, *, complete: bool = True) -> None:
+        """
+        Args:
+            complete: every row is of some step.
+        """
+        self.q_LHD, self._complete = q_LHD, complete
         self.waiting: tuple[LocalStep, torch.Tensor, bool] | None = None
         """a step, its dq, and whether it is the last one"""
         self._total: torch.Tensor | None = None
         self._result: torch.Tensor | None = None
 
-    def add_onto(self, step: LocalStep, *given: torch.Tensor, last: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Has the step's kernel add its dq to the total, or bring both together to the dtype of q if it is the last one; (dk, dv)."""
-        import torch
-
-        first = self._total is None and _all_rows(step, self.q_LHD)
-        if self._total is None:
-            begin = torch.empty if first else torch.zeros
-            self._total = begin(self.q_LHD.shape, dtype=torch.float32, device=self.q_LHD.device)
-        self._result = _last(step, self.q_LHD) if last else None
-        into = None if self._result is None else self._result[step.rows]
-        grads = step.call.backward_onto(*given, dq=self._total[step.rows], first=first, into=into)
-        if self._result is not None:
-            _copy_others(self._result, self._total, step.rows)
-        return grads
+    def add_onto(self, step: LocalStep, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Has the step's kernel add its dq to the total, or write it where it is the last one of a row; (dk, dv)."""
+        if self._total is None or self._result is None:
+            self._result, self._total = _room(self.q_LHD, complete=self._complete)
+        return step.call.backward_onto(given, self._total[step.rows], self._result[step.rows], step.visits)
 
     def add(self) -> None:
         """Adds the gradient that is waiting, if one is."""
@@ -102,32 +100,29 @@ class RunningGradient:
             return
         self._result = self.q_LHD.new_empty(self.q_LHD.shape)
         torch.add(self._total[step.rows], dq, out=self._result[step.rows])
-        _copy_others(self._result, self._total, step.rows)
+        for others in (slice(0, step.first), slice(step.behind, None)):
+            self._result[others] = self._total[others]
 
     def result(self) -> torch.Tensor:
         """dq_LHD in the dtype of q, when all steps are added. Without keys: 0."""
-        if self._result is not None:
-            return self._result
-        return self.q_LHD.new_zeros(self.q_LHD.shape) if self._total is None else self._total.to(self.q_LHD.dtype)
+        return self.q_LHD.new_zeros(self.q_LHD.shape) if self._result is None else self._result
 
 
 def _all_rows(step: LocalStep, q_LHD: torch.Tensor) -> bool:
     return step.first == 0 and step.behind == len(q_LHD)
 
 
-def _last(step: LocalStep, q_LHD: torch.Tensor) -> torch.Tensor | None:
-    """Room for the results over all steps, if the last one sees most rows; where it does not, kernels leave out those that it does not."""
-    return q_LHD.new_empty(q_LHD.shape) if step.seen >= MOST else None
-
-
-def _empty(q_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _room(q_LHD: torch.Tensor, *, complete: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """For results in the dtype of q, 0 if steps leave out rows; and for sums."""
     import torch
 
-    out, lse = (torch.empty(shape, dtype=torch.float32, device=q_LHD.device) for shape in (q_LHD.shape, q_LHD.shape[:2]))
-    return out, lse
+    begin = torch.empty if complete else torch.zeros
+    shape, device = q_LHD.shape, q_LHD.device
+    return begin(shape, dtype=q_LHD.dtype, device=device), torch.empty(shape, dtype=torch.float32, device=device)
 
 
-def _copy_others(x: torch.Tensor, total: torch.Tensor, rows: slice) -> None:
-    """Of a total all rows but these."""
-    for others in (slice(0, rows.start), slice(rows.stop, None)):
-        x[others] = total[others]
+def _lse(q_LHD: torch.Tensor, *, complete: bool) -> torch.Tensor:
+    import torch
+
+    lse = torch.empty(q_LHD.shape[:2], dtype=torch.float32, device=q_LHD.device)
+    return lse if complete else lse.fill_(float("-inf"))

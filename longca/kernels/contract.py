@@ -13,10 +13,14 @@ from longca.core.plugin import Plugin
 from longca.core.record import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
+
+UNIT_ROWS = 128  # queries that calls visit together
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,20 @@ class Forward:
     saved: Any = None  # whatever this kernel's backward needs
 
 
+@dataclass(frozen=True)
+class Visit:
+    """Some queries of a call of several, each of which is for other keys."""
+
+    begins: bool
+    """no call before was for these queries"""
+    ends: bool
+    """no call after is"""
+    rows: tuple[tuple[int, int], ...] | None
+    """they, as ranges of whole units of `UNIT_ROWS`, the last one perhaps to the last row; None for all"""
+
+
 class Prepared:
     """A kernel made ready for one problem: layout, indices and compiling are done. Only these calls are timed."""
-
-    merges: ClassVar[bool] = False
-    """it merges with results over other keys as it stores: there are `forward_onto` and `backward_onto`"""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -77,14 +90,13 @@ class Prepared:
         """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
         raise NotImplementedError
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
-                     first: bool, into: torch.Tensor | None = None) -> None:
-        """Merges attention to these keys into (out, LSE) over other ones, in place, where the kernel `merges`.
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
+                     out: torch.Tensor, visits: Sequence[Visit]) -> None:
+        """Attention of some rows to these keys, merged with what (total, LSE) have of other keys, where the kernel `merges`.
 
         Args:
-            out, lse: T × H × D and T × H, float32, contiguous.
-            first: there are no other keys yet, and these two hold nothing.
-            into: where the merged output goes instead, of the dtype of q, contiguous; `out` stays as it is then.
+            total, lse: T × H × D and T × H, float32, contiguous.
+            out: T × H × D, contiguous, of the dtype of q: for rows which a visit ends. Those of no visit stay as they are.
         """
         raise NotImplementedError
 
@@ -104,12 +116,12 @@ class Prepared:
         raise NotImplementedError
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-                      dq: torch.Tensor, *, first: bool, into: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """`raw_backward`, whose dq is added to that of other keys, in place; (dk, dv).
+                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk, dv) of `raw_backward`, whose dq is added to that of other keys, likewise.
 
         Args:
-            dq: T × H × D, float32, contiguous.
-            first, into: as in `forward_onto`.
+            total: T × H × D, float32, contiguous.
+            dq: T × H × D, contiguous, of the dtype of q.
         """
         raise NotImplementedError
 
@@ -123,6 +135,8 @@ class Kernel(Plugin):
     url: ClassVar[str] = ""  # of what it calls: https://…
     summary: ClassVar[str] = ""  # one line for lists, of 120 characters at most
     returns_lse: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
+    """what it prepares merges with results over other keys as it stores, by `forward_onto` and `backward_onto`"""
 
     def available(self, device_type: str) -> str | None:
         """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not."""

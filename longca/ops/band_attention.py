@@ -9,6 +9,8 @@ tokens, so that the mask is over the tokens of the whole batch. bf16 or fp16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from longca.masks.mask import Mask
 from longca.ops.band_checks import (
     check_backward,
     check_device,
-    check_gradient,
+    check_gradients,
     check_inputs,
     check_into,
     check_layout,
@@ -25,7 +27,7 @@ from longca.ops.band_checks import (
     flat_carried,
 )
 from longca.ops.band_config import Use
-from longca.ops.band_launch import backward_memory, launch_backward, launch_forward
+from longca.ops.band_launch import Part, backward_memory, launch_backward, launch_forward
 from longca.ops.band_library import band_forward_op, flatten
 from longca.ops.band_plan import BandPlan, plan_band_attention
 
@@ -87,26 +89,41 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
 
 
 def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
-                  dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None, carried_dq: Tensor | None = None,
-                  into: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+                  dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) from an output and LSE that may cover more keys than these: the part of the gradients that these keys have.
 
     Args:
         out: (Tq, H, D), of any dtype; lse: (Tq, H) float32.
         dlse: gradient by the LSE.
         grad_dtype: float32, for parts to be added up; that of the inputs by default.
-        carried_dq: contiguous float32 of the shape of q: dq of other keys, to which this is added.
-        into: contiguous dq to write to instead, of any dtype; may be the carried one.
     """
     check_inputs(plan, q, k, v)
     check_backward(plan, q, out, lse, dout, dlse)
     check_result("grad_dtype", grad_dtype)
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
-    check_gradient("carried_dq", q, carried_dq, (torch.float32,))
-    check_gradient("into", q, into)
-    dq, dk, dv = backward_memory(q, k, v, grad_dtype, dq=into)
-    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale), dq=dq, dk=dk, dv=dv, carried=carried_dq)
+    dq, dk, dv = backward_memory(q, k, v, grad_dtype)
+    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale), parts=[Part(plan.kernels, None, dq)], dk=dk,
+                    dv=dv)
     return dq, dk, dv
+
+
+def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
+                       parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
+    """(dk, dv) of `band_backward`, whose dq goes to where there is one of other keys already.
+
+    Args:
+        parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; where the sum goes, of any dtype); both
+            tensors contiguous, of the shape of q, and perhaps the same.
+    """
+    check_inputs(plan, q, k, v)
+    check_backward(plan, q, out, lse, dout, None)
+    check_layout(q=q, k=k, v=v, dout=dout, out=out)
+    for _, carried, dq in parts:
+        check_gradients(q, carried, dq)
+    _, dk, dv = backward_memory(q[:0], k, v, None)
+    launch_backward(q, k, v, out, lse, dout, None, plan.kernels, checked_scale(plan, scale), dk=dk, dv=dv,
+                    parts=[Part(rows.kernels, rows.units, dq, carried) for rows, carried, dq in parts])
+    return dk, dv
 
 
 def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:

@@ -192,7 +192,7 @@ def keys_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torc
 
 def queries_gradient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
                      lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int, dq: torch.Tensor,
-                     carried: torch.Tensor | None) -> None:
+                     carried: torch.Tensor | None = None) -> None:
     """Writes `dq`.
 
     Args:

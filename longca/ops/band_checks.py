@@ -1,7 +1,6 @@
 """What band attention cannot take, said before a kernel is given it. Kernels load by TMA, hence how tensors must lie in memory."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 import triton
@@ -76,11 +75,12 @@ def check_into(q: Tensor, out: Tensor, lse: Tensor) -> None:
     check_result("the output in `into`", out.dtype)
 
 
-def check_gradient(name: str, q: Tensor, dq: Tensor | None, dtypes: Sequence[torch.dtype] = RESULTS) -> None:
-    """One that dq is added to, or written to."""
-    if dq is not None and not (dq.shape == q.shape and dq.dtype in dtypes and dq.is_contiguous() and dq.device == q.device):
-        raise ValueError(f"`{name}` must be contiguous, of {tuple(q.shape)} on {q.device} and {' or '.join(map(str, dtypes))}; it is "
-                         f"{dq.dtype} {tuple(dq.shape)} on {dq.device}")
+def check_gradients(q: Tensor, carried: Tensor | None, dq: Tensor) -> None:
+    """What dq is added to, and where it goes."""
+    for name, x, dtypes in (("the dq of other keys", carried, (torch.float32,)), ("where dq goes", dq, RESULTS)):
+        if x is not None and not (x.shape == q.shape and x.dtype in dtypes and x.is_contiguous() and x.device == q.device):
+            raise ValueError(f"{name} must be contiguous, of {tuple(q.shape)} on {q.device} and {' or '.join(map(str, dtypes))}; it is "
+                             f"{x.dtype} {tuple(x.shape)} on {x.device}")
 
 
 def check_backward(plan: BandPlan, q: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None) -> None:

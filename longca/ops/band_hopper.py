@@ -1,6 +1,7 @@
 """Band attention on Hopper: what starts its kernels. Shapes as in `band_forward`, tables as in `band_lines`."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -18,6 +19,7 @@ from longca.ops.band_hopper_forward import forward_kernel
 from longca.ops.band_hopper_fused import fused_kernel
 from longca.ops.band_hopper_queries import queries_kernel
 from longca.ops.band_lines import Lines
+from longca.ops.band_plan import UNIT
 
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 LOG2_E = math.log2(math.e)
@@ -76,7 +78,7 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
 
 
 def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned,
-                     *, packs_at_once: int, dq: Tensor, carried: Tensor | None) -> None:
+                     *, packs_at_once: int, dq: Tensor, carried: Tensor | None = None) -> None:
     """Writes `dq`.
 
     Args:
@@ -96,8 +98,12 @@ def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned, *,
-              dq: Tensor, dk: Tensor, dv: Tensor, carried: Tensor | None) -> None:
-    """Writes `dq`, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any order."""
+              parts: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], dk: Tensor, dv: Tensor) -> None:
+    """Writes dq, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any order.
+
+    Args:
+        parts: of `band_launch.Part`, without kernels.
+    """
     tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
     num_heads, num_pieces = q.shape[1], lines.pieces.shape[1]
     sums = [torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in (q, k, v)]
@@ -107,10 +113,17 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta
         lines.runs, lines.shapes, lines.waits, lines.waits_of, progress, num_pieces, num_heads * num_pieces,
         tuned.at_once, *numbers, scale * LOG2_E, tuned.in_order, tuned.stages,
         num_warps=4, maxnreg=168)
-    for x, before, total, factor in zip((dq, dk, dv), (carried, None, None), sums, (scale, scale, 1.0), strict=True):
-        num_rows = x.shape[0] * x.shape[1]
-        _finish[(triton.cdiv(num_rows, 64),)](x, x if before is None else before, total, num_rows, x.shape[1], x.stride(0), x.stride(1),
-                                              factor, before is not None, x.shape[2], 64)
+    for units, dq, carried in parts:
+        _to_gradient(dq, sums[0], scale, carried, units)
+    _to_gradient(dk, sums[1], scale)
+    _to_gradient(dv, sums[2], 1.0)
+
+
+def _to_gradient(x: Tensor, sums: Tensor, scale: float, carried: Tensor | None = None, units: Tensor | None = None) -> None:
+    num_tokens, num_heads, head_dim = x.shape
+    chunks = triton.cdiv(num_tokens * num_heads, 64) if units is None else len(units) * (UNIT * num_heads // 64)
+    _finish[(chunks,)](x, x if carried is None else carried, sums, x if units is None else units, num_tokens * num_heads, num_heads,
+                       x.stride(0), x.stride(1), scale, carried is not None, units is not None, UNIT, head_dim, 64)
 
 
 def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor,
@@ -124,10 +137,13 @@ def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
 
 
 @triton.jit
-def _finish(x_ptr, in_ptr, sums_ptr, num_rows, num_heads, x_token, x_head, scale, CARRY: tl.constexpr, D: tl.constexpr,
-            CHUNK: tl.constexpr):
-    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient, added to what is carried."""
+def _finish(x_ptr, in_ptr, sums_ptr, units_ptr, num_rows, num_heads, x_token, x_head, scale, CARRY: tl.constexpr, SOME: tl.constexpr,
+            UNIT: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr):
+    """Sums, whose columns are in the order of `band_hopper_add.put`, to a gradient, added to what is carried. SOME: in units of tokens."""
     row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
+    if SOME:
+        rows_of_unit = UNIT * num_heads
+        row = tl.load(units_ptr + row // rows_of_unit).to(tl.int64) * num_heads + row % rows_of_unit
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
     sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D)

@@ -3,9 +3,9 @@
 Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor
@@ -17,6 +17,17 @@ from longca.ops.band_lines import Lines
 
 Kernels = Mapping[Use, tuple[Lines, Tuned]]
 P = ParamSpec("P")
+
+
+class Part(NamedTuple):
+    """Where dq of some queries goes."""
+
+    kernels: Kernels
+    units: Tensor | None
+    """the first of each 128 of these queries; None for all queries"""
+    dq: Tensor
+    carried: Tensor | None = None
+    """float32, strided as `dq`, which it may be: what these rows are added to"""
 
 
 def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callable[Concatenate[Tensor, P], None]:
@@ -49,11 +60,10 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, scale: flo
 
 @on_the_device_of_q
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
-                    scale: float, *, dq: Tensor, dk: Tensor, dv: Tensor, carried: Tensor | None = None) -> None:
-    """Writes `dq`, `dk` and `dv`; to `dq` is added what is `carried`, which may be the same tensor."""
+                    scale: float, *, parts: Sequence[Part], dk: Tensor, dv: Tensor) -> None:
+    """Writes dq part by part, `dk` and `dv`."""
     if len(q) == 0 or len(k) == 0:
-        dq.zero_() if carried is None else dq.copy_(carried)
-        for grad in (dk, dv):
+        for grad in (*(part.dq for part in parts), dk, dv):
             grad.zero_()
         return
     key_lines, key_tuned = kernels[Use.KEYS]
@@ -62,7 +72,7 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     if Use.QUERIES not in kernels:
         from longca.ops.band_hopper import gradients
 
-        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, dq=dq, dk=dk, dv=dv, carried=carried)
+        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, parts=[part[1:] for part in parts], dk=dk, dv=dv)
         return
     if key_tuned.hopper:
         from longca.ops.band_hopper import keys_gradients as run
@@ -77,13 +87,12 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     run_queries = queries_gradient
     if query_tuned.hopper:
         from longca.ops.band_hopper import queries_gradient as run_queries
-    run_queries(q, k, v, dout, *stats, query_lines, scale, query_tuned, dq=dq, carried=carried,
-                packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
+    for part in parts:
+        run_queries(q, k, v, dout, *stats, part.kernels[Use.QUERIES][0], scale, query_tuned, dq=part.dq, carried=part.carried,
+                    packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
 
 
-def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None, *,
-                    dq: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for (dq, dk, dv), by default in the inputs' dtype; for dq only if there is none."""
-    dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) if room is None else room
-                  for x, room in ((q, dq), (k, None), (v, None)))
+def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for (dq, dk, dv), by default in the inputs' dtype."""
+    dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) for x in (q, k, v))
     return dq, dk, dv

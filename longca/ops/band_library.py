@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longca.ops.band_checks import as_usable, check_layout
 from longca.ops.band_config import Tuned, Use
-from longca.ops.band_launch import Kernels, backward_memory, launch_backward, launch_forward
+from longca.ops.band_launch import Kernels, Part, backward_memory, launch_backward, launch_forward
 from longca.ops.band_lines import Lines
 from longca.ops.band_plan import BandPlan
 
@@ -57,9 +57,10 @@ def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequen
 @torch.library.custom_op("longca::band_backward", mutates_args=())
 def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
                      tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    dq, dk, dv = backward_memory(q, k, v, None)
+    kernels, (dq, dk, dv) = unflatten(tables, numbers), backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, unflatten(tables, numbers), scale, dq=dq, dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale,
+                    parts=[Part(kernels, None, dq)], dk=dk, dv=dv)
     return dq, dk, dv
 
 

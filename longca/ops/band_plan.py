@@ -10,7 +10,7 @@ from longca.masks.mask import Mask
 from longca.ops.band_blocks import steps_of_blocks
 from longca.ops.band_config import Tuned, Use, tiles_for
 from longca.ops.band_layout import layout_of
-from longca.ops.band_lines import FIRST, LAST, Lines, Wanted
+from longca.ops.band_lines import ROW0, ROW1, Lines, Wanted
 from longca.ops.band_pieces import lines_of
 from longca.ops.band_shapes import shapes_of
 from longca.ops.band_spans import spans_of
@@ -18,6 +18,7 @@ from longca.ops.band_steps import cut_spans
 from longca.ops.band_turns import way_of_turns, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
+UNIT = 128  # rows: lines are no longer, and begin at multiples of their length
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 # The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
 KV_HEADS_IN_TURNS = 1, 4, 4  # by `Tuned.in_order`
@@ -37,6 +38,8 @@ class BandPlan:
     head_dim: int
     device: torch.device
     kernels: dict[Use, tuple[Lines, Tuned]]
+    units: torch.Tensor | None = None
+    """the first row of each unit of queries, if it is for some of them alone, (N,) int32"""
 
     @property
     def num_bytes(self) -> int:
@@ -101,17 +104,23 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels)
 
 
-def without_idle_lines(plan: BandPlan) -> BandPlan:
-    """The same, but that queries who see no key are left out where all masks are one: for results that are merged onto those of other keys
-    in place, where such rows stay as they are. Waits for the device.
+def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
+    """The same for some queries alone: other rows of an output, an LSE or dq are not touched. Lines of keys stay as they are.
+
+    Args:
+        ranges: (first, behind), in order and apart, each of whole units of `UNIT` rows, or to the last row. For bands alone, of all heads.
     """
-    kernels = dict(plan.kernels)
-    for use in (Use.FORWARD, Use.QUERIES):
-        if use in kernels and len(kernels[use][0].pieces) == 1:
-            lines, tuned = kernels[use]
-            busy = int((lines.pieces[0, :, LAST] > lines.pieces[0, :, FIRST]).sum())  # they come first
-            kernels[use] = replace(lines, pieces=lines.pieces[:, :busy]), tuned
-    return replace(plan, kernels=kernels)
+    bounds = torch.tensor(ranges, dtype=torch.int32, device=plan.device).flatten()
+
+    def inside(table: torch.Tensor) -> torch.Tensor:
+        """Of (1, n, columns) those that begin in a range, and have rows."""
+        first, behind = table[0, :, ROW0].contiguous(), table[0, :, ROW1]
+        return table[:, (torch.searchsorted(bounds, first, right=True) % 2 == 1) & (behind > first)]
+
+    kernels = {use: (lines if use is Use.KEYS else replace(lines, pieces=inside(lines.pieces), splits=inside(lines.splits)), tuned)
+               for use, (lines, tuned) in plan.kernels.items()}
+    units = [unit for first, behind in ranges for unit in range(first, behind, UNIT)]
+    return replace(plan, kernels=kernels, units=torch.tensor(units, dtype=torch.int32, device=plan.device))
 
 
 def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.division import Division
 from longca.cp.plan import Plan
-from longca.kernels.contract import Problem
+from longca.kernels.contract import Problem, Visit
 from tests.cp.case import Case
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]
@@ -140,40 +141,32 @@ def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.Mo
 
 
 def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPatch):
-    """The first of several steps begins the result, each other one merges onto it."""
-    from longca.cp.merge import merge
-    from longca.kernels.backends.naive import NaivePrepared
+    """The first of several steps begins the result, each other one merges onto it, and the last one ends it."""
+    from longca.kernels.backends.naive import Naive, NaivePrepared
 
-    begun, begun_dq = [], []
+    found, found_dq = [], []
 
-    def forward_onto(self: NaivePrepared, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
-                     first: bool, into: torch.Tensor | None = None) -> None:
-        begun.append(first)
+    def forward_onto(self: NaivePrepared, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
+                     out: torch.Tensor, visits: tuple[Visit, ...]) -> None:
+        found.extend((visit.begins, visit.ends) for visit in visits)
         part = self.forward(q, k, v)
         assert part.lse is not None
-        if first:
-            out.zero_()
-            lse.fill_(-torch.inf)
-        merge(out, lse, self.from_layout(part.out), self.lse_from_layout(part.lse))
-        if into is not None:
-            into.copy_(out)
-        assert out.isfinite().all()
+        total.copy_(self.from_layout(part.out))
+        lse.copy_(self.lse_from_layout(part.lse))
 
-    def backward_onto(self: NaivePrepared, *given: torch.Tensor, first: bool,
-                      into: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        begun_dq.append(first)
-        part, dk, dv = self.raw_backward(*given[:-1])
-        if first:
-            given[-1].zero_()
-        (given[-1] if into is None else into).copy_(given[-1] + self.from_layout(part))
+    def backward_onto(self: NaivePrepared, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        found_dq.extend((visit.begins, visit.ends) for visit in given[-1])
+        dq, dk, dv = self.raw_backward(*given[:6])
+        assert self.from_layout(dq).shape == given[6].shape == given[7].shape
         return dk, dv
 
-    monkeypatch.setattr(NaivePrepared, "merges", True)
+    monkeypatch.setattr(Naive, "merges", True)
     monkeypatch.setattr(NaivePrepared, "forward_onto", forward_onto)
     monkeypatch.setattr(NaivePrepared, "backward_onto", backward_onto)
     division, case = divided("ring_p2p", "full", 3)
     VirtualRanks(division, case.problem(), CountingClock()).time(math.inf)
-    assert begun == begun_dq == [True, True, False], "timed; as what is merged onto; and that. Other steps and ranks are equal"
+    first, middle, last = (True, False), (False, False), (False, True)
+    assert found == found_dq == [first, first, middle, last], "timed; as what is merged onto; and those. Other ranks are equal"
 
 
 def test_chunks_of_heads_can_be_asked_for(tmp_path: Path):

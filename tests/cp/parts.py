@@ -5,7 +5,6 @@ import torch
 from longca.cp.local_steps import LocalSteps
 from longca.cp.permutations import place
 from longca.cp.plan import Gather, Ring
-from longca.cp.running import RunningGradient
 from longca.kernels.contract import Kernel, Problem
 from tests.kernels.plain_attention import Plain
 
@@ -24,7 +23,7 @@ def in_parts(problem: Problem, kernel: Kernel, world: int, schedule: Gather | Ri
             steps.forward(number, total, k[here], v[here])
             total.add()
         out[mine], lse[mine] = total.result()
-        total_dq = RunningGradient(q[mine])
+        total_dq = steps.running_gradient(q[mine])
         for number, here in keys.items():
             dk, dv = steps.backward(number, total_dq, k[here], v[here], out[mine], lse[mine], dout[mine])
             total_dq.add()

@@ -1,15 +1,22 @@
 """What adds up over steps, some of which are for some rows alone: as a sum in float32, brought to the dtype once."""
 
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
 
-from longca.cp.local_steps import LocalStep
-from longca.cp.merge import merge
+from longca.cp.local_steps import LocalStep, cut_steps
+from longca.cp.merge import merge, no_keys
+from longca.cp.plan import Plan
 from longca.cp.running import Running, RunningGradient
+from longca.cp.visits import visits_of
+from longca.kernels.contract import UNIT_ROWS, Visit
+from longca.masks import build_mask
+from tests.cp.test_plan import plans
+from tests.masks.strategies import quick
 
 ROWS = 12
+MANY = 12 * UNIT_ROWS - 5
 STEPS = [[], [(0, 12)], [(3, 9)], [(0, 12), (0, 12)], [(0, 12), (5, 12)], [(2, 4), (0, 12)], [(0, 5), (3, 9), (8, 12)],
          [(0, 12), (0, 12), (1, 2)]]
 
@@ -31,52 +38,82 @@ def test_gradients_of_queries(steps: list[tuple[int, int]], dtype: torch.dtype):
     torch.testing.assert_close(running.result(), expected.to(dtype), rtol=0, atol=0)
 
 
-def forward_onto(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *, first: bool,
-                 into: torch.Tensor | None = None) -> None:
-    """A result that stands in k and v."""
-    if first:
-        out.zero_()
-        lse.fill_(-torch.inf)
-    total, of_total = out.clone(), lse.clone()
-    merge(total, of_total, k, v)
-    (out if into is None else into).copy_(total)
-    lse.copy_(of_total)
+class Given:
+    """A kernel that merges; its results are given in place of keys and values."""
+
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor, out: torch.Tensor,
+                     visits: tuple[Visit, ...]) -> None:
+        for visit in visits:
+            for rows in of(visit, len(q)):
+                merged, of_merged = (total[rows].clone(), lse[rows].clone()) if not visit.begins else no_keys(total[rows])
+                merge(merged, of_merged, k[rows], v[rows])
+                (out if visit.ends else total)[rows], lse[rows] = merged, of_merged
+
+    def backward_onto(self, given: tuple[torch.Tensor, ...], total: torch.Tensor, dq: torch.Tensor,
+                      visits: tuple[Visit, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        for visit in visits:
+            for rows in of(visit, len(total)):
+                (dq if visit.ends else total)[rows] = given[0][rows] + (0 if visit.begins else total[rows])
+        return given[1], given[2]
+
+
+def of(visit: Visit, num_rows: int) -> list[slice]:
+    return [slice(*rows) for rows in visit.rows or ((0, num_rows),)]
+
+
+def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], bool]:
+    """Whose rows are given in units."""
+    masks = {number: (UNIT_ROWS * first, rows := min(UNIT_ROWS * behind, MANY), build_mask("full", seqlen=rows - UNIT_ROWS * first))
+             for number, (first, behind) in enumerate(steps)}
+    visits = visits_of(masks, MANY)
+    return [LocalStep(first, behind, Given(), visits.of_step[number])  # type: ignore[arg-type]
+            for number, (first, behind, _) in masks.items()], visits.complete
 
 
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
-    """They are brought to the dtype once, whatever rows the last step is for; rows of no step are 0, with an LSE of −inf."""
-    call = SimpleNamespace(prepared=SimpleNamespace(forward_onto=forward_onto))
-    running = Running(torch.empty(ROWS, 2, 4, dtype=torch.bfloat16), len(steps))
-    out, lse = torch.zeros(ROWS, 2, 4), torch.full((ROWS, 2), -torch.inf)
-    for number, (first, behind) in enumerate(steps):
-        part, of_part = drawn(behind - first, 2, 4), drawn(behind - first, 2)
-        step = LocalStep(first, behind, call, (behind - first) / ROWS)  # type: ignore[arg-type]
-        running.merge_onto(step, out[first:behind], part, of_part, last=number == len(steps) - 1)
-        merge(out[first:behind], lse[first:behind], part, of_part)
+    """Rows are brought to the dtype once, by whatever step is their last; those of no step are 0, with an LSE of −inf."""
+    local, complete = local_steps(steps)
+    running = Running(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), complete=complete)
+    out, lse = torch.zeros(MANY, 2, 4), torch.full((MANY, 2), -torch.inf)
+    for step in local:
+        part, of_part = drawn(step.behind - step.first, 2, 4), drawn(step.behind - step.first, 2)
+        running.merge_onto(step, part, of_part)
+        merge(out[step.rows], lse[step.rows], part, of_part)
     found, of_found = running.result()
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, out.bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(of_found, lse, rtol=0, atol=0)
 
 
-def backward_onto(part: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, *, dq: torch.Tensor, first: bool,
-                  into: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """A gradient that is given."""
-    if first:
-        dq.zero_()
-    (dq if into is None else into).copy_(dq + part)
-    return dk, dv
-
-
-@pytest.mark.parametrize("steps", STEPS, ids=str)
+@pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
-    call = SimpleNamespace(backward_onto=backward_onto)
-    running, expected = RunningGradient(torch.empty(ROWS, 2, 4, dtype=torch.bfloat16)), torch.zeros(ROWS, 2, 4)
-    for number, (first, behind) in enumerate(steps):
-        part, dk, dv = (drawn(behind - first, 2, 4 + number)[..., :4] for _ in range(3))
-        step = LocalStep(first, behind, call, (behind - first) / ROWS)  # type: ignore[arg-type]
-        assert running.add_onto(step, part, dk, dv, last=number == len(steps) - 1) == (dk, dv)
-        expected[first:behind] += part
+    local, complete = local_steps(steps)
+    running, expected = RunningGradient(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), complete=complete), torch.zeros(MANY, 2, 4)
+    for number, step in enumerate(local):
+        part, dk, dv = (drawn(step.behind - step.first, 2, 4 + number)[..., :4] for _ in range(3))
+        assert running.add_onto(step, (part, dk, dv)) == (dk, dv)
+        expected[step.rows] += part
     assert running.result().dtype == torch.bfloat16
     torch.testing.assert_close(running.result(), expected.bfloat16(), rtol=0, atol=0)
+
+
+@quick
+@given(plans())
+def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan):
+    for rank in range(plan.world):
+        num_rows = int(plan.placement.num_tokens[rank])
+        cut = cut_steps(plan, rank, merging=True)
+        visits = visits_of(cut, num_rows)
+        begun, ended, seen = (np.zeros(num_rows, dtype=int) for _ in range(3))
+        for number, (first, behind, _) in cut.items():
+            here = np.zeros(num_rows, dtype=int)
+            for visit in visits.of_step[number]:
+                for rows in of(visit, behind - first):
+                    here[first:behind][rows] += 1
+                    assert (begun[first:behind][rows] == 0).all() == visit.begins and not ended[first:behind][rows].any()
+                    begun[first:behind][rows] |= 1
+                    ended[first:behind][rows] |= visit.ends
+            assert here.max() == 1
+            seen |= here
+        assert (begun == ended).all() and (begun == seen).all() and bool(seen.all()) == visits.complete

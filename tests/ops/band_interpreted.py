@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from longca.kernels.backends.band import BandPrepared
 from longca.masks import Mask
 from longca.masks.band import INF, as_bands
-from longca.ops.band_attention import BandPlan, band_backward, band_forward, plan_band_attention
+from longca.ops.band_attention import BandPlan, band_backward, band_backward_onto, band_forward, plan_band_attention
 from longca.ops.band_config import Tuned, Use
-from longca.ops.band_plan import without_idle_lines
+from longca.ops.band_plan import UNIT, of_rows
 from tests.kernels.cases import Case, empty_row_cases, hand_made_cases, pattern_cases, pattern_mask
 from tests.kernels.flashmask_interpreted import let_loops_run
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_masks
@@ -125,15 +125,29 @@ def carry(case: Case) -> None:
     (dq, *first_grads), (more_dq, *second_grads) = parts
     grads = [torch.cat(pair) for pair in zip(first_grads, second_grads, strict=True)]
     compare(case, plain, out, lse, (dq + more_dq, *grads))
-    in_place = band_forward(q, k[second], v[second], without_idle_lines(second_plan), carried=known, into=known)
-    assert in_place[0] is known[0] and torch.equal(known[0], out) and torch.equal(known[1], lse)
-    given = q, k[second], v[second], out, lse, dout
-    summed = band_backward(*given, second_plan, carried_dq=dq)
-    assert summed[0].dtype == q.dtype
-    torch.testing.assert_close(summed[0].float(), (dq + more_dq).to(q.dtype).float(), rtol=2e-3, atol=1e-5)
-    in_place = band_backward(*given, without_idle_lines(second_plan), grad_dtype=torch.float32, carried_dq=dq, into=dq)
-    assert in_place[0] is dq and all(torch.equal(x, part) for x, part in zip(in_place[1:], second_grads, strict=True))
-    torch.testing.assert_close(dq.to(q.dtype), summed[0], rtol=0, atol=0)
+    wanted, ranges = dq + more_dq, rows_of(case.mask)
+    parts = [of_rows(second_plan, some) for some in ranges if some] if case.mask.grid is None else [second_plan]
+    for part in parts:
+        band_forward(q, k[second], v[second], part, carried=known, into=known)
+    assert torch.equal(known[0], out) and torch.equal(known[1], lse)
+    result = torch.full_like(q, torch.nan)
+    places = ((dq, dq),) if len(parts) == 1 else ((dq, result), (None, dq))
+    dk, dv = band_backward_onto(q, k[second], v[second], out, lse, dout, second_plan,
+                                [(part, *where) for part, where in zip(parts, places, strict=True)])
+    assert torch.equal(dk, second_grads[0].to(q.dtype)) and torch.equal(dv, second_grads[1].to(q.dtype))
+    if len(parts) == 1:
+        torch.testing.assert_close(dq, wanted, rtol=0, atol=1e-6)
+    else:
+        mine, others = (torch.cat([torch.arange(*rows) for rows in some]) for some in ranges)
+        torch.testing.assert_close(result[mine].float(), wanted[mine].to(q.dtype).float(), rtol=2e-3, atol=1e-5)
+        assert result[others].isnan().all() and torch.equal(dq[others], more_dq[others])
+        torch.testing.assert_close(dq[mine] + more_dq[mine], wanted[mine], rtol=0, atol=0)
+
+
+def rows_of(mask: Mask) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Every other unit of its queries, and the others."""
+    ranges = [(first, min(first + UNIT, mask.seqlen_q)) for first in range(0, mask.seqlen_q, UNIT)]
+    return ranges[::2], ranges[1::2]
 
 
 def public() -> None:

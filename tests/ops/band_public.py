@@ -11,7 +11,7 @@ import torch
 from longca.masks import build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.mask import Mask
-from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_forward, plan_band_attention
+from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_backward_onto, band_forward, plan_band_attention
 from longca.ops.band_checks import INTERPRETED, as_usable, unusable
 from longca.ops.band_library import band_backward_op, band_forward_op, flatten
 
@@ -239,8 +239,8 @@ def refuses(setting: Setting) -> None:
         ("carried must be float32", lambda: band_attention(q, k, v, plan, carried=(known[0][:-1], lse))),
         ("carried is a constant", lambda: band_attention(q, k, v, plan, carried=(known[0].clone().requires_grad_(), lse))),
         ("`into` must be contiguous", lambda: band_forward(q, k, v, plan, into=(known[0][:-1], lse))),
-        ("`into` must be contiguous", lambda: band_backward(q, k, v, out, lse, dout, plan, into=q[1:])),
-        ("`carried_dq` must be contiguous", lambda: band_backward(q, k, v, out, lse, dout, plan, carried_dq=q.half())),
+        ("where dq goes must be", lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, None, q[1:])])),
+        ("the dq of other keys must be", lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, q.half(), q.clone())])),
         ("needs_backward=True", lambda: band_attention(q.clone().requires_grad_(), k, v, setting.plan(needs_backward=False))),
         ("needs_backward=True", lambda: band_backward(q, k, v, out, lse, dout, setting.plan(needs_backward=False))),
         ("dout must be", lambda: band_backward(q, k, v, out, lse, dout.double(), plan)),

@@ -35,9 +35,11 @@ def merging() -> None:
 
 
 def band_in_parts() -> None:
-    cases = (("causal", "zigzag", Ring(), 2), ("full", "contiguous", Gather(2), 3), ("causal_sliding_window", "stripes", Ring(), 2))
-    for mask, permutation, schedule, world in cases:
-        case = Case(build_mask(mask, seqlen=75, **({"window": 20} if "window" in mask else {})), 2, 1, head_dim=64)
+    cases = (("causal", "zigzag", Ring(), 2, 75), ("full", "contiguous", Gather(2), 3, 75),
+             ("causal_sliding_window", "stripes", Ring(), 2, 75),
+             ("causal", "zigzag", Ring(), 2, 1030), ("sliding_window", "contiguous", Gather(1), 2, 600))  # some units of rows in each step
+    for mask, permutation, schedule, world, seqlen in cases:
+        case = Case(build_mask(mask, seqlen=seqlen, **({"window": 20} if "window" in mask else {})), 2, 1, head_dim=64)
         q, k, v, dout = case.inputs(torch.float16)
         got = in_parts(case.problem("bwd", torch.float16), Registry("kernel").load("band"), world, schedule, permutation, q, k, v, dout)
         right = plain_attention(q, k, v, dout, case.mask.dense())

@@ -62,7 +62,8 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
         monkeypatch.setattr(band_launch, name, start)
     kernels = plan_band_attention(build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu").kernels
     band_launch.launch_forward(q, q, q, kernels, 1.0, out=q, lse=lse, carried=None)
-    band_launch.launch_backward(q, q, q, q, lse, q, None, kernels, 1.0, dq=q, dk=q, dv=q)
+    part = band_launch.Part(kernels, None, q)
+    band_launch.launch_backward(q, q, q, q, lse, q, None, kernels, 1.0, parts=[part], dk=q, dv=q)
     assert len(started) >= 4 and not current
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, Visit, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from longca.masks.traits import Traits
@@ -26,6 +27,7 @@ class Band(Kernel):
     url = "https://arxiv.org/abs/2307.08691"
     needs = ("torch", "triton")
     returns_lse = True
+    merges = True
     deterministic = True  # gradients
 
     def available(self, device_type: str) -> str | None:
@@ -47,11 +49,10 @@ class Band(Kernel):
 class BandPrepared(Prepared):
     """Layout T × heads × D; LSE (T, H)."""
 
-    merges = True
-
     def __init__(self, problem: Problem, *, deterministic: bool = True) -> None:
         super().__init__(problem)
         self.deterministic = deterministic
+        self._plans: dict[tuple[tuple[int, int], ...], BandPlan] = {}
         first_ms = self._plan()  # loads torch's kernels, if this process has not yet
         plan_ms = self._plan()
         self.costs["plan_ms"] = plan_ms
@@ -80,12 +81,13 @@ class BandPrepared(Prepared):
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *,
-                     first: bool, into: torch.Tensor | None = None) -> None:
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
+                     out: torch.Tensor, visits: Sequence[Visit]) -> None:
         from longca.ops.band_attention import band_forward
 
-        band_forward(q, k, v, self._plan_onto(first=first, into=into), self.problem.scale, carried=None if first else (out, lse),
-                     into=(out if into is None else into, lse))
+        for visit in visits:
+            band_forward(q, k, v, self._plan_of(visit), self.problem.scale, carried=None if visit.begins else (total, lse),
+                         into=(out if visit.ends else total, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -99,19 +101,17 @@ class BandPrepared(Prepared):
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-                      dq: torch.Tensor, *, first: bool, into: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        from longca.ops.band_attention import band_backward
+                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
+        from longca.ops.band_attention import band_backward_onto
 
-        _, dk, dv = band_backward(q, k, v, out, lse, dout, self._plan_onto(first=first, into=into), self.problem.scale,
-                                  carried_dq=None if first else dq, into=dq if into is None else into)
-        return dk, dv
+        parts = [(self._plan_of(visit), None if visit.begins else total, dq if visit.ends else total) for visit in visits]
+        return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
-    def _plan_onto(self, *, first: bool, into: torch.Tensor | None) -> BandPlan:
-        """In place, rows that see nothing here are left as they are."""
-        return self.plan if first or into is not None else self._busy_plan
+    def _plan_of(self, visit: Visit) -> BandPlan:
+        from longca.ops.band_plan import of_rows
 
-    @cached_property
-    def _busy_plan(self) -> BandPlan:
-        from longca.ops.band_plan import without_idle_lines
-
-        return without_idle_lines(self.plan)
+        if visit.rows is None:
+            return self.plan
+        if visit.rows not in self._plans:
+            self._plans[visit.rows] = of_rows(self.plan, visit.rows)
+        return self._plans[visit.rows]
