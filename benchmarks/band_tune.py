@@ -24,9 +24,10 @@ import torch
 from longca.core.units import parse_length
 from longca.masks import Mask, build_mask
 from longca.ops.band_attention import band_backward, band_forward
-from longca.ops.band_backward import keys_gradients, prepare, queries_gradient
+from longca.ops.band_backward import keys_gradients, queries_gradient
 from longca.ops.band_config import TUNED, Tuned, Use
 from longca.ops.band_plan import BandPlan, plan_band_attention
+from longca.ops.band_statistics import prepare
 from tests.kernels.plain_attention import Plain, plain_attention
 
 MASKS = {"full": {}, "causal": {}, "causal_document": {}, "causal_sliding_window": {}, "shared_question": {},

@@ -15,6 +15,7 @@ from longca.cp.plan import Plan
 
 FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of the bandwidth changes choices little
 BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
+BESIDE = 0.3  # what kernels lose to messages beside them, of the time of these: 7 % of 4.5 ms to 128 MB on an H200
 MEMORY_BYTES_PER_S = 3.5e12  # of elementwise passes
 # Of each number of a row that a step sees again: its result in float32, written and read, and what a kernel takes to begin with a row.
 MERGE_BYTES = 10
@@ -39,7 +40,12 @@ class Rates:
 class Cost:
     compute_s: float  # of the rank with the most to compute, as if keys were there
     move_s: float  # of the rank with the most to move, as if nothing hid it
-    total_s: float  # with keys on their way while others are computed with
+    free_s: float  # with keys on their way while others are computed with, as if these took nothing from kernels
+
+    @property
+    def total_s(self) -> float:
+        """By which plans are chosen."""
+        return self.free_s + BESIDE * max(self.move_s - (self.free_s - self.compute_s), 0)
 
 
 def cost_of(plan: Plan, rates: Rates) -> Cost:

@@ -77,9 +77,13 @@ class RunCut(Cut):
 
     @cached_property
     def meetings(self) -> np.ndarray:
-        first, behind = self.placement.before(self._first), self.placement.before(self._behind)
-        rows = np.where(first < behind, (self._q1 - self._q0)[:, None], 0)
-        return by_rank(np.add, self._rank, rows, self.placement.world, 0)
+        world, (first, behind) = self.placement.world, self._full_keys
+        q0, q1, begin, end, lo, hi = self._ends.T
+        of_ends = np.maximum(np.minimum(q1, end - lo) - np.maximum(q0, begin - hi), 0)
+        place = self._end_item * world + self.placement.owner[self._end_run]
+        at_ends = np.bincount(place, of_ends, first.size).astype(np.int64).reshape(first.shape)
+        num_rows = (self._q1 - self._q0)[:, None]
+        return by_rank(np.add, self._rank, np.where(first < behind, num_rows, np.minimum(at_ends, num_rows)), world, 0)
 
     @cached_property
     def needs(self) -> TokenRanges:

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.cp.cost import BYTES_PER_S
+from longca.cp.cost import BESIDE, BYTES_PER_S
 from longca.cp.mesh import RANKS_PER_NODE
 from longca.cp.plan import Move, Plan
 from longca.cp.route import Route
 
 FAR_BYTES_PER_S = 40e9  # assumed, never measured here: one adapter of 400 Gb/s for each GPU, at 80 %
 MESSAGE_S = 20e-6  # of a batch beside its bytes
-BESIDE = 0.3  # what kernels lose to messages beside them, of the time of these: 7 % of 4.5 ms to 128 MB on an H200
 GRADIENTS = "gradients"
 
 

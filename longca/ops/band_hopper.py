@@ -61,7 +61,7 @@ def keys_gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, 
     """Writes `dk` and `dv`.
 
     Args:
-        base, delta: of `band_backward.prepare`, with as many heads in a pack as share a step.
+        base, delta: of `band_statistics.prepare`, with as many heads in a pack as share a step.
         lines: of 128 keys, in steps of 64 rows over these heads.
     """
     tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
@@ -83,7 +83,7 @@ def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
 
     Args:
         carried: float32, strided as `dq`, which it may be: what this is added to.
-        base, delta: of `band_backward.prepare`, with as many heads in a pack as share a tile.
+        base, delta: of `band_statistics.prepare`, with as many heads in a pack as share a tile.
         lines: of 128 rows over these heads, in steps of 64 keys.
     """
     pack, packs, head_dim, num_pieces = base.shape[2], base.shape[0], q.shape[2], lines.pieces.shape[1]

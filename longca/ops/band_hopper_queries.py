@@ -168,7 +168,7 @@ def queries_kernel(q_desc, dout_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         next_ptr: int32 (1,), zero.
         pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 / PACK queries in steps of 64 keys.
-        base_ptr, delta_ptr: of `band_backward.prepare`, float32 (H / PACK, num_tokens, PACK).
+        base_ptr, delta_ptr: of `band_statistics.prepare`, float32 (H / PACK, num_tokens, PACK).
         in_dq_ptr: float32, strided as dQ, with CARRY: what dQ is added to.
         share_ptr: float32 (H / PACK, num_slots, 128, D), for split lines.
     """

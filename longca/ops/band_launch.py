@@ -10,10 +10,11 @@ from typing import Concatenate, NamedTuple, ParamSpec
 import torch
 from torch import Tensor
 
-from longca.ops.band_backward import keys_gradients, prepare, queries_gradient
+from longca.ops.band_backward import keys_gradients, queries_gradient
 from longca.ops.band_config import Tuned, Use
 from longca.ops.band_forward import forward
 from longca.ops.band_lines import Lines
+from longca.ops.band_statistics import prepare
 
 Kernels = Mapping[Use, tuple[Lines, Tuned]]
 P = ParamSpec("P")
