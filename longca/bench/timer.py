@@ -21,7 +21,9 @@ from longca.core.study import Measure
 
 MIN_SAMPLES = 3
 L2_FACTOR = 2  # of the L2's size is written by a flush: the replacement of lines is not strictly by age
-MAX_LEAD_MS = 10.0  # of flushing before a call; a call that blocks the host would otherwise ask for ever more
+# Before a call the GPU flushes for longer than the host took for it once: hosts are not always as quick, and they enqueue the events and
+# the barrier, too. A call that blocks the host would otherwise ask for ever more.
+LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
 
 
 class Stopwatch(Protocol):
@@ -76,6 +78,10 @@ class CudaStopwatch:
         self._num_flushes = 1
         self._flush()  # the first one loads its kernel
         self._flush_ms = self._between_events(self._flush)
+        start = time.perf_counter_ns()
+        for _ in range(MIN_SAMPLES):
+            self._flush()
+        self._flush_enqueue_ms = (time.perf_counter_ns() - start) / MIN_SAMPLES / 1e6
 
     def warm(self, call: Callable[[], object]) -> None:
         torch.cuda.synchronize(self._device)
@@ -83,7 +89,7 @@ class CudaStopwatch:
         call()
         self.enqueue_ms = (time.perf_counter_ns() - start) / 1e6
         torch.cuda.synchronize(self._device)
-        self._num_flushes = max(1, math.ceil(min(self.enqueue_ms, MAX_LEAD_MS) / self._flush_ms))
+        self._num_flushes = flushes(self.enqueue_ms, self._flush_ms, self._flush_enqueue_ms)
 
     def ready(self) -> None:
         for _ in range(self._num_flushes):
@@ -103,6 +109,18 @@ class CudaStopwatch:
         end.record(stream)
         end.synchronize()
         return start.elapsed_time(end)
+
+
+def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
+    """How many of them keep a GPU busy until a call is enqueued behind them.
+
+    Args:
+        enqueue_ms: that the host takes for the call.
+        flush_ms: of one on the GPU.
+        flush_enqueue_ms: that the host takes for it, by which it falls behind; it may take longer than the GPU.
+    """
+    gained_ms = max(flush_ms - flush_enqueue_ms, flush_ms / 4)
+    return math.ceil(min(LEAD_FACTOR * enqueue_ms + LEAD_MS, MAX_LEAD_MS) / gained_ms)
 
 
 def time_calls(call: Callable[[], object], measure: Measure, device: torch.device,

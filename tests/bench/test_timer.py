@@ -9,7 +9,7 @@ import torch
 
 from longca.bench.nvml import Gpu, open_gpu
 from longca.bench.telemetry import Telemetry, reason_names
-from longca.bench.timer import MIN_SAMPLES, HostStopwatch, collect, time_calls
+from longca.bench.timer import MAX_LEAD_MS, MIN_SAMPLES, HostStopwatch, collect, flushes, time_calls
 from longca.core.record import Samples
 from longca.core.study import Measure
 
@@ -139,3 +139,17 @@ def test_the_library_names_what_holds_a_clock_back(reason: str) -> None:
 def test_no_gpu_is_no_error() -> None:
     with open_gpu(torch.device("cpu")) as gpu:
         assert gpu is None
+
+
+@pytest.mark.parametrize("enqueue_ms", [0.0, 0.1, 2.5, 9.0])
+def test_a_call_is_enqueued_while_flushes_run(enqueue_ms: float) -> None:
+    """With half as long again, for a host that is slower the next time."""
+    flush_ms, flush_enqueue_ms = 0.03, 0.006
+    number = flushes(enqueue_ms, flush_ms, flush_enqueue_ms)
+    assert number * (flush_ms - flush_enqueue_ms) >= 1.5 * enqueue_ms > (number - 12) * (flush_ms - flush_enqueue_ms)
+
+
+def test_flushes_have_an_end() -> None:
+    """Whether a call waits for the GPU, or a flush is enqueued no sooner than done."""
+    assert flushes(1e9, 0.03, 0.006) * 0.024 < MAX_LEAD_MS + 0.03
+    assert flushes(1.0, 0.03, 0.05) == flushes(1.0, 0.03, 0.03) > flushes(1.0, 0.03, 0.006)
