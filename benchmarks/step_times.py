@@ -36,9 +36,9 @@ class Passes:
     """Elementwise work of a rank beside its steps' calls, in seconds a token: counted, at rates that are measured once."""
 
     result_s: float
-    """the output from float32"""
+    """the output from float32; none where the kernel merges"""
     sums_s: float
-    """sums of dq, dk and dv begun, and brought to the dtype"""
+    """sums of dq, dk and dv begun, and brought to the dtype; where the kernel merges, of dk and dv"""
     add_key_s: float
     """gradients of a key that come from another rank, added"""
 
@@ -113,7 +113,7 @@ class Clock:
         parts = [self.draw(name, shape, dtype) for name, shape in zip(("q", "k", "v"), shapes, strict=True)]
 
         def sums() -> None:
-            for shape in shapes:
+            for shape in shapes[1:] if self._kernel.merges else shapes:
                 torch.zeros(shape, dtype=torch.float32, device=self._device).to(dtype)
 
         def add() -> None:
@@ -121,7 +121,7 @@ class Clock:
                 total.add_(part)
 
         result_s, sums_s, add_s = (self.seconds(call) / PASS_ROWS for call in (lambda: wide[0].to(dtype), sums, add))
-        return Passes(result_s, sums_s, add_s)
+        return Passes(0.0 if self._kernel.merges else result_s, sums_s, add_s)
 
     def copy_byte_s(self, problem: Problem) -> float:
         """Seconds for a byte of tokens whose heads are packed for another rank."""
