@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from longca.masks.mask import Mask
 from longca.ops.band_blocks import steps_of_blocks
-from longca.ops.band_config import Tuned, Use, tiles_for
+from longca.ops.band_config import HOPPER_QUERIES, Tuned, Use, tiles_for
 from longca.ops.band_layout import layout_of
 from longca.ops.band_lines import ROW0, ROW1, Lines, Wanted
 from longca.ops.band_pieces import lines_of
@@ -69,7 +70,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     ratio = num_q_heads // num_kv_heads
     if tuned is None:
         way, block = way_of_turns(mask), mean_block(mask)
-        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block and block * (ratio & -ratio),
+        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block and block * min(ratio & -ratio, HOPPER_QUERIES.pack),
                           at_once=not deterministic or way > 0, in_order=way if deterministic else 0)
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
@@ -113,9 +114,10 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
     bounds = torch.tensor(ranges, dtype=torch.int32, device=plan.device).flatten()
 
     def inside(table: torch.Tensor) -> torch.Tensor:
-        """Of (1, n, columns) those that begin in a range, and have rows."""
-        first, behind = table[0, :, ROW0].contiguous(), table[0, :, ROW1]
-        return table[:, (torch.searchsorted(bounds, first, right=True) % 2 == 1) & (behind > first)]
+        """Of (M, n, columns) those that begin in a range, and have rows; groups padded as in `Lines`."""
+        first, behind = table[..., ROW0].contiguous(), table[..., ROW1]
+        kept = (torch.searchsorted(bounds, first, right=True) % 2 == 1) & (behind > first)
+        return pad_sequence([rows[of] for rows, of in zip(table, kept, strict=True)], batch_first=True)
 
     kernels = {use: (lines if use is Use.KEYS else replace(lines, pieces=inside(lines.pieces), splits=inside(lines.splits)), tuned)
                for use, (lines, tuned) in plan.kernels.items()}
