@@ -70,7 +70,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     ratio = num_q_heads // num_kv_heads
     if tuned is None:
         way, block = way_of_turns(mask), mean_block(mask)
-        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block and block * min(ratio & -ratio, HOPPER_QUERIES.pack),
+        block_rows = block and block * min(ratio & -ratio, HOPPER_QUERIES.pack)
+        tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block_rows,
                           at_once=not deterministic or way > 0, in_order=way if deterministic else 0)
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
