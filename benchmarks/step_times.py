@@ -153,11 +153,13 @@ class _Calls:
         keys_of_a_row = problem.mask.area / (problem.mask.num_groups * problem.mask.seqlen_q)
         lse = math.log(max(keys_of_a_row, 1.0)) + 0.5  # of standard normal scores
         self._lse = torch.full(shape[:2], lse, dtype=torch.float32, device=self._q.device)
-        self._before: tuple[Running, RunningGradient] | None = None
+        self._totals: tuple[Running, RunningGradient] | None = None
+        self._added: set[int] = set()
+        """steps that are in the totals"""
 
     def both(self, number: int, num_keys: int, *, is_first: bool) -> Both:
         shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
-        before = (None, None) if is_first else self._others()
+        before = (None, None) if is_first else self._before(number)
         k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
         sums = [torch.zeros(shape, dtype=torch.float32, device=k.device) for _ in range(2)] if number == 0 else []
 
@@ -176,17 +178,21 @@ class _Calls:
         with torch.no_grad():
             return self._clock.seconds(forward), self._clock.seconds(backward)
 
-    def _others(self) -> tuple[Running, RunningGradient]:
-        """Results over other keys, those of the rank's first step, to merge onto."""
-        if self._before is None:
-            first, total, total_dq = min(self._steps.steps), self._steps.running(self._q), self._steps.running_gradient(self._q)
-            num_keys = self._steps.steps[first].call.prepared.problem.mask.seqlen_k
+    def _before(self, number: int) -> tuple[Running, RunningGradient]:
+        """Results of the rank's steps before this one, to merge onto; so each row that a step merges with has been begun."""
+        if self._totals is None:
+            self._totals = self._steps.running(self._q), self._steps.running_gradient(self._q)
+        total, total_dq = self._totals
+        for step in sorted(set(self._steps.steps) - self._added):
+            if step >= number:
+                break
+            num_keys = self._steps.steps[step].call.prepared.problem.mask.seqlen_k
             shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
             k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
             with torch.no_grad():
-                self._steps.forward(first, total, k, v)
+                self._steps.forward(step, total, k, v)
                 total.add()
-                self._steps.backward(first, total_dq, k, v, self._out, self._lse, self._dout)
+                self._steps.backward(step, total_dq, k, v, self._out, self._lse, self._dout)
                 total_dq.add()
-            self._before = total, total_dq
-        return self._before
+            self._added.add(step)
+        return self._totals

@@ -8,6 +8,7 @@ device would have hidden in a stream of work. Nothing but the call stands betwee
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -24,6 +25,7 @@ L2_FACTOR = 2  # of the L2's size is written by a flush: the replacement of line
 # Before a call the GPU flushes for longer than the host took for it once: hosts are not always as quick, and they enqueue the events and
 # the barrier, too. A call that blocks the host would otherwise ask for ever more.
 LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
+ENQUEUED = 7  # flushes, to see how long a host takes for one
 
 
 class Stopwatch(Protocol):
@@ -78,16 +80,11 @@ class CudaStopwatch:
         self._num_flushes = 1
         self._flush()  # the first one loads its kernel
         self._flush_ms = self._between_events(self._flush)
-        start = time.perf_counter_ns()
-        for _ in range(MIN_SAMPLES):
-            self._flush()
-        self._flush_enqueue_ms = (time.perf_counter_ns() - start) / MIN_SAMPLES / 1e6
+        self._flush_enqueue_ms = statistics.median(self._enqueue_ms(self._flush) for _ in range(ENQUEUED))
 
     def warm(self, call: Callable[[], object]) -> None:
         torch.cuda.synchronize(self._device)
-        start = time.perf_counter_ns()
-        call()
-        self.enqueue_ms = (time.perf_counter_ns() - start) / 1e6
+        self.enqueue_ms = self._enqueue_ms(call)
         torch.cuda.synchronize(self._device)
         self._num_flushes = flushes(self.enqueue_ms, self._flush_ms, self._flush_enqueue_ms)
 
@@ -100,6 +97,11 @@ class CudaStopwatch:
 
     def _flush(self) -> None:
         self._buffer.zero_()
+
+    def _enqueue_ms(self, call: Callable[[], object]) -> float:
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) / 1e6
 
     def _between_events(self, call: Callable[[], object]) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -17,7 +17,8 @@ FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of 
 BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
 BESIDE = 0.3  # what kernels lose to messages beside them, of the time of these: 7 % of 4.5 ms to 128 MB on an H200
 MEMORY_BYTES_PER_S = 3.5e12  # of elementwise passes
-# Of each number of a row that a step sees again: its result in float32, written and read, and what a kernel takes to begin with a row.
+# Of each number of a row that a step after a rank's first sees: its result in float32, written and read, and what a kernel takes to begin
+# with a row.
 MERGE_BYTES = 10
 
 
@@ -40,21 +41,25 @@ class Rates:
 class Cost:
     compute_s: float  # of the rank with the most to compute, as if keys were there
     move_s: float  # of the rank with the most to move, as if nothing hid it
-    free_s: float  # with keys on their way while others are computed with, as if these took nothing from kernels
+    unslowed_s: float  # with keys on their way while others are computed with, as if these took nothing from kernels
 
     @property
     def total_s(self) -> float:
         """By which plans are chosen."""
-        return self.free_s + BESIDE * max(self.move_s - (self.free_s - self.compute_s), 0)
+        return self.unslowed_s + BESIDE * max(self.move_s - (self.unslowed_s - self.compute_s), 0)
 
 
 def cost_of(plan: Plan, rates: Rates) -> Cost:
     """Keys of step n + 1 move during step n."""
     compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + _rows_merged(plan) * rates.row_s
     move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
-    steps = np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1))))
-    total = _in_turn(plan, compute, move) if plan.coupled else steps.sum(axis=1).max()
+    total = _in_turn(plan, compute, move) if plan.coupled else _by_themselves(compute, move)
     return Cost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
+
+
+def _by_themselves(compute: np.ndarray, move: np.ndarray) -> float:
+    """Where each rank goes on when it is done with a step and has the keys of the next."""
+    return float(np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1)))).sum(axis=1).max())
 
 
 def _in_turn(plan: Plan, compute: np.ndarray, move: np.ndarray) -> float:

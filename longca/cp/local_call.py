@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import torch
 
-    from longca.kernels.contract import Kernel, Prepared, Problem
+    from longca.kernels.contract import Kernel, Prepared, Problem, Visit
+
+    Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    """(q, k, v, out, LSE, dout)"""
 
 SUMMED = ("plan_ms", "compile_ms", "metadata_bytes")  # costs of kernels that add up over calls; of others the largest counts
 
@@ -42,16 +45,19 @@ class LocalCall:
         dq, dk, dv = (self.prepared.from_layout(grad) for grad in grads)
         return dq, dk, dv
 
-    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> None:
+    def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor, out: torch.Tensor,
+                     visits: Sequence[Visit]) -> None:
         """As the prepared kernel's, where it merges."""
-        self.prepared.forward_onto(*(self.prepared.to_layout(x) for x in (q, k, v)), *others)
+        q, k, v = (self.prepared.to_layout(x) for x in (q, k, v))
+        self.prepared.forward_onto(q, k, v, total, lse, out, visits)
 
-    def backward_onto(self, given: Sequence[torch.Tensor], *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """(dk, dv) from what `backward` is given, and what the prepared kernel takes beside it, where it merges."""
-        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), *others)
+    def backward_onto(self, given: Given, total: torch.Tensor, dq: torch.Tensor,
+                      visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk, dv) from what `backward` is given, where the kernel merges."""
+        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), total, dq, visits)
         return self.prepared.from_layout(dk), self.prepared.from_layout(dv)
 
     def _laid_out(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor
-                  ) -> tuple[torch.Tensor, ...]:
+                  ) -> Given:
         q, k, v, out, dout = (self.prepared.to_layout(x) for x in (q, k, v, out, dout))
         return q, k, v, out, self.prepared.lse_to_layout(lse), dout

@@ -49,18 +49,20 @@ class LocalSteps:
         self._visits = visits_of(cut, int(plan.placement.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
         self.cutting_ms = (time.perf_counter() - start) * 1e3
         """what making the masks of the steps has taken"""
-        calls = {mask.digest: mask for _, _, mask in cut.values()}
-        prepared = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in calls.items()}
-        self.steps = {number: LocalStep(first, behind, prepared[mask.digest], self._visits.of_step[number] if self._visits else ())
+        masks = {mask.digest: mask for _, _, mask in cut.values()}
+        calls = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in masks.items()}
+        self.steps = {number: LocalStep(first, behind, calls[mask.digest], self._visits.of_step[number] if self._visits else ())
                       for number, (first, behind, mask) in cut.items()}
+        for step in self.steps.values():
+            step.call.prepared.expect(step.visits)
         self.last = max(self.steps, default=None)
-        self.prepared = [call.prepared for call in prepared.values()]
+        self.prepared = [call.prepared for call in calls.values()]
 
     def running(self, q_LHD: torch.Tensor) -> Running:
-        return Running(q_LHD, len(self.steps), complete=self._visits is None or self._visits.complete)
+        return Running(q_LHD, len(self.steps), self._visits)
 
     def running_gradient(self, q_LHD: torch.Tensor) -> RunningGradient:
-        return RunningGradient(q_LHD, complete=self._visits is None or self._visits.complete)
+        return RunningGradient(q_LHD, self._visits)
 
     def forward(self, number: int, total: Running, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
         """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 from longca.cp.merge import merge, no_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
+    from longca.cp.local_call import Given
     from longca.cp.local_steps import LocalStep
+    from longca.cp.visits import Visits
     from longca.kernels.contract import Forward
 
 
 class Running:
     """(out, LSE) over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int, *, complete: bool = True) -> None:
+    def __init__(self, q_LHD: torch.Tensor, num_steps: int, visits: Visits | None = None) -> None:
         """
         Args:
-            complete: every row is of some step.
+            visits: of the steps, where kernels merge.
         """
-        self.q_LHD, self._num_steps, self._complete = q_LHD, num_steps, complete
+        self.q_LHD, self._num_steps, self._visits = q_LHD, num_steps, visits
         self.waiting: tuple[LocalStep, Forward] | None = None
         self._total: tuple[torch.Tensor, torch.Tensor] | None = None
         self._out: torch.Tensor | None = None
@@ -35,9 +35,10 @@ class Running:
 
     def merge_onto(self, step: LocalStep, k: torch.Tensor, v: torch.Tensor) -> None:
         """Has the step's kernel merge its result into the total, or write it where it is the last one of a row."""
+        assert self._visits is not None
         if self._out is None:
-            self._out, total = _room(self.q_LHD, complete=self._complete)
-            self._total = total, _lse(self.q_LHD, complete=self._complete)
+            self._out, total = _room(self.q_LHD, self._visits)
+            self._total = total, _lse(self.q_LHD, complete=self._visits.complete)
         assert self._total is not None
         q, total, lse, out = (x[step.rows] for x in (self.q_LHD, *self._total, self._out))
         step.call.forward_onto(q, k, v, total, lse, out, step.visits)
@@ -66,21 +67,22 @@ class Running:
 class RunningGradient:
     """dq over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, *, complete: bool = True) -> None:
+    def __init__(self, q_LHD: torch.Tensor, visits: Visits | None = None) -> None:
         """
         Args:
-            complete: every row is of some step.
+            visits: of the steps, where kernels merge.
         """
-        self.q_LHD, self._complete = q_LHD, complete
+        self.q_LHD, self._visits = q_LHD, visits
         self.waiting: tuple[LocalStep, torch.Tensor, bool] | None = None
         """a step, its dq, and whether it is the last one"""
         self._total: torch.Tensor | None = None
         self._result: torch.Tensor | None = None
 
-    def add_onto(self, step: LocalStep, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def add_onto(self, step: LocalStep, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
         """Has the step's kernel add its dq to the total, or write it where it is the last one of a row; (dk, dv)."""
+        assert self._visits is not None
         if self._total is None or self._result is None:
-            self._result, self._total = _room(self.q_LHD, complete=self._complete)
+            self._result, self._total = _room(self.q_LHD, self._visits)
         return step.call.backward_onto(given, self._total[step.rows], self._result[step.rows], step.visits)
 
     def add(self) -> None:
@@ -112,13 +114,13 @@ def _all_rows(step: LocalStep, q_LHD: torch.Tensor) -> bool:
     return step.first == 0 and step.behind == len(q_LHD)
 
 
-def _room(q_LHD: torch.Tensor, *, complete: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """For results in the dtype of q, 0 if steps leave out rows; and for sums."""
+def _room(q_LHD: torch.Tensor, visits: Visits) -> tuple[torch.Tensor, torch.Tensor]:
+    """For results in the dtype of q, 0 if steps leave out rows; and for sums, if some row is of several steps: else the same tensor."""
     import torch
 
-    begin = torch.empty if complete else torch.zeros
-    shape, device = q_LHD.shape, q_LHD.device
-    return begin(shape, dtype=q_LHD.dtype, device=device), torch.empty(shape, dtype=torch.float32, device=device)
+    begin = torch.empty if visits.complete else torch.zeros
+    result = begin(q_LHD.shape, dtype=q_LHD.dtype, device=q_LHD.device)
+    return result, torch.empty(q_LHD.shape, dtype=torch.float32, device=q_LHD.device) if visits.shared else result
 
 
 def _lse(q_LHD: torch.Tensor, *, complete: bool) -> torch.Tensor:

@@ -20,6 +20,8 @@ class Visits:
     of_step: dict[int, tuple[Visit, ...]]
     complete: bool
     """is every row of some step?"""
+    shared: bool
+    """are some of several?"""
 
 
 def visits_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Visits:
@@ -31,9 +33,10 @@ def visits_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Visi
     begins, ends = (np.cumsum(seen[::way], axis=0)[::way] == 1 for way in (1, -1))
     found = {}
     for place, (number, (first, behind, _)) in enumerate(steps.items()):
-        kinds = {kind: seen[place] & (begins[place] == kind[0]) & (ends[place] == kind[1]) for kind in product((True, False), repeat=2)}
-        found[number] = tuple(Visit(*kind, _ranges(units, first, behind)) for kind, units in kinds.items() if units.any())
-    return Visits(found, bool(seen.any(axis=0).all()))
+        kinds = {(begun, ended): seen[place] & (begins[place] == begun) & (ends[place] == ended)
+                 for begun, ended in product((True, False), repeat=2)}
+        found[number] = tuple(Visit(begun, ended, _ranges(units, first, behind)) for (begun, ended), units in kinds.items() if units.any())
+    return Visits(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
 
 
 def _seen(first: int, mask: Mask, num_rows: int) -> np.ndarray:

@@ -90,6 +90,9 @@ class Prepared:
         """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
         raise NotImplementedError
 
+    def expect(self, visits: Sequence[Visit]) -> None:
+        """That these are to come, where the kernel `merges`: what has to be made for them is made here."""
+
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
                      out: torch.Tensor, visits: Sequence[Visit]) -> None:
         """Attention of some rows to these keys, merged with what (total, LSE) have of other keys, where the kernel `merges`.

@@ -109,7 +109,8 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
 
 def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
                        parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """(dk, dv) of `band_backward`, whose dq goes to where there is one of other keys already.
+    """(dk, dv) of `band_backward`, whose dq goes to where there is one of other keys already. Forward, plans by `of_rows` are for keys that
+    are there.
 
     Args:
         parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; where the sum goes, of any dtype); both
@@ -120,7 +121,7 @@ def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
     for _, carried, dq in parts:
         check_gradients(q, carried, dq)
-    _, dk, dv = backward_memory(q[:0], k, v, None)
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
     launch_backward(q, k, v, out, lse, dout, None, plan.kernels, checked_scale(plan, scale), dk=dk, dv=dv,
                     parts=[Part(rows.kernels, rows.units, dq, carried) for rows, carried, dq in parts])
     return dk, dv

@@ -86,6 +86,7 @@ def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
         base, delta: of `band_statistics.prepare`, with as many heads in a pack as share a tile.
         lines: of 128 rows over these heads, in steps of 64 keys.
     """
+    assert tuned.rows == 128, "of two warp groups"
     pack, packs, head_dim, num_pieces = base.shape[2], base.shape[0], q.shape[2], lines.pieces.shape[1]
     share = torch.empty(packs, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
     queries_kernel[(min(packs * num_pieces, _processors(q)),)](

@@ -14,6 +14,7 @@ from longca.ops.band_backward import keys_gradients, queries_gradient
 from longca.ops.band_config import Tuned, Use
 from longca.ops.band_forward import forward
 from longca.ops.band_lines import Lines
+from longca.ops.band_plan import UNIT
 from longca.ops.band_statistics import prepare
 
 Kernels = Mapping[Use, tuple[Lines, Tuned]]
@@ -29,6 +30,13 @@ class Part(NamedTuple):
     dq: Tensor
     carried: Tensor | None = None
     """float32, strided as `dq`, which it may be: what these rows are added to"""
+
+    def keep(self) -> None:
+        """What there is without keys: that which is carried, or 0."""
+        tokens = torch.arange(len(self.dq), device=self.dq.device)
+        if self.units is not None:
+            tokens = tokens[torch.isin(tokens // UNIT, self.units // UNIT)]
+        self.dq[tokens] = 0 if self.carried is None else self.carried[tokens].to(self.dq.dtype)
 
 
 def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callable[Concatenate[Tensor, P], None]:
@@ -64,7 +72,9 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
                     scale: float, *, parts: Sequence[Part], dk: Tensor, dv: Tensor) -> None:
     """Writes dq part by part, `dk` and `dv`."""
     if len(q) == 0 or len(k) == 0:
-        for grad in (*(part.dq for part in parts), dk, dv):
+        for part in parts:
+            part.keep()
+        for grad in (dk, dv):
             grad.zero_()
         return
     key_lines, key_tuned = kernels[Use.KEYS]
@@ -73,7 +83,8 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     if Use.QUERIES not in kernels:
         from longca.ops.band_hopper import gradients
 
-        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, parts=[part[1:] for part in parts], dk=dk, dv=dv)
+        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, parts=[(part.units, part.dq, part.carried) for part in parts], dk=dk,
+                  dv=dv)
         return
     if key_tuned.hopper:
         from longca.ops.band_hopper import keys_gradients as run

@@ -110,8 +110,10 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
     """The same for some queries alone: other rows of an output, an LSE or dq are not touched. Lines of keys stay as they are.
 
     Args:
-        ranges: (first, behind), in order and apart, each of whole units of `UNIT` rows, or to the last row. For bands alone, of all heads.
+        ranges: (first, behind), in order and apart, each of whole units of `UNIT` rows, or to the last row. For masks of bands alone, whose
+            lines begin at multiples of their length.
     """
+    assert all(UNIT % lines.tile == 0 for use, (lines, _) in plan.kernels.items() if use is not Use.KEYS), "a line would be in two units"
     bounds = torch.tensor(ranges, dtype=torch.int32, device=plan.device).flatten()
 
     def inside(table: torch.Tensor) -> torch.Tensor:

@@ -166,7 +166,7 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     division, case = divided("ring_p2p", "full", 3)
     VirtualRanks(division, case.problem(), CountingClock()).time(math.inf)
     first, middle, last = (True, False), (False, False), (False, True)
-    assert found == found_dq == [first, first, middle, last], "timed; as what is merged onto; and those. Other ranks are equal"
+    assert found == found_dq == [first, first, middle, middle, last], "timed, and as what the next is merged onto; other ranks are equal"
 
 
 def test_chunks_of_heads_can_be_asked_for(tmp_path: Path):

@@ -213,9 +213,9 @@ def test_costs_hold_compute_and_moves():
     mask = build_mask("causal_document", seqlen=32768)
     for choice in Planner(RATES).choices(mask, 4, Gather()) + Planner(RATES).choices(mask, 4, Ring()):
         cost = choice.cost
-        assert max(cost.compute_s, cost.move_s) <= cost.free_s * (1 + 1e-12) and cost.free_s <= cost.total_s
+        assert max(cost.compute_s, cost.move_s) <= cost.unslowed_s * (1 + 1e-12) and cost.unslowed_s <= cost.total_s
         if not choice.plan.coupled:
-            assert cost.free_s <= cost.total_s <= cost.compute_s + cost.move_s
+            assert cost.unslowed_s <= cost.total_s <= cost.compute_s + cost.move_s
     alone = cost_of(Gather().plan(mask, place("contiguous", mask, 1)), RATES)
     assert alone.move_s == 0
     assert alone.total_s == alone.compute_s > mask.area * RATES.pair_s

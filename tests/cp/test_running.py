@@ -1,15 +1,18 @@
 """What adds up over steps, some of which are for some rows alone: as a sum in float32, brought to the dtype once."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from longca.cp.local_steps import LocalStep, cut_steps
 from longca.cp.merge import merge, no_keys
 from longca.cp.plan import Plan
 from longca.cp.running import Running, RunningGradient
-from longca.cp.visits import visits_of
+from longca.cp.visits import Visits, visits_of
 from longca.kernels.contract import UNIT_ROWS, Visit
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
@@ -61,20 +64,20 @@ def of(visit: Visit, num_rows: int) -> list[slice]:
     return [slice(*rows) for rows in visit.rows or ((0, num_rows),)]
 
 
-def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], bool]:
+def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], Visits]:
     """Whose rows are given in units."""
     masks = {number: (UNIT_ROWS * first, rows := min(UNIT_ROWS * behind, MANY), build_mask("full", seqlen=rows - UNIT_ROWS * first))
              for number, (first, behind) in enumerate(steps)}
     visits = visits_of(masks, MANY)
     return [LocalStep(first, behind, Given(), visits.of_step[number])  # type: ignore[arg-type]
-            for number, (first, behind, _) in masks.items()], visits.complete
+            for number, (first, behind, _) in masks.items()], visits
 
 
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
     """Rows are brought to the dtype once, by whatever step is their last; those of no step are 0, with an LSE of −inf."""
-    local, complete = local_steps(steps)
-    running = Running(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), complete=complete)
+    local, visits = local_steps(steps)
+    running = Running(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), visits)
     out, lse = torch.zeros(MANY, 2, 4), torch.full((MANY, 2), -torch.inf)
     for step in local:
         part, of_part = drawn(step.behind - step.first, 2, 4), drawn(step.behind - step.first, 2)
@@ -88,8 +91,8 @@ def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
 
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
-    local, complete = local_steps(steps)
-    running, expected = RunningGradient(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), complete=complete), torch.zeros(MANY, 2, 4)
+    local, visits = local_steps(steps)
+    running, expected = RunningGradient(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), visits), torch.zeros(MANY, 2, 4)
     for number, step in enumerate(local):
         part, dk, dv = (drawn(step.behind - step.first, 2, 4 + number)[..., :4] for _ in range(3))
         assert running.add_onto(step, (part, dk, dv)) == (dk, dv)
@@ -99,8 +102,13 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 
 
 @quick
-@given(plans())
-def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan):
+@given(plans(), st.sampled_from([1, 2, 5, UNIT_ROWS]))
+def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
+    with mock.patch("longca.cp.visits.UNIT_ROWS", unit), mock.patch("longca.cp.local_steps.UNIT_ROWS", unit):
+        check_visits(plan)
+
+
+def check_visits(plan: Plan) -> None:
     for rank in range(plan.world):
         num_rows = int(plan.placement.num_tokens[rank])
         cut = cut_steps(plan, rank, merging=True)
@@ -117,3 +125,4 @@ def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_a
             assert here.max() == 1
             seen |= here
         assert (begun == ended).all() and (begun == seen).all() and bool(seen.all()) == visits.complete
+        assert visits.shared == any(not (visit.begins and visit.ends) for step in visits.of_step.values() for visit in step)

@@ -111,7 +111,7 @@ def test_where_all_ranks_are_alike_it_is_the_estimate_that_chooses(schedule: str
     rates = Rates(pair_s, 0.3, end_pairs=0)
     plan = plan_of("full", 4, SCHEDULES[schedule])
     line = timeline(Traffic.of(plan), plan.step_areas * pair_s, even(4, 0.3))
-    np.testing.assert_allclose(line.end_s, cost_of(plan, rates).free_s)
+    np.testing.assert_allclose(line.end_s, cost_of(plan, rates).unslowed_s)
 
 
 @pytest.mark.parametrize("placement", ["contiguous", "heap-256", "stripes"])
@@ -120,7 +120,7 @@ def test_where_ranks_of_a_ring_differ_it_is_too(mask: str, placement: str):
     rates = Rates(1e-3, 0.3, end_pairs=0)
     plan = Ring().plan(whole := build_mask(mask, seqlen=4096, seed=3), place(placement, whole, 4))
     line = timeline(Traffic.of(plan), plan.step_areas * rates.pair_s, even(4, 0.3))
-    np.testing.assert_allclose(line.end_s.max(), cost_of(plan, rates).free_s, rtol=0.02)
+    np.testing.assert_allclose(line.end_s.max(), cost_of(plan, rates).unslowed_s, rtol=0.02)
 
 
 def test_two_ranks_by_hand():

@@ -52,8 +52,9 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         stats = ["*fp32"] * 2
         for pack in (1, 8):
             rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
-            types = [rows, rows, keys, keys, *tables, *stats, "*bf16", "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
-            yield from ((queries_kernel, types, {"PACK": pack, "CARRY": carry, "STAGES": 3}, 168) for carry in (0, 1))
+            for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
+                types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
+                yield queries_kernel, types, {"PACK": pack, "CARRY": carry, "STAGES": 3}, 168
         for in_order in (0, 1, 2):
             yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
 

@@ -10,7 +10,10 @@ import torch
 from longca.core.plugin import Registry
 from longca.cp.merge import merge, no_keys
 from longca.cp.plan import Gather, Ring
-from longca.masks import build_mask
+from longca.masks import Mask, build_mask
+from longca.masks.band import INF, as_bands
+from longca.ops.band_hopper import _to_gradient
+from longca.ops.band_plan import UNIT
 from longca.ops.merge import merge_parts
 from tests.cp.parts import in_parts
 from tests.kernels.cases import Case
@@ -40,17 +43,41 @@ def band_in_parts() -> None:
              ("causal", "zigzag", Ring(), 2, 1030), ("sliding_window", "contiguous", Gather(1), 2, 600))  # some units of rows in each step
     for mask, permutation, schedule, world, seqlen in cases:
         case = Case(build_mask(mask, seqlen=seqlen, **({"window": 20} if "window" in mask else {})), 2, 1, head_dim=64)
-        q, k, v, dout = case.inputs(torch.float16)
-        got = in_parts(case.problem("bwd", torch.float16), Registry("kernel").load("band"), world, schedule, permutation, q, k, v, dout)
-        right = plain_attention(q, k, v, dout, case.mask.dense())
-        for name, result, expected in zip(("out", "lse", "dq", "dk", "dv"), (got.out, got.lse, *got.grads),
-                                          (right.out, right.lse, *right.grads), strict=True):
-            error = float((result.double() - expected).norm() / expected.norm())
-            assert error < TOLERANCE, (mask, name, error)
+        check(case, permutation, schedule, world)
+    causal, window, block = (as_bands([band]) for band in ((0, 520, 0, 520, -INF, 0), (0, 520, 0, 520, -60, 60),
+                                                           (300, 400, 100, 500, -INF, INF)))  # of which most rows see nothing
+    check(Case(Mask(520, 520, (causal, window)), 4, 2, head_dim=64), "contiguous", Ring(), 2)
+    check(Case(Mask(520, 520, (block, causal)), 4, 2, head_dim=64), "zigzag", Gather(1), 3)
+
+
+def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> None:
+    q, k, v, dout = case.inputs(torch.float16)
+    got = in_parts(case.problem("bwd", torch.float16), Registry("kernel").load("band"), world, schedule, permutation, q, k, v, dout)
+    right = plain_attention(q, k, v, dout, case.mask.dense())
+    for name, result, expected in zip(("out", "lse", "dq", "dk", "dv"), (got.out, got.lse, *got.grads),
+                                      (right.out, right.lse, *right.grads), strict=True):
+        known = expected.isfinite()  # an LSE is −inf where a row sees nothing
+        assert torch.equal(result.isfinite(), known), (str(case), name)
+        error = float((result.double() - expected)[known].norm() / expected[known].norm())
+        assert error < TOLERANCE, (str(case), name, error)
+
+
+def sums_to_gradients() -> None:
+    """Of some units of tokens, the last one not whole, onto others."""
+    num_tokens, shape = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64)
+    sums, carried, found = torch.randn(shape), torch.randn(shape), torch.full(shape, torch.nan)
+    whole = torch.empty(shape)
+    _to_gradient(whole, sums, 2.0)
+    _to_gradient(found, sums, 2.0, carried, torch.tensor([0, 2 * UNIT], dtype=torch.int32))
+    some = torch.arange(num_tokens) // UNIT != 1
+    torch.testing.assert_close(found[some], (whole + carried)[some])
+    assert found[~some].isnan().all()
+    torch.testing.assert_close(whole.sum(), 2 * sums.sum())
 
 
 if __name__ == "__main__":
     let_loops_run()
     merging()
     band_in_parts()
+    sums_to_gradients()
     sys.stdout.write("right")

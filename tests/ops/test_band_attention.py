@@ -71,3 +71,15 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
 def test_compiles_for_hopper(kernels: str) -> None:
     done = run("-m", "tests.ops.band_compiled", kernels, interpret=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
+    """And other rows are not touched."""
+    import torch
+
+    from longca.ops.band_launch import Part, launch_backward
+
+    q, lse, keys, units = torch.ones(300, 2, 64), torch.zeros(300, 2), torch.empty(0, 2, 64), torch.tensor([128], dtype=torch.int32)
+    carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)
+    launch_backward(q, keys, keys, q, lse, q, None, {}, 1.0, parts=[Part({}, units, onto, carried), Part({}, None, fresh)], dk=keys, dv=keys)
+    assert (onto[128:256] == 3).all() and (onto[:128] == 7).all() and (onto[256:] == 7).all() and (fresh == 0).all()

@@ -12,7 +12,7 @@ from longca.masks import Mask, build_mask
 from longca.masks.grid import BlockGrid
 from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
-from longca.ops.band_plan import make_lines
+from longca.ops.band_plan import make_lines, plan_band_attention
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
 
@@ -162,3 +162,17 @@ def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None
         short = tiles_for(128, gpu, block=64, at_once=True, in_order=in_order)
         assert [short[use] for use in (Use.KEYS, Use.QUERIES)] == [TUNED[128][use] for use in (Use.KEYS, Use.QUERIES)]
     assert tiles_for(64, gpu, at_once=True) == TUNED[64]
+
+
+@pytest.mark.parametrize(("block", "heads", "own"), [(2, (64, 1), False), (4, (64, 1), False), (64, (8, 8), False), (128, (8, 8), True),
+                                                     (16, (64, 8), True)], ids=str)
+def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever blocks of queries and heads that share a tile come to; else the portable kernel takes it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("longca.ops.band_plan.tiles_for", lambda head_dim, _, **how: tiles_for(head_dim, torch.device("cuda"), **how))
+    q_bounds, k_bounds = (np.arange(0, 1025, size)[None] for size in (block, 128))
+    visible = np.random.default_rng(0).random((1, 1024 // block, 8)) < 0.5
+    plan = plan_band_attention(Mask(1024, 1024, grid=BlockGrid(visible, q_bounds, k_bounds)), num_q_heads=heads[0], num_kv_heads=heads[1],
+                               head_dim=128, device="cpu")
+    _, tuned = plan.kernels[Use.QUERIES]
+    assert (tuned.hopper, tuned.rows) == (1, 128) if own else not tuned.hopper
