@@ -81,5 +81,6 @@ def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
 
     q, lse, keys, units = torch.ones(300, 2, 64), torch.zeros(300, 2), torch.empty(0, 2, 64), torch.tensor([128], dtype=torch.int32)
     carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)
-    launch_backward(q, keys, keys, q, lse, q, None, {}, 1.0, parts=[Part({}, units, onto, carried), Part({}, None, fresh)], dk=keys, dv=keys)
+    parts = [Part({}, units, onto, carried), Part({}, None, fresh)]
+    launch_backward(q, keys, keys, q, lse, q, None, {}, 1.0, parts=parts, dk=keys, dv=keys)
     assert (onto[128:256] == 3).all() and (onto[:128] == 7).all() and (onto[256:] == 7).all() and (fresh == 0).all()
