@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contract import Kernel, Prepared, Problem, Visit
+    from longca.kernels.contract import Kernel, Prepared, Problem
+    from longca.kernels.visit import Visit
 
     Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     """(q, k, v, out, LSE, dout)"""

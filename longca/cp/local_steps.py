@@ -14,14 +14,15 @@ import numpy as np
 from longca.cp.local_call import LocalCall
 from longca.cp.running import Running, RunningGradient
 from longca.cp.visits import visits_of
-from longca.kernels.contract import UNIT_ROWS
+from longca.kernels.visit import UNIT_ROWS
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.plan import Plan, Step
-    from longca.kernels.contract import Kernel, Problem, Visit
+    from longca.kernels.contract import Kernel, Problem
+    from longca.kernels.visit import Visit
     from longca.masks.mask import Mask
 
 

@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from longca.kernels.contract import UNIT_ROWS, Visit
+from longca.kernels.visit import UNIT_ROWS, Visit
 from longca.masks.band import Q0, Q1
 from longca.masks.mask import Mask
 

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     import torch
 
+    from longca.kernels.visit import Visit
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
-
-UNIT_ROWS = 128  # queries that calls visit together
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,6 @@ class Forward:
     out: torch.Tensor
     lse: torch.Tensor | None = None  # natural log of the row sums of exp(scale·q·k), float32; −inf for empty rows
     saved: Any = None  # whatever this kernel's backward needs
-
-
-@dataclass(frozen=True)
-class Visit:
-    """Some queries of a call of several, each of which is for other keys."""
-
-    begins: bool
-    """no call before was for these queries"""
-    ends: bool
-    """no call after is"""
-    rows: tuple[tuple[int, int], ...] | None
-    """they, as ranges of whole units of `UNIT_ROWS`, the last one perhaps to the last row; None for all"""
 
 
 class Prepared:

@@ -17,7 +17,8 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.division import Division
 from longca.cp.plan import Plan
-from longca.kernels.contract import Problem, Visit
+from longca.kernels.contract import Problem
+from longca.kernels.visit import Visit
 from tests.cp.case import Case
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]

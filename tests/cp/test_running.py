@@ -13,7 +13,7 @@ from longca.cp.merge import merge, no_keys
 from longca.cp.plan import Plan
 from longca.cp.running import Running, RunningGradient
 from longca.cp.visits import Visits, visits_of
-from longca.kernels.contract import UNIT_ROWS, Visit
+from longca.kernels.visit import UNIT_ROWS, Visit
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick

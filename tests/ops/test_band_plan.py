@@ -8,11 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longca.kernels.visit import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.grid import BlockGrid
 from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
-from longca.ops.band_plan import make_lines, plan_band_attention
+from longca.ops.band_plan import UNIT, make_lines, plan_band_attention
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
 
@@ -176,3 +177,7 @@ def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], 
                                head_dim=128, device="cpu")
     _, tuned = plan.kernels[Use.QUERIES]
     assert (tuned.hopper, tuned.rows) == (1, 128) if own else not tuned.hopper
+
+
+def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
+    assert UNIT == UNIT_ROWS
