@@ -19,6 +19,7 @@ from longca.ops.band_steps import cut_spans
 from longca.ops.band_turns import way_of_turns, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
+UNEVEN = 4  # lines of a block of queries, at least, where blocks differ: so that the last one of each, which is not full, is short
 UNIT = 128  # rows: lines are no longer, and begin at multiples of their length
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 # The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
@@ -92,7 +93,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             uses[use] = replace(chosen, at_once=chosen.at_once or at_once)
         else:
             block = mean_block(mask)
-            pack = min(pack_size(ratio, chosen.rows, block), chosen.pack)
+            even = block is None or fills_blocks(mask, block)
+            pack = min(pack_size(ratio, chosen.rows, block if even else max(block // UNEVEN, 1)), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             at_once = chosen.at_once or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
             uses[use] = replace(chosen, rows=rows, at_once=at_once)

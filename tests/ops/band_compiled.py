@@ -37,7 +37,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     """(kernel, types, constants, most registers)"""
     if direction == "forward":
         types = ["*i32"] * 4 + ["*bf16", "*fp32", "*bf16", "*fp32", "*fp32", "*fp32"] + ["i32"] * 10 + ["fp32"]
-        for step, pack, teams, parts in ((128, 8, 2, 1), (64, 8, 2, 2), (64, 1, 1, 1)):
+        for step, pack, teams, parts in ((128, 8, 2, 1), (128, 4, 2, 1), (64, 8, 2, 2), (64, 1, 1, 1)):
             tiles = [boxes(64 // pack, pack, 128), boxes(step, 1, 64), boxes(step, 1, 64)]
             constants = {"D": 128, "PACK": pack, "TEAMS": teams, "PARTS": parts, "CARRY": 0, "OVERLAP": 1, "STAGES": 4 - teams}
             yield forward_kernel, tiles + types, constants, 168 if teams == 2 else 128
@@ -50,7 +50,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         tiles[:2] = [boxes(64, 1, 128)] * 2
         sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
         stats = ["*fp32"] * 2
-        for pack in (1, 8):
+        for pack in (1, 4, 8):
             rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]

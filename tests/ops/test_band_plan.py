@@ -181,3 +181,14 @@ def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], 
 
 def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
     assert UNIT == UNIT_ROWS
+
+
+def test_blocks_of_uneven_size_have_short_lines() -> None:
+    """Of the rows that a line has room for few are in vain, by heads that share it."""
+    mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)
+    lines, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[Use.FORWARD]
+    assert lines.tile * 4 == tuned.rows == 128
+    assert (lines.pieces[0, :, ROW1] - lines.pieces[0, :, ROW0]).float().mean() > 0.8 * lines.tile
+    even = build_mask("block_sparse_uniform", seqlen=4096, block=128, density=0.5)
+    lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[Use.FORWARD]
+    assert lines.tile == tuned.rows == 128
