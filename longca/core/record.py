@@ -84,7 +84,7 @@ class Samples(Frozen):
     temperature_c: tuple[float, ...] = ()
     stopped: Literal["repeats", "time"] = "repeats"
     enqueue_ms: float | None = None
-    """what a call costs the host of a GPU, hidden from the times up to 10 ms and more; of several ranks the most"""
+    """what a call costs the host of a GPU, hidden from the times up to some 10 ms; of several ranks the most"""
 
 
 class Work(Frozen):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -20,6 +21,9 @@ from longca.ops.band_hopper_fused import fused_kernel
 from longca.ops.band_hopper_queries import queries_kernel
 from longca.ops.band_lines import Lines
 from longca.ops.band_plan import UNIT
+
+if TYPE_CHECKING:
+    from longca.ops.band_launch import Part  # which starts what is here
 
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 LOG2_E = math.log2(math.e)
@@ -99,11 +103,9 @@ def queries_gradient(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor
 
 
 def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta: Tensor, lines: Lines, scale: float, tuned: Tuned, *,
-              parts: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], dk: Tensor, dv: Tensor) -> None:
-    """Writes dq, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any order.
-
-    Args:
-        parts: of `band_launch.Part`, without kernels.
+              parts: "Sequence[Part]", dk: Tensor, dv: Tensor) -> None:
+    """Writes dq part by part, `dk` and `dv`; arguments as above, one head in a step. Unless `tuned.in_order`, shares are added up in any
+    order.
     """
     tiles, numbers = _backward_inputs(q, k, v, dout, base, delta, lines)
     num_heads, num_pieces = q.shape[1], lines.pieces.shape[1]
@@ -114,8 +116,8 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, base: Tensor, delta
         lines.runs, lines.shapes, lines.waits, lines.waits_of, progress, num_pieces, num_heads * num_pieces,
         tuned.at_once, *numbers, scale * LOG2_E, tuned.in_order, tuned.stages,
         num_warps=4, maxnreg=168)
-    for units, dq, carried in parts:
-        _to_gradient(dq, sums[0], scale, carried, units)
+    for part in parts:
+        _to_gradient(part.dq, sums[0], scale, part.carried, part.units)
     _to_gradient(dk, sums[1], scale)
     _to_gradient(dv, sums[2], 1.0)
 

@@ -83,15 +83,12 @@ def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, d
     if Use.QUERIES not in kernels:
         from longca.ops.band_hopper import gradients
 
-        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, parts=[(part.units, part.dq, part.carried) for part in parts], dk=dk,
-                  dv=dv)
+        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, parts=parts, dk=dk, dv=dv)
         return
+    run_keys = keys_gradients
     if key_tuned.hopper:
-        from longca.ops.band_hopper import keys_gradients as run
-
-        run(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
-    else:
-        keys_gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
+        from longca.ops.band_hopper import keys_gradients as run_keys
+    run_keys(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
     query_lines, query_tuned = kernels[Use.QUERIES]
     query_pack = query_tuned.rows // query_lines.tile
     if query_pack != key_pack:

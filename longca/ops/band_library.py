@@ -59,8 +59,8 @@ def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, 
                      tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
     kernels, (dq, dk, dv) = unflatten(tables, numbers), backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale,
-                    parts=[Part(kernels, None, dq)], dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale, parts=[Part(kernels, None, dq)],
+                    dk=dk, dv=dv)
     return dq, dk, dv
 
 

@@ -45,9 +45,13 @@ class BandPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Of all tables, a shared one once."""
-        tables = {table.data_ptr(): table for lines, _ in self.kernels.values() for table in lines.tables}
-        return sum(table.numel() * table.element_size() for table in tables.values())
+        return bytes_of([self])
+
+
+def bytes_of(plans: Sequence[BandPlan]) -> int:
+    """Of all tables, a shared one once."""
+    tables = {table.data_ptr(): table for plan in plans for lines, _ in plan.kernels.values() for table in lines.tables}
+    return sum(table.numel() * table.element_size() for table in tables.values())
 
 
 @torch.inference_mode(False)  # tables made under it could not be saved for a backward pass
@@ -69,8 +73,10 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
                          "must be a multiple of the next, and none 0")
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
+    block = mean_block(mask)
+    lines_of_block = 1 if block is None or fills_blocks(mask, block) else UNEVEN
     if tuned is None:
-        way, block = way_of_turns(mask), mean_block(mask)
+        way = way_of_turns(mask)
         block_rows = block and block * min(ratio & -ratio, HOPPER_QUERIES.pack)
         tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block_rows,
                           at_once=not deterministic or way > 0, in_order=way if deterministic else 0)
@@ -92,9 +98,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
                 at_once = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
             uses[use] = replace(chosen, at_once=chosen.at_once or at_once)
         else:
-            block = mean_block(mask)
-            even = block is None or fills_blocks(mask, block)
-            pack = min(pack_size(ratio, chosen.rows, block if even else max(block // UNEVEN, 1)), chosen.pack)
+            pack = min(pack_size(ratio, chosen.rows, block and max(block // lines_of_block, 1)), chosen.pack)
             rows = min(chosen.rows, max(64, pack * block)) if block else chosen.rows
             at_once = chosen.at_once or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
             uses[use] = replace(chosen, rows=rows, at_once=at_once)

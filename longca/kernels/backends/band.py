@@ -109,16 +109,16 @@ class BandPrepared(Prepared):
         return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
     def expect(self, visits: Sequence[Visit]) -> None:
-        from longca.ops.band_plan import of_rows
+        from longca.ops.band_plan import bytes_of, of_rows
 
         wait(self.problem.device)
         start = time.perf_counter()
         for visit in visits:
             if visit.rows is not None and visit.rows not in self._plans:
-                self._plans[visit.rows] = plan = of_rows(self.plan, visit.rows)
-                self.costs["metadata_bytes"] += sum(lines.pieces.nbytes for lines, _ in plan.kernels.values())
+                self._plans[visit.rows] = of_rows(self.plan, visit.rows)
         wait(self.problem.device)
         self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3
+        self.costs["metadata_bytes"] = bytes_of([self.plan, *self._plans.values()])
 
     def _plan_of(self, visit: Visit) -> BandPlan:
         return self.plan if visit.rows is None else self._plans[visit.rows]
