@@ -17,16 +17,16 @@ UNEVEN = 8
 
 
 def way_of_turns(mask: Mask) -> int:
-    """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are alike, so that
-    those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are long, but some
+    """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are long and alike, so
+    that those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are long, but some
     many times longer; 0 in none: turns would cost more than a kernel of its own for dQ.
     """
     if mask.grid is not None or mask.area == 0:
         return 0
     mean = mask.area / (mask.num_groups * mask.seqlen_k)
     longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
-    if longest * ALIKE <= mean * mean:
-        return 0 if mean < SHORT and max(map(len, mask.groups)) > 1 else 1  # several bands: pieces of the next one wait for the first
+    if mean >= SHORT and longest * ALIKE <= mean * mean:
+        return 1
     return 2 if mean >= LONG and longest >= UNEVEN * mean else 0
 
 
