@@ -73,4 +73,5 @@ class Trial:
         """Back to the device what earlier work only keeps for reuse."""
         gc.collect()
         if self.device.type == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()  # 32 MiB that matrix products of the oracle leave
             torch.cuda.empty_cache()

@@ -12,6 +12,9 @@ from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
 
+# Of `level`: what a rank may have, as a multiple of its share; swaps, at most; among how many ranks one looks for a chunk
+LEVEL, MOST_SWAPS, MOST_ASKED = 1.05, 192, 4
+
 
 def contiguous(seqlen: int, world: int) -> Placement:
     """Rank r holds the r-th part: a window needs the neighbours alone."""
@@ -30,10 +33,7 @@ def stripes(seqlen: int, world: int) -> Placement:
 
 def heap(mask: Mask, world: int, chunk: int) -> Placement:
     """Equal chunks of about `chunk` tokens, as many for each rank, dealt by area: the largest first, to whoever has least so far."""
-    per_rank = max(1, round(mask.seqlen_q / (world * chunk)))
-    lengths = np.array(_lengths(mask.seqlen_q, world * per_rank))
-    edges = np.concatenate([[0], np.cumsum(lengths)])
-    work = row_areas(mask, edges)
+    lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = np.empty(len(lengths), dtype=np.int64)
     least = [(0, 0, rank) for rank in range(world)]  # area and chunks so far
     for number in np.argsort(-work, kind="stable").tolist():
@@ -42,6 +42,38 @@ def heap(mask: Mask, world: int, chunk: int) -> Placement:
         if held + 1 < per_rank:
             heapq.heappush(least, (area + int(work[number]), held + 1, rank))
     return Runs(f"heap-{chunk}", lengths, owners, world)
+
+
+def level(mask: Mask, world: int, chunk: int) -> Placement:
+    """Contiguous, but for some equal chunks of about `chunk` tokens: the rank with the largest area swaps one for one of those with the
+    least, until it has hardly more than its share or no swap helps. So most documents stay together.
+    """
+    lengths, work, per_rank = _chunks(mask, world, chunk)
+    held = np.arange(len(work)).reshape(world, per_rank)
+    area = work[held].sum(axis=1)
+    for _ in range(MOST_SWAPS):
+        most, least = area.argmax(), np.argsort(area)[:MOST_ASKED]
+        if area[most] <= LEVEL * area.mean():
+            break
+        less = work[held[most]][:, None, None] - work[held[least]]
+        larger = np.maximum(area[most] - less, area[least][:, None] + less)
+        one, asked, other = np.unravel_index(larger.argmin(), larger.shape)
+        if larger[one, asked, other] >= area[most]:
+            break
+        taker = least[asked]
+        area[most] -= less[one, asked, other]
+        area[taker] += less[one, asked, other]
+        held[most, one], held[taker, other] = held[taker, other], held[most, one]
+    owners = np.empty(len(work), dtype=np.int64)
+    owners[held] = np.arange(world)[:, None]
+    return Runs(f"level-{chunk}", lengths, owners, world)
+
+
+def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """(lengths of equal chunks of about `chunk` tokens, their areas, how many of them a rank gets)."""
+    per_rank = max(1, round(mask.seqlen_q / (world * chunk)))
+    lengths = np.array(_lengths(mask.seqlen_q, world * per_rank))
+    return lengths, row_areas(mask, np.concatenate([[0], np.cumsum(lengths)])), per_rank
 
 
 def row_areas(mask: Mask, edges: np.ndarray) -> np.ndarray:
@@ -62,15 +94,21 @@ def _lengths(seqlen: int, parts: int) -> list[int]:
     return [len(part) for part in even_ranges(seqlen, parts)]
 
 
-CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "stripes")
+CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024", "level-2048", "level-256", "stripes")
 
 
 def place(name: str, mask: Mask, world: int) -> Placement:
-    """The placement of that name: contiguous, zigzag, stripes, or heap-N with chunks of about N tokens."""
+    """The placement of that name: contiguous, zigzag, stripes, or heap-N or level-N with chunks of about N tokens."""
     kind, _, chunk = name.partition("-")
-    if kind == "heap" and chunk.isdigit() and int(chunk):
-        return heap(mask, world, int(chunk))
+    by_area = {"heap": heap, "level": level}
+    if kind in by_area and chunk.isdigit() and int(chunk):
+        return by_area[kind](mask, world, int(chunk))
     plain = {"contiguous": contiguous, "zigzag": zigzag, "stripes": stripes}
     if name not in plain:
-        raise ValueError(f"no placement '{name}': there are {', '.join(plain)} and heap-N")
+        raise ValueError(f"no placement '{name}': there are {', '.join(plain)}, heap-N and level-N")
     return plain[name](mask.seqlen_q, world)
+
+
+def worth_trying(name: str, mask: Mask) -> bool:
+    """Whether the placement of that name may be the best. Under a single band others are as level, and quicker to plan."""
+    return not name.startswith("level") or mask.grid is not None or len(mask.bands) > 1

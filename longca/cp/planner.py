@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longca.cp.cost import Cost, Rates, cost_of
-from longca.cp.permutations import CANDIDATES, place
+from longca.cp.permutations import CANDIDATES, place, worth_trying
 from longca.cp.plan import Gather, Plan, Ring
 from longca.masks.mask import Mask
 
@@ -45,17 +45,16 @@ class Planner:
         """`plan`, with what it would cost."""
         key = mask.digest, world, schedule, permutation
         if key not in self._kept:
-            names = self.candidates if permutation == BEST else (permutation,)
-            self._kept[key] = self._choices(mask, world, schedule, names)[0]
+            one = [permutation] if permutation != BEST else None
+            self._kept[key] = self.choices(mask, world, schedule, one)[0]
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def choices(self, mask: Mask, world: int, schedule: Gather | Ring) -> list[Choice]:
-        """All candidates, the cheapest first."""
-        return self._choices(mask, world, schedule, self.candidates)
-
-    def _choices(self, mask: Mask, world: int, schedule: Gather | Ring, names: Sequence[str]) -> list[Choice]:
+    def choices(self, mask: Mask, world: int, schedule: Gather | Ring, names: Sequence[str] | None = None) -> list[Choice]:
+        """Those of these names, by default of all candidates that may be the best; the cheapest first."""
+        if names is None:
+            names = [name for name in self.candidates if worth_trying(name, mask)]
         plans = (schedule.plan(mask, place(name, mask, world)) for name in names)
         return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)

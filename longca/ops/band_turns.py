@@ -17,9 +17,9 @@ UNEVEN = 8
 
 
 def way_of_turns(mask: Mask) -> int:
-    """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are long and alike, so
-    that those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are long, but some
-    many times longer; 0 in none: turns would cost more than a kernel of its own for dQ.
+    """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are long and
+    alike, so that those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are
+    long, but some many times longer; 0 in none: turns would cost more than a kernel of its own for dQ.
     """
     if mask.grid is not None or mask.area == 0:
         return 0

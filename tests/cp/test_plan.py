@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from longca.cp.cost import Rates, cost_of
 from longca.cp.cut import cut_mask
 from longca.cp.mesh import Mesh
-from longca.cp.permutations import CANDIDATES, place
+from longca.cp.permutations import CANDIDATES, LEVEL, place
 from longca.cp.placement import Stripes
 from longca.cp.plan import Gather, Move, Plan, Ring, Step
 from longca.cp.plan_ring import RingPlan
@@ -17,7 +17,7 @@ from longca.masks import Mask, build_mask
 from tests.kernels.masks_for_tests import rasters, uniform_grid
 from tests.masks.strategies import masks, patchworks, quick
 
-PERMUTATIONS = ("contiguous", "zigzag", "stripes", "heap-1", "heap-4", "heap-9")
+PERMUTATIONS = ("contiguous", "zigzag", "stripes", "heap-1", "heap-4", "heap-9", "level-4")
 RATES = Rates.of(64, 8, 128)
 
 
@@ -187,6 +187,33 @@ def test_heap_balances_documents():
     areas = {name: cut_mask(mask, place(name, mask, 4)).areas.sum(axis=1) for name in ("contiguous", "heap-64")}
     assert areas["heap-64"].max() < 1.02 * areas["heap-64"].mean()
     assert areas["contiguous"].max() > 1.4 * areas["contiguous"].mean()
+
+
+@pytest.mark.parametrize("world", [2, 4, 96])
+@pytest.mark.parametrize("name", ["causal_document", "full_document", "shared_question", "block_sparse_variable"])
+def test_level_never_makes_the_largest_area_larger(name: str, world: int):
+    mask = build_mask(name, seqlen=world * 1024, seed=3)
+    plain, placed = place("contiguous", mask, world), place("level-64", mask, world)
+    plain_areas, areas = (cut_mask(mask, one).areas.sum(axis=1) for one in (plain, placed))
+    assert areas.sum() == plain_areas.sum() and areas.max() <= plain_areas.max()
+    assert (placed.num_tokens == plain.num_tokens).all()
+
+
+def test_level_leaves_most_tokens_where_they_are():
+    mask = build_mask("causal_document", seqlen=8192, documents=np.array([5000, 100, 92, 3000]))
+    plain, placed = place("contiguous", mask, 4), place("level-64", mask, 4)
+    areas = cut_mask(mask, placed).areas.sum(axis=1)
+    assert areas.max() <= LEVEL * areas.mean()
+    stayed = np.mean([np.isin(placed.positions(rank), plain.positions(rank)) for rank in range(4)])
+    of_heap = np.mean([np.isin(place("heap-64", mask, 4).positions(rank), plain.positions(rank)) for rank in range(4)])
+    assert of_heap < 0.5 < stayed < 1
+
+
+def test_levels_are_not_tried_where_none_can_be_best():
+    names = {mask: [choice.plan.placement.name for choice in Planner(RATES).choices(build_mask(mask, seqlen=8192), 4, Ring())]
+             for mask in ("full", "causal", "causal_document")}
+    assert sorted(names["causal_document"]) == sorted(CANDIDATES)
+    assert sorted(names["full"]) == sorted(names["causal"]) == sorted(name for name in CANDIDATES if not name.startswith("level"))
 
 
 @pytest.mark.parametrize("placement", ["contiguous", "zigzag", "heap-64"])

@@ -13,7 +13,7 @@ from tests.kernels.plain_attention import plain_attention
 
 SCHEDULES = {"gather": Gather(), "gather-first": Gather(0), "gather-3": Gather(3), "ring": Ring(), "double-ring": Ring(2),
              "two-way": Ring(two_way=True)}
-NAMES = ("contiguous", "zigzag", "stripes", "heap-8")
+NAMES = ("contiguous", "zigzag", "stripes", "heap-8", "level-8")
 HEADS = ((4, 4), (4, 1))
 
 

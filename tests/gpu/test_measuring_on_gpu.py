@@ -10,6 +10,7 @@ from longca.bench.measure import measure_kernel
 from longca.bench.memory import peak_memory
 from longca.bench.nvml import open_gpu
 from longca.bench.timer import L2_FACTOR, CudaStopwatch, time_calls
+from longca.bench.trial import Trial
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu
@@ -63,6 +64,19 @@ def test_memory_is_the_call_s_own() -> None:
         memory = peak_memory(call, GPU)
         assert memory is not None and memory.peak_bytes == (128 * MIB,)
         assert memory.absolute_peak_bytes[0] >= 128 * MIB + kept.numel()
+
+
+def test_what_matrix_products_leave_is_released() -> None:
+    """Else the workspace that the oracle's need would be held against the first strategy of a process."""
+    trial = Trial(small_cell("control", "full", seqlen=512), Measure(), GPU)
+    x = torch.randn(512, 512, device=GPU, dtype=torch.float64)
+    for _ in range(2):
+        trial.release_memory()
+        before = torch.cuda.memory_allocated(GPU)
+        y = x @ x
+        del y
+        trial.release_memory()
+        assert torch.cuda.memory_allocated(GPU) == before
 
 
 def test_after_too_much_memory_the_next_cell_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
