@@ -1,0 +1,90 @@
+"""Where kernels of dense masks lose time: what a step and a piece cost each, by least squares over masks.
+
+    python -m benchmarks.band_gap reports/h200 [--write docs/band.md]
+
+Reads the CSV of `benchmarks.band`; no GPU is needed. Steps and pieces are those of band attention on Hopper. Rivals cut masks alike, into
+tiles, but not always into the same: so how far a sum of three costs is from the measured time stands beside it.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.band import Case
+from benchmarks.band_table import OURS, Record, read
+from benchmarks.table import Table, add_options
+from longca.core.units import format_length
+from longca.masks.build import cell_mask
+from longca.ops.band_config import HOPPER_FORWARD, HOPPER_KEYS, TUNED, Use
+from longca.ops.band_lines import LAST, MIDDLE, NUM_FULL, ROW0, ROW1
+from longca.ops.band_plan import plan_band_attention
+
+KERNELS = (OURS, "band_atomic", "flex_flash", "cudnn_flex", "flex")
+COSTS = ("full step", "partial step", "piece")
+PROCESSORS = 132
+TILES = {"fwd": Use.FORWARD, "bwd": Use.KEYS}
+
+
+def counts(record: Record) -> np.ndarray:
+    """(full steps, partial steps, pieces) that a multiprocessor has of a record's mask, (3,)."""
+    num_q_heads, num_kv_heads = map(int, record.heads.split(":"))
+    mask = cell_mask(Case(record.mask, record.seqlen, (num_q_heads, num_kv_heads), "fwd", (OURS,)).cell(OURS))
+    tiles = {**TUNED[128], Use.FORWARD: HOPPER_FORWARD, Use.KEYS: HOPPER_KEYS}
+    plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
+                               tuned=tiles)
+    lines, tuned = plan.kernels[TILES[record.direction]]
+    pieces = lines.pieces[lines.pieces[..., ROW1] > lines.pieces[..., ROW0]].numpy()
+    shared = tuned.rows // lines.tile if record.direction == "fwd" else tuned.step // lines.step
+    heads = num_q_heads // shared if record.direction == "fwd" else num_kv_heads
+    once = np.array([pieces[:, NUM_FULL].sum(), (pieces[:, LAST] - pieces[:, MIDDLE]).sum(), len(pieces)])
+    return once * heads / len(lines.pieces) / PROCESSORS
+
+
+def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
+    """(costs, none negative; largest relative deviation) by which work (n, 3) comes nearest to times (n,), relative to each."""
+    relative, best, least = work / times[:, None], np.zeros(work.shape[1]), np.inf
+    for chosen in (list(some) for size in range(1, work.shape[1] + 1) for some in combinations(range(work.shape[1]), size)):
+        costs = np.zeros(work.shape[1])
+        costs[chosen] = np.linalg.lstsq(relative[:, chosen], np.ones(len(times)), rcond=None)[0]
+        miss = float(np.square(relative @ costs - 1).sum())
+        if (costs >= 0).all() and miss < least:
+            best, least = costs, miss
+    return best, float(np.abs(relative @ best - 1).max())
+
+
+def gaps(records: Sequence[Record]) -> Table:
+    static = [record for record in records if not record.density and record.time_ms]
+    rows, found = [], []
+    for direction, seqlen in sorted({(record.direction, record.seqlen) for record in static}, key=lambda one: (one[0] != "fwd", one[1])):
+        here = [record for record in static if (record.direction, record.seqlen) == (direction, seqlen)]
+        work = {record.mask: counts(record) for record in here if record.kernel == OURS}
+        for kernel in KERNELS:
+            own = [record for record in here if record.kernel == kernel and record.mask in work]
+            if len(own) <= len(COSTS):
+                continue
+            costs, miss = fit(np.array([work[record.mask] for record in own]), np.array([record.time_ms or 0 for record in own]))
+            microseconds = dict(zip(COSTS, (costs * 1e3).tolist(), strict=True))
+            found.append({"tokens": seqlen, "direction": direction, "kernel": kernel, **microseconds, "deviation": miss, "masks": len(own)})
+            rows.append((format_length(seqlen), direction, kernel, *(f"{value:.2f}" for value in microseconds.values()),
+                         f"{100 * miss:.0f} %"))
+    caption = (f"Microseconds of one multiprocessor of {PROCESSORS}; steps of 128 × 128 scores forward, of 128 keys × 64 rows backward. "
+               "Last, the mask whose time is furthest from the sum.")
+    return Table("band_gap", caption, ("tokens", "", "kernel", *COSTS, "deviation"), tuple(rows), tuple(found), ("", "kernel"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band_gap", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band` wrote")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    gaps(read(options.records)).publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
