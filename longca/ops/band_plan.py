@@ -76,7 +76,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     block = mean_block(mask)
     lines_of_block = 1 if block is None or fills_blocks(mask, block) else UNEVEN
     if tuned is None:
-        way = way_of_turns(mask)
+        way = way_of_turns(mask, num_kv_heads)
         block_rows = block and block * min(ratio & -ratio, HOPPER_QUERIES.pack)
         tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block_rows,
                           at_once=not deterministic or way > 0, in_order=way if deterministic else 0)

@@ -14,9 +14,11 @@ FAR = 1 << 32  # beyond any column
 # Queries that see a key; how many times more than the mean the longest has. Found on one H200, 64:8 heads: docs/band.md.
 ALIKE, SHORT, LONG = 1500, 3500, 2000
 UNEVEN = 8
+# With fewer KV heads all programs are at pieces of the same few, and wait for each other, unless this share of the queries sees a key.
+KV_HEADS, MOST = 4, 0.4
 
 
-def way_of_turns(mask: Mask) -> int:
+def way_of_turns(mask: Mask, num_kv_heads: int) -> int:
     """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are long and
     alike, so that those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are
     long, but some many times longer; 0 in none: turns would cost more than a kernel of its own for dQ.
@@ -24,6 +26,8 @@ def way_of_turns(mask: Mask) -> int:
     if mask.grid is not None or mask.area == 0:
         return 0
     mean = mask.area / (mask.num_groups * mask.seqlen_k)
+    if num_kv_heads < KV_HEADS and mean < MOST * mask.seqlen_q:
+        return 0
     longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
     if mean >= SHORT and longest * ALIKE <= mean * mean:
         return 1

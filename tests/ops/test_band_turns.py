@@ -89,8 +89,16 @@ def test_random_masks(mask: Mask, way: int, num_programs: int, seed: int) -> Non
     ("block_sparse_uniform", 8192, 0)])
 def test_who_takes_turns(name: str, seqlen: int, way: int) -> None:
     corpus = {"corpus": "prolong64k"} if "document" in name or "question" in name else {}
-    assert way_of_turns(build_mask(name, seqlen=seqlen, **corpus)) == way
+    assert way_of_turns(build_mask(name, seqlen=seqlen, **corpus), 8) == way
+
+
+@pytest.mark.parametrize(("name", "way"), [("full", 1), ("causal", 1), ("prefix_lm", 1), ("full_document", 0), ("causal_blockwise", 0),
+                                           ("global_sliding_window", 0), ("shared_question", 0)])
+def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, way: int) -> None:
+    corpus = {"corpus": "prolong64k"} if name in ("full_document", "causal_blockwise", "shared_question") else {}
+    mask = build_mask(name, seqlen=32768, **corpus)
+    assert way_of_turns(mask, 4) > 0 and way_of_turns(mask, 2) == way_of_turns(mask, 1) == way
 
 
 def test_nothing_visible_takes_no_turns() -> None:
-    assert not any(map(way_of_turns, NOTHING_VISIBLE))
+    assert not any(way_of_turns(mask, 8) for mask in NOTHING_VISIBLE)
