@@ -21,7 +21,7 @@ from benchmarks.table import Table, add_options, milliseconds
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.cost import Rates
-from longca.cp.permutations import CANDIDATES, place
+from longca.cp.permutations import place
 from longca.cp.plan import Gather, Plan, Ring
 from longca.cp.planner import Planner
 from longca.masks import Mask, build_mask
@@ -48,9 +48,10 @@ def masks_of(plan: Plan, rank: int) -> list[Mask]:
 
 
 def measured(mask: Mask, world: int, schedule: str) -> dict[str, float | str]:
-    chosen = Planner(Rates.of(64, 8, 128)).choices(mask, world, SCHEDULES[schedule])[0]
-    plan_ms = {name: best_ms(lambda name=name: SCHEDULES[schedule].plan(mask, place(name, mask, world)))[0] for name in CANDIDATES}
-    plan, name = chosen.plan, chosen.plan.placement.name
+    choices = Planner(Rates.of(64, 8, 128)).choices(mask, world, SCHEDULES[schedule])
+    tried = [choice.plan.placement.name for choice in choices]
+    plan_ms = {name: best_ms(lambda name=name: SCHEDULES[schedule].plan(mask, place(name, mask, world)))[0] for name in tried}
+    chosen, name, plan = choices[0], tried[0], choices[0].plan
     areas, remote = plan.step_areas.sum(axis=1), mask.seqlen_k - plan.placement.num_tokens
     return {"mask": mask.name, "bands": len(mask.bands), "schedule": schedule, "permutation": name, "plan_ms": plan_ms[name],
             "slowest_ms": max(plan_ms.values()), "masks_ms": best_ms(lambda: masks_of(plan, world // 2), 2)[0],
