@@ -20,6 +20,7 @@ from benchmarks.band_table import OURS, Record, read
 from benchmarks.table import Table, add_options
 from longca.core.units import format_length
 from longca.masks.build import cell_mask
+from longca.masks.mask import Mask
 from longca.ops.band_config import HOPPER_FORWARD, HOPPER_KEYS, TUNED, Use
 from longca.ops.band_lines import LAST, MIDDLE, NUM_FULL, ROW0, ROW1
 from longca.ops.band_plan import plan_band_attention
@@ -30,19 +31,24 @@ PROCESSORS = 132
 TILES = {"fwd": Use.FORWARD, "bwd": Use.KEYS}
 
 
+def pieces_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) -> tuple[np.ndarray, int]:
+    """((full steps, partial steps, 1) of each piece in the order in which they start, (n, 3); for how many heads they are worked on)."""
+    tiles = {**TUNED[128], Use.FORWARD: HOPPER_FORWARD, Use.KEYS: HOPPER_KEYS}
+    plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
+                               tuned=tiles, needs_backward=direction == "bwd")
+    lines, tuned = plan.kernels[TILES[direction]]
+    pieces = lines.pieces[lines.pieces[..., ROW1] > lines.pieces[..., ROW0]].numpy()
+    heads = num_q_heads // (tuned.rows // lines.tile) if direction == "fwd" else num_kv_heads
+    steps = np.stack([pieces[:, NUM_FULL], pieces[:, LAST] - pieces[:, MIDDLE], np.ones(len(pieces), dtype=np.int64)], axis=1)
+    return steps, heads // len(lines.pieces)
+
+
 def counts(record: Record) -> np.ndarray:
     """(full steps, partial steps, pieces) that a multiprocessor has of a record's mask, (3,)."""
     num_q_heads, num_kv_heads = map(int, record.heads.split(":"))
     mask = cell_mask(Case(record.mask, record.seqlen, (num_q_heads, num_kv_heads), "fwd", (OURS,)).cell(OURS))
-    tiles = {**TUNED[128], Use.FORWARD: HOPPER_FORWARD, Use.KEYS: HOPPER_KEYS}
-    plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
-                               tuned=tiles)
-    lines, tuned = plan.kernels[TILES[record.direction]]
-    pieces = lines.pieces[lines.pieces[..., ROW1] > lines.pieces[..., ROW0]].numpy()
-    shared = tuned.rows // lines.tile if record.direction == "fwd" else tuned.step // lines.step
-    heads = num_q_heads // shared if record.direction == "fwd" else num_kv_heads
-    once = np.array([pieces[:, NUM_FULL].sum(), (pieces[:, LAST] - pieces[:, MIDDLE]).sum(), len(pieces)])
-    return once * heads / len(lines.pieces) / PROCESSORS
+    pieces, heads = pieces_of(mask, num_q_heads, num_kv_heads, record.direction)
+    return pieces.sum(axis=0) * heads / PROCESSORS
 
 
 def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:

@@ -1,0 +1,95 @@
+"""What each placement of tokens would cost a ring and a gather, without a GPU.
+
+    python -m benchmarks.cp_placements reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/cp.md]
+
+Kernels forward, 64:8 heads, head dim 128: pieces in the order in which they start, each to the multiprocessor that is free first, by the
+costs that `benchmarks.band_gap` finds in the CSV of `benchmarks.band`. Messages and what is chosen: by `longca.cp.cost`.
+"""
+
+import argparse
+import heapq
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.band_gap import PROCESSORS, counts, fit, pieces_of
+from benchmarks.band_table import OURS, read
+from benchmarks.cp_plan import SCHEDULES
+from benchmarks.table import Table, add_options, milliseconds, names
+from longca.core.plugin import Registry
+from longca.core.units import format_length, parse_length
+from longca.cp.cost import Rates
+from longca.cp.local_steps import cut_steps
+from longca.cp.plan import Plan
+from longca.cp.planner import Planner
+from longca.masks import Mask, build_mask
+
+HEADS, COSTS_FROM = (64, 8), 8192  # tokens of the masks that costs are found from: calls as short as those of ranks
+COLUMNS = ("mask", "schedule", "placement", "max / mean area", "kernels, ms", "most, ms", "alone / ranks", "keys, ms", "estimate, ms")
+
+
+def costs_of(folder: Path) -> np.ndarray:
+    """Milliseconds of (a full step, a partial one, a piece). Raises ValueError where nothing was measured."""
+    found = [record for record in read(folder) if record.kernel == OURS and record.direction == "fwd" and record.seqlen == COSTS_FROM
+             and not record.density and record.time_ms]
+    if len(found) < 3:
+        raise ValueError(f"no band.csv with forward times at {format_length(COSTS_FROM)} in {folder}; `python -m benchmarks.band` makes it")
+    return fit(np.array([counts(record) for record in found]), np.array([record.time_ms or 0 for record in found]))[0]
+
+
+def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
+    """Of one call, whose pieces are worked on by one multiprocessor each."""
+    pieces, heads = pieces_of(mask, *HEADS, "fwd")
+    free = [0.0] * PROCESSORS
+    for takes in np.tile(pieces @ costs, heads).tolist():
+        heapq.heappush(free, heapq.heappop(free) + takes)
+    return max(free)
+
+
+def rank_ms(plan: Plan, costs: np.ndarray) -> list[float]:
+    """Of all kernel calls of each rank."""
+    return [sum(kernel_ms(mask, costs) for _, _, mask in cut_steps(plan, rank, merging=True).values()) for rank in range(plan.world)]
+
+
+def lines_of(mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int) -> list[dict[str, float | str]]:
+    """A line for each placement, the one that is chosen first."""
+    alone, lines = kernel_ms(mask, costs), []
+    for choice in Planner(Rates.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
+        plan, ranks, areas = choice.plan, rank_ms(choice.plan, costs), choice.plan.step_areas.sum(axis=1)
+        lines.append({"mask": mask.name, "schedule": schedule, "placement": plan.placement.name,
+                      "imbalance": float(areas.max() / areas.mean()), "mean_ms": float(np.mean(ranks)), "most_ms": max(ranks),
+                      "share": alone / world / max(ranks), "move_ms": choice.cost.move_s * 1e3, "estimate_ms": choice.cost.total_s * 1e3})
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    known = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp_placements", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band` wrote")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
+    parser.add_argument("--masks", type=lambda text: names(text, known), default=["causal_document"], help=", ".join(known))
+    parser.add_argument("--most", type=int, default=4, help="placements of a schedule, the cheapest first (4)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    try:
+        costs = costs_of(options.records)
+    except ValueError as error:
+        parser.error(str(error))
+    found = []
+    for name in options.masks:
+        mask = build_mask(name, seqlen=options.ranks * options.tokens, corpus="prolong64k")
+        found += [line for schedule in SCHEDULES for line in lines_of(mask, options.ranks, schedule, costs, options.most)]
+    rows = [(str(line["mask"]), str(line["schedule"]), str(line["placement"]), f"{line['imbalance']:.2f}",
+             *(milliseconds(float(line[key])) for key in ("mean_ms", "most_ms")), f"{100 * float(line['share']):.0f} %",
+             *(milliseconds(float(line[key])) for key in ("move_ms", "estimate_ms"))) for line in found]
+    caption = (f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, by costs of steps and pieces: nothing was "
+               "measured. Kernels: the mean of ranks, and the rank with most.")
+    Table("cp_placements", caption, COLUMNS, tuple(rows), tuple(found), COLUMNS[:3]).publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
