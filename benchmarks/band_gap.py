@@ -1,9 +1,10 @@
-"""Where kernels of dense masks lose time: what a step and a piece cost each, by least squares over masks.
+"""Where kernels of dense masks lose time: what full steps, partial steps and a call cost, by least squares over masks.
 
     python -m benchmarks.band_gap reports/h200 [--write docs/band.md]
 
-Reads the CSV of `benchmarks.band`; no GPU is needed. Steps and pieces are those of band attention on Hopper. Rivals cut masks alike, into
-tiles, but not always into the same: so how far a sum of three costs is from the measured time stands beside it.
+Reads the CSV of `benchmarks.band`; no GPU is needed. Steps are those of band attention on Hopper. Rivals cut masks alike, into tiles, but
+not always into the same: so how far a sum of three costs is from the measured time stands beside it. Pieces have no cost of their own
+here: a length has about as many under any mask.
 """
 
 import argparse
@@ -26,29 +27,41 @@ from longca.ops.band_lines import LAST, MIDDLE, NUM_FULL, ROW0, ROW1
 from longca.ops.band_plan import plan_band_attention
 
 KERNELS = (OURS, "band_atomic", "flex_flash", "cudnn_flex", "flex")
-COSTS = ("full step", "partial step", "piece")
+COSTS = ("full step", "partial step", "call")
 PROCESSORS = 132
-TILES = {"fwd": Use.FORWARD, "bwd": Use.KEYS}
+LINES = {"fwd": Use.FORWARD, "bwd": Use.KEYS}
 
 
-def pieces_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) -> tuple[np.ndarray, int]:
-    """((full steps, partial steps, 1) of each piece in the order in which they start, (n, 3); for how many heads they are worked on)."""
+def steps_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) -> tuple[np.ndarray, int]:
+    """((full steps, partial steps) of each piece in the order in which a head's pieces start, (n, 2); for how many heads they are done)."""
     tiles = {**TUNED[128], Use.FORWARD: HOPPER_FORWARD, Use.KEYS: HOPPER_KEYS}
     plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
                                tuned=tiles, needs_backward=direction == "bwd")
-    lines, tuned = plan.kernels[TILES[direction]]
+    lines, tuned = plan.kernels[LINES[direction]]
     pieces = lines.pieces[lines.pieces[..., ROW1] > lines.pieces[..., ROW0]].numpy()
     heads = num_q_heads // (tuned.rows // lines.tile) if direction == "fwd" else num_kv_heads
-    steps = np.stack([pieces[:, NUM_FULL], pieces[:, LAST] - pieces[:, MIDDLE], np.ones(len(pieces), dtype=np.int64)], axis=1)
-    return steps, heads // len(lines.pieces)
+    return np.stack([pieces[:, NUM_FULL], pieces[:, LAST] - pieces[:, MIDDLE]], axis=1), heads // len(lines.pieces)
 
 
 def counts(record: Record) -> np.ndarray:
-    """(full steps, partial steps, pieces) that a multiprocessor has of a record's mask, (3,)."""
+    """(full steps, partial steps) that a multiprocessor has of a record's mask, and 1 call, (3,)."""
     num_q_heads, num_kv_heads = map(int, record.heads.split(":"))
     mask = cell_mask(Case(record.mask, record.seqlen, (num_q_heads, num_kv_heads), "fwd", (OURS,)).cell(OURS))
-    pieces, heads = pieces_of(mask, num_q_heads, num_kv_heads, record.direction)
-    return pieces.sum(axis=0) * heads / PROCESSORS
+    steps, heads = steps_of(mask, num_q_heads, num_kv_heads, record.direction)
+    return np.append(steps.sum(axis=0) * heads / PROCESSORS, 1)
+
+
+def timed(folder: Path) -> list[Record]:
+    """Of static masks. Raises ValueError where there are none."""
+    found = [record for record in read(folder) if not record.density and record.time_ms]
+    if not found:
+        raise ValueError(f"no band.csv with times of static masks in {folder}; `python -m benchmarks.band` makes it")
+    return found
+
+
+def fit_records(records: Sequence[Record]) -> tuple[np.ndarray, float]:
+    """`fit` to the times of these, one a mask, in milliseconds."""
+    return fit(np.array([counts(record) for record in records]), np.array([record.time_ms or 0 for record in records]))
 
 
 def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
@@ -64,23 +77,21 @@ def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def gaps(records: Sequence[Record]) -> Table:
-    static = [record for record in records if not record.density and record.time_ms]
     rows, found = [], []
-    for direction, seqlen in sorted({(record.direction, record.seqlen) for record in static}, key=lambda one: (one[0] != "fwd", one[1])):
-        here = [record for record in static if (record.direction, record.seqlen) == (direction, seqlen)]
-        work = {record.mask: counts(record) for record in here if record.kernel == OURS}
+    for direction, seqlen in sorted({(record.direction, record.seqlen) for record in records}, key=lambda one: (one[0] != "fwd", one[1])):
         for kernel in KERNELS:
-            own = [record for record in here if record.kernel == kernel and record.mask in work]
+            own = [record for record in records if (record.direction, record.seqlen, record.kernel) == (direction, seqlen, kernel)]
             if len(own) <= len(COSTS):
                 continue
-            costs, miss = fit(np.array([work[record.mask] for record in own]), np.array([record.time_ms or 0 for record in own]))
-            microseconds = dict(zip(COSTS, (costs * 1e3).tolist(), strict=True))
-            found.append({"tokens": seqlen, "direction": direction, "kernel": kernel, **microseconds, "deviation": miss, "masks": len(own)})
-            rows.append((format_length(seqlen), direction, kernel, *(f"{value:.2f}" for value in microseconds.values()),
+            (full, partial, call), miss = fit_records(own)
+            found.append({"tokens": seqlen, "direction": direction, "kernel": kernel, "full_step_us": full * 1e3,
+                          "partial_step_us": partial * 1e3, "call_ms": call, "deviation": miss, "masks": len(own)})
+            rows.append((format_length(seqlen), direction, kernel, f"{full * 1e3:.2f}", f"{partial * 1e3:.2f}", f"{call:.3f}",
                          f"{100 * miss:.0f} %"))
-    caption = (f"Microseconds of one multiprocessor of {PROCESSORS}; steps of 128 × 128 scores forward, of 128 keys × 64 rows backward. "
-               "Last, the mask whose time is furthest from the sum.")
-    return Table("band_gap", caption, ("tokens", "", "kernel", *COSTS, "deviation"), tuple(rows), tuple(found), ("", "kernel"))
+    caption = (f"Microseconds of a step on one multiprocessor of {PROCESSORS}, milliseconds of a call beside its steps. Steps are of "
+               "128 × 128 scores forward, of 128 keys × 64 rows backward. Last, the mask whose time is furthest from the sum.")
+    columns = ("tokens", "", "kernel", *(f"{name}, {unit}" for name, unit in zip(COSTS, ("µs", "µs", "ms"), strict=True)), "deviation")
+    return Table("band_gap", caption, columns, tuple(rows), tuple(found), ("", "kernel"))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -88,7 +99,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band` wrote")
     add_options(parser)
     options = parser.parse_args(arguments)
-    gaps(read(options.records)).publish(options)
+    try:
+        gaps(timed(options.records)).publish(options)
+    except ValueError as error:
+        parser.error(str(error))
     return 0
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.cp_placements reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/cp.md]
 
-Kernels forward, 64:8 heads, head dim 128: pieces in the order in which they start, each to the multiprocessor that is free first, by the
-costs that `benchmarks.band_gap` finds in the CSV of `benchmarks.band`. Messages and what is chosen: by `longca.cp.cost`.
+Kernels forward, 64:8 heads, head dim 128, by the costs that `benchmarks.band_gap` finds in the CSV of `benchmarks.band`: pieces go to the
+multiprocessor that is free first, one head's after another's (the kernel has several heads under way), and each call has its own cost.
+That ranks wait for each other or for messages is not in it. Messages and what is chosen: by `longca.cp.cost`.
 """
 
 import argparse
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.band_gap import PROCESSORS, counts, fit, pieces_of
-from benchmarks.band_table import OURS, read
+from benchmarks.band_gap import PROCESSORS, fit_records, steps_of, timed
+from benchmarks.band_table import OURS
 from benchmarks.cp_plan import SCHEDULES
 from benchmarks.table import Table, add_options, milliseconds, names
 from longca.core.plugin import Registry
@@ -31,21 +32,18 @@ COLUMNS = ("mask", "schedule", "placement", "max / mean area", "kernels, ms", "m
 
 
 def costs_of(folder: Path) -> np.ndarray:
-    """Milliseconds of (a full step, a partial one, a piece). Raises ValueError where nothing was measured."""
-    found = [record for record in read(folder) if record.kernel == OURS and record.direction == "fwd" and record.seqlen == COSTS_FROM
-             and not record.density and record.time_ms]
-    if len(found) < 3:
-        raise ValueError(f"no band.csv with forward times at {format_length(COSTS_FROM)} in {folder}; `python -m benchmarks.band` makes it")
-    return fit(np.array([counts(record) for record in found]), np.array([record.time_ms or 0 for record in found]))[0]
+    """Milliseconds of (a full step, a partial one, a call). Raises ValueError where nothing was measured."""
+    of = OURS, "fwd", COSTS_FROM
+    return fit_records([record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == of])[0]
 
 
 def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
     """Of one call, whose pieces are worked on by one multiprocessor each."""
-    pieces, heads = pieces_of(mask, *HEADS, "fwd")
+    steps, heads = steps_of(mask, *HEADS, "fwd")
     free = [0.0] * PROCESSORS
-    for takes in np.tile(pieces @ costs, heads).tolist():
+    for takes in np.tile(steps @ costs[:2], heads).tolist():
         heapq.heappush(free, heapq.heappop(free) + takes)
-    return max(free)
+    return max(free) + costs[2]
 
 
 def rank_ms(plan: Plan, costs: np.ndarray) -> list[float]:
@@ -85,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = [(str(line["mask"]), str(line["schedule"]), str(line["placement"]), f"{line['imbalance']:.2f}",
              *(milliseconds(float(line[key])) for key in ("mean_ms", "most_ms")), f"{100 * float(line['share']):.0f} %",
              *(milliseconds(float(line[key])) for key in ("move_ms", "estimate_ms"))) for line in found]
-    caption = (f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, by costs of steps and pieces: nothing was "
+    caption = (f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, by costs of steps and calls: nothing was "
                "measured. Kernels: the mean of ranks, and the rank with most.")
     Table("cp_placements", caption, COLUMNS, tuple(rows), tuple(found), COLUMNS[:3]).publish(options)
     return 0

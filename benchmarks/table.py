@@ -109,9 +109,9 @@ def milliseconds(value: float) -> str:
 
 
 def names(text: str, known: Sequence[str]) -> list[str]:
-    """A comma-separated list of known names, in the order of `known`. Raises ValueError for another."""
+    """A comma-separated list of known names, in the order of `known`. Raises ArgumentTypeError for another: argparse shows its text."""
     given = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in given if name not in known]
     if unknown or not given:
-        raise ValueError(f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}")
     return [name for name in known if name in given]

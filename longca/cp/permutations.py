@@ -45,28 +45,38 @@ def heap(mask: Mask, world: int, chunk: int) -> Placement:
 
 
 def level(mask: Mask, world: int, chunk: int) -> Placement:
-    """Contiguous, but for some equal chunks of about `chunk` tokens: the rank with the largest area swaps one for one of those with the
-    least, until it has hardly more than its share or no swap helps. So most documents stay together.
+    """Contiguous, but for some equal chunks of about `chunk` tokens: the rank with the largest area swaps a chunk for a smaller one of a
+    rank with little, until it has hardly more than its share, no swap helps, or there were enough. So most documents stay together.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     held = np.arange(len(work)).reshape(world, per_rank)
+    held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)  # of each rank, the smallest first
     area = work[held].sum(axis=1)
     for _ in range(MOST_SWAPS):
-        most, least = area.argmax(), np.argsort(area)[:MOST_ASKED]
+        most = int(area.argmax())
         if area[most] <= LEVEL * area.mean():
             break
-        less = work[held[most]][:, None, None] - work[held[least]]
-        larger = np.maximum(area[most] - less, area[least][:, None] + less)
-        one, asked, other = np.unravel_index(larger.argmin(), larger.shape)
-        if larger[one, asked, other] >= area[most]:
+        larger, one, taker, other = min(_best_swap(work[held[most]], work[held[rank]], area[most], area[rank], int(rank))
+                                        for rank in np.argsort(area)[:MOST_ASKED])
+        if larger >= area[most]:
             break
-        taker = least[asked]
-        area[most] -= less[one, asked, other]
-        area[taker] += less[one, asked, other]
         held[most, one], held[taker, other] = held[taker, other], held[most, one]
+        for rank in (most, taker):
+            area[rank] = work[held[rank]].sum()
+            held[rank] = held[rank][np.argsort(work[held[rank]], kind="stable")]
     owners = np.empty(len(work), dtype=np.int64)
     owners[held] = np.arange(world)[:, None]
     return Runs(f"level-{chunk}", lengths, owners, world)
+
+
+def _best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_area: int, rank: int) -> tuple[int, int, int, int]:
+    """(the larger area after it, which of ours, the other rank, which of theirs), of chunks in rising order."""
+    at = np.searchsorted(theirs, ours - (our_area - their_area) / 2)
+    nearest = np.clip(np.stack([at - 1, at]), 0, len(theirs) - 1)
+    less = ours - theirs[nearest]
+    larger = np.maximum(our_area - less, their_area + less)
+    side, one = np.unravel_index(larger.argmin(), larger.shape)
+    return int(larger[side, one]), int(one), rank, int(nearest[side, one])
 
 
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -110,5 +120,5 @@ def place(name: str, mask: Mask, world: int) -> Placement:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """Whether the placement of that name may be the best. Under a single band others are as level, and quicker to plan."""
-    return not name.startswith("level") or mask.grid is not None or len(mask.bands) > 1
+    """Whether the placement of that name may be the best. Under a single band over a whole sequence others are as level."""
+    return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 1

@@ -55,6 +55,6 @@ class Planner:
     def choices(self, mask: Mask, world: int, schedule: Gather | Ring, names: Sequence[str] | None = None) -> list[Choice]:
         """Those of these names, by default of all candidates that may be the best; the cheapest first."""
         if names is None:
-            names = [name for name in self.candidates if worth_trying(name, mask)]
+            names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
         plans = (schedule.plan(mask, place(name, mask, world)) for name in names)
         return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)

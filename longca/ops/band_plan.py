@@ -16,14 +16,14 @@ from longca.ops.band_pieces import lines_of
 from longca.ops.band_shapes import shapes_of
 from longca.ops.band_spans import spans_of
 from longca.ops.band_steps import cut_spans
-from longca.ops.band_turns import way_of_turns, with_turns
+from longca.ops.band_turns import KV_HEADS, way_of_turns, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
 UNEVEN = 4  # lines of a block of queries, at least, where blocks differ: so that the last one of each, which is not full, is short
 UNIT = 128  # rows: lines are no longer, and begin at multiples of their length
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 # The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
-KV_HEADS_IN_TURNS = 1, 4, 4  # by `Tuned.in_order`
+KV_HEADS_IN_TURNS = 1, KV_HEADS, KV_HEADS  # by `Tuned.in_order`
 
 
 @dataclass(frozen=True, eq=False)

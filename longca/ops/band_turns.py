@@ -14,7 +14,7 @@ FAR = 1 << 32  # beyond any column
 # Queries that see a key; how many times more than the mean the longest has. Found on one H200, 64:8 heads: docs/band.md.
 ALIKE, SHORT, LONG = 1500, 3500, 2000
 UNEVEN = 8
-# With fewer KV heads all programs are at pieces of the same few, and wait for each other, unless this share of the queries sees a key.
+# Lines of so many KV heads start together. With fewer, turns were slow but under masks of which this share of all queries sees a key.
 KV_HEADS, MOST = 4, 0.4
 
 
@@ -26,7 +26,7 @@ def way_of_turns(mask: Mask, num_kv_heads: int) -> int:
     if mask.grid is not None or mask.area == 0:
         return 0
     mean = mask.area / (mask.num_groups * mask.seqlen_k)
-    if num_kv_heads < KV_HEADS and mean < MOST * mask.seqlen_q:
+    if num_kv_heads % KV_HEADS and mean < MOST * mask.seqlen_q:
         return 0
     longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
     if mean >= SHORT and longest * ALIKE <= mean * mean:

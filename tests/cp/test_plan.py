@@ -209,6 +209,20 @@ def test_level_leaves_most_tokens_where_they_are():
     assert of_heap < 0.5 < stayed < 1
 
 
+def test_level_stays_contiguous_where_no_swap_helps():
+    """Nearly all area is in the first of four chunks: whoever has it has the most."""
+    placed = place("level-16", build_mask("full_document", seqlen=64, documents=np.array([16, *[1] * 48])), 2)
+    assert [placed.positions(rank).tolist() for rank in range(2)] == [list(range(32)), list(range(32, 64))]
+
+
+def test_masks_of_several_head_groups_are_planned():
+    one, other = build_mask("causal_document", seqlen=512), build_mask("sliding_window", seqlen=512, window=64)
+    mask = Mask(512, 512, (one.bands, other.bands))
+    names = {choice.plan.placement.name for choice in Planner(RATES).choices(mask, 4, Ring())}
+    assert names == set(CANDIDATES)
+    assert Planner(RATES).plan(mask, 4, Ring()).step_areas.sum() == mask.area
+
+
 def test_levels_are_not_tried_where_none_can_be_best():
     names = {mask: [choice.plan.placement.name for choice in Planner(RATES).choices(build_mask(mask, seqlen=8192), 4, Ring())]
              for mask in ("full", "causal", "causal_document")}

@@ -179,6 +179,15 @@ def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], 
     assert (tuned.hopper, tuned.rows) == (1, 128) if own else not tuned.hopper
 
 
+@pytest.mark.parametrize(("num_kv_heads", "in_turns"), [(8, True), (1, False)])
+def test_few_kv_heads_have_kernels_of_their_own_for_dq(num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longca.ops.band_plan.tiles_for", lambda head_dim, _, **how: {
+        use: tiles for use, tiles in TUNED[head_dim].items() if use is not Use.QUERIES or not how["at_once"]})
+    mask = build_mask("full_document", seqlen=16384, documents=np.array([4096] * 4))
+    plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=num_kv_heads, head_dim=128, device=CPU)
+    assert (Use.QUERIES not in plan.kernels) == in_turns
+
+
 def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
     assert UNIT == UNIT_ROWS
 

@@ -97,7 +97,7 @@ def test_who_takes_turns(name: str, seqlen: int, way: int) -> None:
 def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, way: int) -> None:
     corpus = {"corpus": "prolong64k"} if name in ("full_document", "causal_blockwise", "shared_question") else {}
     mask = build_mask(name, seqlen=32768, **corpus)
-    assert way_of_turns(mask, 4) > 0 and way_of_turns(mask, 2) == way_of_turns(mask, 1) == way
+    assert way_of_turns(mask, 4) > 0 and {way_of_turns(mask, few) for few in (1, 2, 5, 6)} == {way}
 
 
 def test_nothing_visible_takes_no_turns() -> None:
