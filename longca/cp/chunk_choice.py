@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.cell import BACKWARD_FLOPS_RATIO
-from longca.cp.cost import BYTES_PER_S
+from longca.cp.cost import BYTES_PER_S, CALL_S
 from longca.cp.head_chunks import HeadChunk, Weights, cut_heads
 from longca.cp.heads import HeadPlan
 from longca.cp.time_model import MESSAGE_S, head_pipeline
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 WAYS: tuple[Weights, ...] = ((1,), (1, 1), (1, 2, 1), (1, 1, 1, 1), (1, 6, 1), (1, 3, 3, 1))
 """The first chunk and the last are what nothing hides: small ones beside large ones hide most."""
 PARTS = (1, 2, 4)  # into which a KV head may be cut
-# Of a chunk beside its work: what it costs the host, and a kernel's last programs, beside which multiprocessors are idle. An estimate: on 4
-# GPUs calls of four chunks took 4.5 to 6 ms where 2.6 were expected, with a message for each peer and tensor.
-CALL_S = 100e-6
 PREFERENCE = 1.005  # a chunk more must promise so much
 
 

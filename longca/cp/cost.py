@@ -1,8 +1,8 @@
 """What a plan would cost, roughly: enough to choose between permutations.
 
-Pairs at the rate of a kernel, keys at that of a link, and the ends of rows: tiles are computed whole, so each row of each band costs
-about one more tile of hidden pairs, for every rank that it sees keys of. That is what stripes and small chunks pay for their balance.
-A row that several steps see is merged: its result is written and read again in float32, once for each step after the first.
+Pairs at the rate of a kernel, keys at that of a link, and what there is beside them: a cost of each kernel call, and hidden pairs at the
+ends of rows. Tiles are computed whole, so each row of each band has some, for every rank that it sees keys of: that is what stripes and
+small chunks pay for their balance. Merging has no cost of its own: `band` merges as it stores.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import numpy as np
 
 from longca.cp.plan import Plan
 
-FLOPS_PER_S = 550e12  # attention forward, bf16 on an H200; a share of it or of the bandwidth changes choices little
+# Attention forward, bf16 on an H200. With the two costs beside it an estimate is 7 % above the times that `benchmarks.cp_placements` makes,
+# give or take 2 %, over seven masks on 2 and 4 ranks.
+FLOPS_PER_S = 650e12
+END_PAIRS = 96
+# Of a call beside its work: what it costs the host, and a kernel's first and last programs, beside which multiprocessors are idle.
+CALL_S = 100e-6
 BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
 BESIDE = 0.3  # what kernels lose to messages beside them, of the time of these: 7 % of 4.5 ms to 128 MB on an H200
-MEMORY_BYTES_PER_S = 3.5e12  # of elementwise passes
-# Of each number of a row that a step after a rank's first sees: its result in float32, written and read, and what a kernel takes to begin
-# with a row.
-MERGE_BYTES = 10
 
 
 @dataclass(frozen=True)
 class Rates:
     pair_s: float  # seconds for a visible pair of one head group, all its heads
     key_s: float  # seconds to move a key with its value, all KV heads
-    row_s: float = 0.0  # seconds that a row's result takes in one step of several, of one head group, all its heads
-    end_pairs: int = 128  # hidden pairs that the end of a row costs
+    call_s: float = 0.0  # seconds of a kernel call beside its pairs
+    end_pairs: int = END_PAIRS  # hidden pairs that the end of a row costs
 
     @classmethod
     def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1, elem_bytes: int = 2,
            flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = BYTES_PER_S) -> Rates:
         """Of a forward call; backward is 2.5 times the pairs and about 2 to 3 times the bytes, so it chooses alike."""
-        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s,
-                   MERGE_BYTES * num_q_heads / num_groups * head_dim / MEMORY_BYTES_PER_S)
+        return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s, CALL_S)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cost:
 
 def cost_of(plan: Plan, rates: Rates) -> Cost:
     """Keys of step n + 1 move during step n."""
-    compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + _rows_merged(plan) * rates.row_s
+    compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + (plan.step_areas > 0) * rates.call_s
     move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
     total = _in_turn(plan, compute, move) if plan.coupled else _by_themselves(compute, move)
     return Cost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
@@ -76,10 +76,3 @@ def _in_turn(plan: Plan, compute: np.ndarray, move: np.ndarray) -> float:
         free[senders] = np.maximum(free[senders], there[-1])
         done.append(np.maximum(done[-1], there[-1]) + compute[:, number])
     return float(done[-1].max())
-
-
-def _rows_merged(plan: Plan) -> np.ndarray:
-    """Of each rank in each step, (P, T), over all head groups: those that the step sees, where it is not the rank's first one."""
-    steps = plan.step_areas > 0
-    rows = np.minimum(plan.step_meetings, plan.placement.num_tokens[:, None] * plan.cut.mask.num_groups)
-    return rows * steps * (np.cumsum(steps, axis=1) > 1)

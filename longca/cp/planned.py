@@ -112,7 +112,7 @@ class PlannedStrategy(HeadStrategy):
         rates = Rates.of(num_q_heads, problem.num_kv_heads // mesh.heads, problem.head_dim, num_groups=problem.mask.num_groups,
                          elem_bytes=problem.dtype.itemsize)
         held = bytes_of_head(problem, problem.mask.seqlen_q // mesh.ring, mesh.heads)
-        return Load(cost_of(plan, rates).total_s / num_q_heads, held, plan.num_steps)
+        return Load(cost_of(plan, replace(rates, call_s=0.0)).total_s / num_q_heads, held, plan.num_steps)
 
     def _plan_for(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> Plan:
         """The one that promises to be quickest, of those whose steps the kernel does; the same on all ranks."""
