@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.band_gap import PROCESSORS, fit_records, steps_of, timed
+from benchmarks.band_gap import COSTS, PROCESSORS, counts_of, fit_records, steps_of, timed
 from benchmarks.band_table import OURS
 from benchmarks.cp_plan import SCHEDULES
 from benchmarks.table import Table, add_options, milliseconds, names
@@ -32,9 +32,12 @@ COLUMNS = ("mask", "schedule", "placement", "max / mean area", "kernels, ms", "m
 
 
 def costs_of(folder: Path) -> np.ndarray:
-    """Milliseconds of (a full step, a partial one, a call). Raises ValueError where nothing was measured."""
-    of = OURS, "fwd", COSTS_FROM
-    return fit_records([record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == of])[0]
+    """Milliseconds of (a full step, a partial one, a call). Raises ValueError where too few masks were measured."""
+    wanted = OURS, "fwd", COSTS_FROM
+    found = [record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == wanted]
+    if len(found) <= len(COSTS):
+        raise ValueError(f"{len(found)} masks timed forward at {format_length(COSTS_FROM)} in {folder}; more than {len(COSTS)} are needed")
+    return fit_records(found, counts_of(found))[0]
 
 
 def kernel_ms(mask: Mask, costs: np.ndarray) -> float:

@@ -49,9 +49,10 @@ def masks_of(plan: Plan, rank: int) -> list[Mask]:
 
 def measured(mask: Mask, world: int, schedule: str) -> dict[str, float | str]:
     choices = Planner(Rates.of(64, 8, 128)).choices(mask, world, SCHEDULES[schedule])
-    chosen, plan, name = choices[0], choices[0].plan, choices[0].plan.placement.name
-    plan_ms = {one: best_ms(lambda one=one: SCHEDULES[schedule].plan(mask, place(one, mask, world)))[0]
-               for one in (choice.plan.placement.name for choice in choices)}
+    plan_ms = {name: best_ms(lambda name=name: SCHEDULES[schedule].plan(mask, place(name, mask, world)))[0]
+               for name in (choice.plan.placement.name for choice in choices)}
+    chosen = choices[0]
+    plan, name = chosen.plan, chosen.plan.placement.name
     areas, remote = plan.step_areas.sum(axis=1), mask.seqlen_k - plan.placement.num_tokens
     return {"mask": mask.name, "bands": len(mask.bands), "schedule": schedule, "permutation": name, "plan_ms": plan_ms[name],
             "slowest_ms": max(plan_ms.values()), "masks_ms": best_ms(lambda: masks_of(plan, world // 2), 2)[0],

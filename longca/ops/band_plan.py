@@ -45,6 +45,7 @@ class BandPlan:
 
     @property
     def num_bytes(self) -> int:
+        """Of all tables."""
         return bytes_of([self])
 
 

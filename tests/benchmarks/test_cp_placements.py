@@ -41,3 +41,9 @@ def test_without_times_there_is_nothing_to_go_by(tmp_path: Path) -> None:
         cp_placements.costs_of(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         cp_placements.main([str(tmp_path)])
+
+
+def test_too_few_masks_are_refused(tmp_path: Path) -> None:
+    wide([Record(32768, "full", 0.0, "64:8", "fwd", "band", 1.0, 0.0, 1.0)], "").save(tmp_path)
+    with pytest.raises(ValueError, match="0 masks timed forward at 8K"):
+        cp_placements.costs_of(tmp_path)
