@@ -150,9 +150,13 @@ class Gather:
     """in which remote keys are computed with: with more, the next arrive meanwhile. 0: in one step with a rank's own, when all are there"""
 
     def plan(self, mask: Mask, placement: Placement) -> Plan:
+        return self.plan_of(cut_mask(mask, placement))
+
+    def plan_of(self, cut: Cut) -> Plan:
+        """`plan` of what is already cut, so that several schedules can share it."""
         from longca.cp.plan_gather import GatherPlan
 
-        return GatherPlan(cut_mask(mask, placement), self)
+        return GatherPlan(cut, self)
 
     def __str__(self) -> str:
         return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
@@ -168,9 +172,13 @@ class Ring:
     """keys go both ways, each half round: windows and documents then see their neighbours on either side after one hop"""
 
     def plan(self, mask: Mask, placement: Placement) -> Plan:
+        return self.plan_of(cut_mask(mask, placement))
+
+    def plan_of(self, cut: Cut) -> Plan:
+        """`plan` of what is already cut, so that several schedules can share it."""
         from longca.cp.plan_ring import RingPlan
 
-        return RingPlan(cut_mask(mask, placement), self)
+        return RingPlan(cut, self)
 
     def __str__(self) -> str:
         if self.window is not None:

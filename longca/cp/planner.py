@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longca.cp.cost import Cost, Rates, cost_of
+from longca.cp.cut import Cut, cut_mask
 from longca.cp.permutations import CANDIDATES, place, worth_trying
 from longca.cp.plan import Gather, Plan, Ring
 from longca.masks.mask import Mask
@@ -32,6 +33,8 @@ class Planner:
         """
         self.rates, self.candidates, self._most = rates, tuple(candidates), kept
         self._kept: OrderedDict[tuple, Choice] = OrderedDict()
+        self._cuts: dict[tuple[str, int, str], Cut] = {}
+        """of the last mask and number of ranks: strategies try several schedules, one after the other"""
 
     def plan(self, mask: Mask, world: int, schedule: Gather | Ring, permutation: str = BEST) -> Plan:
         """
@@ -56,5 +59,12 @@ class Planner:
         """Those of these names, by default of all candidates that may be the best; the cheapest first."""
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
-        plans = (schedule.plan(mask, place(name, mask, world)) for name in names)
+        plans = (schedule.plan_of(self._cut(mask, world, name)) for name in names)
         return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)
+
+    def _cut(self, mask: Mask, world: int, name: str) -> Cut:
+        key = mask.digest, world, name
+        if key not in self._cuts:
+            self._cuts = {known: cut for known, cut in self._cuts.items() if known[:2] == key[:2]}
+            self._cuts[key] = cut_mask(mask, place(name, mask, world))
+        return self._cuts[key]

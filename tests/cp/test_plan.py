@@ -271,6 +271,14 @@ def test_planners_keep_plans_of_equal_masks():
     assert planner.plan(build_mask("causal", seqlen=640), 4, Ring()) is not plan
 
 
+def test_schedules_share_what_is_cut_for_the_last_mask():
+    planner, mask = Planner(RATES), build_mask("causal", seqlen=640)
+    cut = planner.plan(mask, 4, Ring(), "zigzag").cut
+    assert planner.plan(mask, 4, Gather(), "zigzag").cut is cut
+    assert planner.plan(mask, 2, Gather(), "zigzag").cut is not cut
+    assert planner.plan(mask, 4, Gather(2), "zigzag").cut is not cut
+
+
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_a_mesh_divides_the_tokens_of_a_plan(name: str):
     mesh = Mesh(ring=3, heads=2)
