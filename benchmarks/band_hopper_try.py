@@ -4,8 +4,8 @@ Each variant has its processes: all check side by side, smallest case first, the
 it starts; one that takes too long is stopped and named, and the checks go on behind it. OUT has each result as soon as it is there.
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
-(`band_hopper_fused`), in any order or, "=", in one, from the last row on or from the first ("up"); dK and dV by `band_hopper_backward` and
-dQ by the portable kernel ("bwd two") or by `band_hopper_queries` ("bwd two dq"); both portable kernels.
+(`band_hopper_fused`), in any order or, "=", in one; dK and dV by `band_hopper_backward` and dQ by the portable kernel ("bwd two") or by
+`band_hopper_queries` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -31,8 +31,8 @@ from longca.masks import build_mask
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd": 0, "bwd =": 1, "bwd = up": 2}  # in_order
-BACKWARD = "bwd two dq", "bwd = up", "bwd =", "bwd", "bwd two", "bwd portable"
+FUSED = {"bwd": False, "bwd =": True}  # in_order
+BACKWARD = "bwd two dq", "bwd =", "bwd", "bwd two", "bwd portable"
 DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
          "sliding_window", "causal_sliding_window", "prefix_lm", "block_causal_document")
 TIMES = [*((name, seqlen, 64, 8) for seqlen in (32768, 8192) for name in DENSE),

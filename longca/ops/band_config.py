@@ -25,7 +25,7 @@ class Tuned:
     loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
     pack: int = 16  # query heads that share a tile, at most
     hopper: int = 0  # 1: one of `band_hopper`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ
-    in_order: int = 0  # keys, with dQ: not 0: pieces take turns, so that sums repeat; 1: from the last row on, 2: from the first
+    in_order: bool = False  # keys, with dQ: pieces take turns, so that sums repeat
     at_once: int = 0  # KV heads whose lines start together; 0: what the plan finds best
 
 
@@ -48,7 +48,7 @@ HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128
 
 
 def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, block_rows: int | None = None, at_once: bool = False,
-              in_order: int = 0) -> dict[Use, Tuned]:
+              in_order: bool = False) -> dict[Use, Tuned]:
     """
     Args:
         block: keys of a block, if the mask is made of blocks.

@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from longca.ops.band_hopper_pieces import ROWS, UP, hear_runs, run_in_order, run_of
+from longca.ops.band_hopper_pieces import ROWS, hear_runs, run_below, run_of
 
 # A bulk operation is complete to the thread that began it; it is another kind of access than those that tell of it.
 PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
@@ -80,11 +80,10 @@ def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, TEAMS: gl.cons
     each team's rows of dV and of dK, a half of the columns at a time.
 
     Args:
-        IN_ORDER: not 0: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in every
-            run; else in any. A piece goes from the last row to the first, or, if UP, the other way, where rows count as negative. It tells
-            in `progress` how far it has come: the first row that it is done with, DONE after all of dQ, ENDED at its end. `Lines.waits`
-            says whom it has to wait for. To dV and dK, heads add in their order. Those who are waited for began earlier, and the first of
-            all waits for nobody.
+        IN_ORDER: pieces add to a row of dQ one after the other, in the order of `Lines.pieces`, so that sums are the same in every run;
+            else in any. A piece goes from the last row to the first. It tells in `progress` how far it has come: the first row that it is
+            done with, DONE after all of dQ, ENDED at its end. `Lines.waits` says whom it has to wait for. To dV and dK, heads add in their
+            order. Those who are waited for began earlier, and the first of all waits for nobody.
     """
     dq_desc, dk_desc, dv_desc = descs
     runs_ptr, waits_ptr, waits_of_ptr, progress_ptr = tables
@@ -96,22 +95,21 @@ def add_tiles(descs, tiles, bars, told, told_bars, tables, sizes, TEAMS: gl.cons
         entry = waits_of_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * 2
         others_ptr = progress_ptr + head * num_pieces
         wait, behind = 0, 0
-        full_run, partial = (first, middle) if IN_ORDER == UP else (middle - 1, last - 1)
+        full_run, partial = middle - 1, last - 1
         if IN_ORDER:
             wait, behind = gl.load(entry), gl.load(entry + 1)
         for number in range(gl.maximum(last - first, 1)):
             if IN_ORDER:
-                column, num_steps, _, full_run, partial = run_in_order(full_run, partial, first, middle, last, runs_ptr, ROWS, IN_ORDER)
+                column, num_steps, _, full_run, partial = run_below(full_run, partial, first, middle, runs_ptr, ROWS)
             else:
                 column, num_steps, _ = run_of(number, first, middle, last, runs_ptr)
             for _ in range(gl.where(first == last, 1, num_steps)):
                 if IN_ORDER:
-                    row = -column - ROWS if IN_ORDER == UP else column
-                    _publish(others_ptr + piece, row + ROWS)
-                    wait = _await_turn(wait, behind, row, waits_ptr, others_ptr)
+                    _publish(others_ptr + piece, column + ROWS)
+                    wait = _await_turn(wait, behind, column, waits_ptr, others_ptr)
                 for team in gl.static_range(TEAMS):
                     _add_tile(dq_desc, column, head, team, tiles.index(team), bars, team, count)
-                column += -ROWS if IN_ORDER == 1 else ROWS
+                column += -ROWS if IN_ORDER else ROWS
                 count += 1
         if IN_ORDER:
             _publish(others_ptr + piece, DONE)

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from longca.ops.band_hopper_pieces import ROWS, UP, keys_piece_of, run_in_order, run_of, tell
+from longca.ops.band_hopper_pieces import ROWS, keys_piece_of, run_below, run_of, tell
 
 FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # in a note, instead of a shape
 
@@ -46,11 +46,11 @@ def _take(next_ptr, lane):
 
 @gluon.jit
 def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr, packs_per_kv_head,
-               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr, IN_ORDER: gl.constexpr = 0):
+               stats_of_pack, PACK: gl.constexpr, TEAMS: gl.constexpr, STAGES: gl.constexpr, IN_ORDER: gl.constexpr = False):
     """The loading warp. A line without steps gets an empty one.
 
     Args:
-        IN_ORDER: as in `band_hopper_add.add_tiles`: not 0: steps go by their columns, instead of partial ones first, and a piece, a
+        IN_ORDER: as in `band_hopper_add.add_tiles`: steps go from the last column on, instead of partial ones first, and a piece, a
             program's first one too, is taken only when it begins, so that all before it have begun.
     """
     kv_full, kv_empty = kv_bars
@@ -75,15 +75,15 @@ def feed_tiles(k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars,
             tma.async_copy_global_to_shared(k_desc, [row + team * ROWS, kv_head, 0], kv_full, k_smem.index(team))
             tma.async_copy_global_to_shared(v_desc, [row + team * ROWS, kv_head, 0], kv_full, v_smem.index(team))
         for pack in range(first_pack, first_pack + num_packs):
-            full, partial = (first, middle) if IN_ORDER == UP else (middle - 1, last - 1)
+            full, partial = middle - 1, last - 1
             for number in range(gl.maximum(last - first, 1)):
                 if IN_ORDER:
-                    column, num_steps, shape, full, partial = run_in_order(full, partial, first, middle, last, runs_ptr, STEP, IN_ORDER)
+                    column, num_steps, shape, full, partial = run_below(full, partial, first, middle, runs_ptr, STEP)
                 else:
                     column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
                 for _ in range(gl.where(first == last, 1, num_steps)):
                     _feed(column, gl.where(first == last, EMPTY, shape), pack, stats_of_pack, count, descs, smem, bars, PACK, STAGES)
-                    column += -STEP if IN_ORDER == 1 else STEP
+                    column += -STEP if IN_ORDER else STEP
                     count += 1
         turn += 1
         if IN_ORDER:

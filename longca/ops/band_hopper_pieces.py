@@ -8,7 +8,6 @@ ROWS = gl.constexpr(64)  # of a warp group: the height of one wgmma
 TEAMS = gl.constexpr(2)  # warp groups that compute
 COLUMNS = gl.constexpr(8)  # of `Lines.pieces`
 TOLD = gl.constexpr(16)  # numbers of a piece, with room to spare
-UP = gl.constexpr(2)  # the way in which pieces that take turns go over rows: from the first; else (1) from the last
 
 
 @gluon.jit
@@ -90,23 +89,3 @@ def run_below(full, partial, first, middle, runs_ptr, STEP: gl.constexpr):
     column = gl.maximum(gl.where(is_full, column + (num_steps - 1) * STEP, other), 0)
     num_steps, shape = gl.where(is_full, num_steps, 1), gl.where(is_full, -1, shape)
     return column, num_steps, shape, gl.where(is_full, full - 1, full), gl.where(is_full, partial, partial - 1)
-
-
-@gluon.jit
-def run_above(full, partial, middle, last, runs_ptr):
-    """From the left: (column of its first step, steps, shape) of the run that is next, and the full and partial runs to go on with."""
-    some, others = full < middle, partial < last
-    column, num_steps = gl.load(runs_ptr + full * 2, mask=some, other=1 << 30), gl.load(runs_ptr + full * 2 + 1, mask=some, other=1)
-    other, shape = gl.load(runs_ptr + partial * 2, mask=others, other=1 << 30), gl.load(runs_ptr + partial * 2 + 1, mask=others, other=0)
-    is_full = column < other
-    column = gl.where(is_full, column, gl.where(others, other, 0))
-    num_steps, shape = gl.where(is_full, num_steps, 1), gl.where(is_full, -1, shape)
-    return column, num_steps, shape, gl.where(is_full, full + 1, full), gl.where(is_full, partial, partial + 1)
-
-
-@gluon.jit
-def run_in_order(full, partial, first, middle, last, runs_ptr, STEP: gl.constexpr, WAY: gl.constexpr):
-    if WAY == UP:
-        return run_above(full, partial, middle, last, runs_ptr)
-    else:  # noqa: RET505 - decided when compiling
-        return run_below(full, partial, first, middle, runs_ptr, STEP)

@@ -24,9 +24,9 @@ class Wanted:
     transposed: bool
     longest: float = 1.0  # share of the steps of all lines that a piece may have; lines with more are cut
     least: int = 16  # steps that are never too many
-    # Not 0: pieces wait for each other. 1: they go from the last column to the first, and those of about the same length are sorted by
-    # their rows; 2: the other way, and pieces of the last rows come first. Most masks then let who comes first stay ahead.
-    in_order: int = 0
+    # Pieces wait for each other, and go from the last column to the first; those of about the same length are sorted by their rows, which
+    # under most masks lets who comes first stay ahead.
+    in_order: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,6 @@ class Lines:
 
     Pieces that add to their columns one after the other, in the order of `pieces`, and from the last column to the first, find in
     `waits[slice(*waits_of[m, piece])]` whom to wait for: (column, another piece or −1) for the columns from there to the entry before.
-    Where they go from the first column to the last, it is (−c, another piece or −1) for the columns from the entry before up to c.
     """
 
     tile: int

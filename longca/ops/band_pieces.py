@@ -71,9 +71,7 @@ def _sorted(layout: Layout, pieces: Pieces, lists: Lists) -> Tensor:
         of_list = of_list.index_select(1, pieces.list_of)
     first, middle, last, num_full, length = of_list
     for lines, rows in zip(layout.wanted, _ranges(pieces.num_pieces, layout.num_groups), strict=True):
-        if lines.in_order == 2:
-            length[rows] = pieces.table[1][rows]
-        elif lines.in_order:
+        if lines.in_order:
             length[rows] = (torch.log(length[rows].clamp(min=1)) / math.log(ALIKE)).long()
     part, row0, row1, slot, line = pieces.table
     order = torch.argsort(part * FAR - length, stable=True)

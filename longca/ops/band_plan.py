@@ -16,14 +16,14 @@ from longca.ops.band_pieces import lines_of
 from longca.ops.band_shapes import shapes_of
 from longca.ops.band_spans import spans_of
 from longca.ops.band_steps import cut_spans
-from longca.ops.band_turns import KV_HEADS, way_of_turns, with_turns
+from longca.ops.band_turns import KV_HEADS, takes_turns, with_turns
 
 AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long one of them may take
 UNEVEN = 4  # lines of a block of queries, at least, where blocks differ: so that the last one of each, which is not full, is short
 UNIT = 128  # rows: lines are no longer, and begin at multiples of their length
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 # The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
-KV_HEADS_IN_TURNS = 1, KV_HEADS, KV_HEADS  # by `Tuned.in_order`
+KV_HEADS_IN_TURNS = {False: 1, True: KV_HEADS}  # by `Tuned.in_order`
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,10 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     block = mean_block(mask)
     lines_of_block = 1 if block is None or fills_blocks(mask, block) else UNEVEN
     if tuned is None:
-        way = way_of_turns(mask, num_kv_heads)
+        in_turns = takes_turns(mask, num_kv_heads)
         block_rows = block and block * min(ratio & -ratio, HOPPER_QUERIES.pack)
         tuned = tiles_for(head_dim, device, block=mean_block(mask, keys=True), block_rows=block_rows,
-                          at_once=not deterministic or way > 0, in_order=way if deterministic else 0)
+                          at_once=not deterministic or in_turns, in_order=deterministic and in_turns)
     uses = {use: tuned[use] for use in Use if use in tuned and (needs_backward or use is Use.FORWARD)}
     wanted = []
     for use, chosen in uses.items():
@@ -172,4 +172,4 @@ def make_lines(mask: Mask, wanted: Sequence[Wanted], device: torch.device) -> li
     else:
         full, partial = steps_of_blocks(mask.grid, layout, device)
     made = zip(wanted, lines_of(layout, full, partial), strict=True)
-    return [with_turns(lines, one.in_order) if one.in_order else lines for one, lines in made]
+    return [with_turns(lines) if one.in_order else lines for one, lines in made]

@@ -6,44 +6,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longca.masks.band import HI, K0, K1, LO, Q1
 from longca.masks.mask import Mask
 from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines
 from longca.ops.band_ranges import spread, stretches
 
 FAR = 1 << 32  # beyond any column
-# Queries that see a key; how many times more than the mean the longest has. Found on one H200, 64:8 heads: docs/band.md.
-ALIKE, SHORT, LONG = 1500, 3500, 2000
-UNEVEN = 8
+# Found on one H200, 64:8 heads, under 166 masks of whole sequences and of ranks: docs/band.md.
+ALIKE, LONG = 0.9, 4000  # share of the keys that the last query sees; keys that a query sees in the mean
 # Lines of so many KV heads start together. With fewer, turns were slow but under masks of which this share of all queries sees a key.
 KV_HEADS, MOST = 4, 0.4
 
 
-def way_of_turns(mask: Mask, num_kv_heads: int) -> int:
-    """In which way pieces of keys take turns at adding to dQ, by what was quickest: 1 from the last row on, where pieces are long and
-    alike, so that those who begin one after the other soon follow each other at a step's distance; 2 from the first row, where they are
-    long, but some many times longer; 0 in none: turns would cost more than a kernel of its own for dQ.
+def takes_turns(mask: Mask, num_kv_heads: int) -> bool:
+    """Whether pieces of keys take turns at adding to dQ: where that is quicker than a kernel of its own for dQ. So it is where the last
+    query sees nearly all keys, as under `causal`, but not where there are documents: all pieces begin with its rows then, and soon follow
+    each other at a step's distance. And queries must see many keys, or there are too few pieces.
     """
-    if mask.grid is not None or mask.area == 0:
-        return 0
-    mean = mask.area / (mask.num_groups * mask.seqlen_k)
-    if num_kv_heads % KV_HEADS and mean < MOST * mask.seqlen_q:
-        return 0
-    longest = max(int(np.minimum(bands[:, 1] - bands[:, 0], bands[:, 5] - bands[:, 4] + 1).max(initial=0)) for bands in mask.groups)
-    if mean >= SHORT and longest * ALIKE <= mean * mean:
-        return 1
-    return 2 if mean >= LONG and longest >= UNEVEN * mean else 0
+    if mask.grid is not None or mask.area < LONG * mask.num_groups * mask.seqlen_q:
+        return False
+    if num_kv_heads % KV_HEADS and mask.area < MOST * mask.num_groups * mask.seqlen_q * mask.seqlen_k:
+        return False
+    return sum(map(_seen_by_the_last, mask.groups)) >= ALIKE * mask.num_groups * mask.seqlen_k
 
 
-def with_turns(lines: Lines, way: int) -> Lines:
-    """The same with `waits` and `waits_of`, in the order of the pieces of a group. O(pieces · places where one begins or ends).
+def _seen_by_the_last(bands: np.ndarray) -> int:
+    """Keys that the last query sees, of those who see any."""
+    last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
+    query = last[:, Q1] - 1
+    return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
 
-    Args:
-        way: of `Wanted.in_order`.
-    """
+
+def with_turns(lines: Lines) -> Lines:
+    """The same with `waits` and `waits_of`, in the order of the pieces of a group. O(pieces · places where one begins or ends)."""
     waits, waits_of, num_waits, runs = [], [], 0, lines.runs.long()
     number = torch.arange(lines.pieces.shape[1] + 1, device=runs.device)
     for pieces in lines.pieces.long():
-        piece, ends = _of_group(pieces, runs, lines.step, way)
+        piece, ends = _of_group(pieces, runs, lines.step)
         bounds = torch.searchsorted(piece.contiguous(), number) + num_waits
         waits.append(ends)
         waits_of.append(torch.stack([bounds[:-1], bounds[1:]], 1))
@@ -51,13 +50,11 @@ def with_turns(lines: Lines, way: int) -> Lines:
     return replace(lines, waits=torch.cat(waits).to(torch.int32), waits_of=torch.stack(waits_of).to(torch.int32))
 
 
-def _of_group(pieces: Tensor, runs: Tensor, step: int, way: int) -> tuple[Tensor, Tensor]:
-    """(piece, (first column, piece to wait for)) of each stretch of columns, from the right; way 2: as if all columns were negative."""
+def _of_group(pieces: Tensor, runs: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """(piece, (first column, piece to wait for)) of each stretch of columns, from the right."""
     owner, begin, end = _touched(pieces, runs, step)
     if len(owner) == 0:
         return owner, pieces.new_zeros(0, 2)
-    if way == 2:
-        begin, end = -end, -begin
     places, index = torch.unique(torch.stack([begin, end]), return_inverse=True)
     depth = torch.zeros(len(pieces), len(places), dtype=torch.int8, device=pieces.device)
     depth[owner, index[0]], depth[owner, index[1]] = 1, -1

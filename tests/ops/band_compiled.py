@@ -55,7 +55,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
                 yield queries_kernel, types, {"PACK": pack, "CARRY": carry, "STAGES": 3}, 168
-        for in_order in (0, 1, 2):
+        for in_order in (False, True):
             yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longca.kernels.visit import UNIT_ROWS
 from longca.masks import Mask, build_mask
+from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
 from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
@@ -45,33 +46,30 @@ def raster(lines: Lines, num_rows: int, num_cols: int) -> np.ndarray:
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     right = rasters(mask).astype(int)
     limits = {} if most is None else {"longest": 0.0, "least": most}
-    wanted = [Wanted(tile, step, transposed, in_order=in_order, **limits) for transposed in (False, True) for in_order in (0, 1, 2)]
+    wanted = [Wanted(tile, step, transposed, in_order=in_order, **limits) for transposed in (False, True) for in_order in (False, True)]
     for one, lines in zip(wanted, make_lines(mask, wanted, CPU), strict=True):
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
         np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if one.transposed else right)
         if one.in_order:
-            check_turns(lines, num_cols + step, one.in_order)
+            check_turns(lines, num_cols + step)
         else:
             check_order(lines, num_rows, most)
 
 
-def check_turns(lines: Lines, num_cols: int, way: int) -> None:
+def check_turns(lines: Lines, num_cols: int) -> None:
     """At each of its columns, a piece waits for the one that was there last."""
     waits, waits_of = (table.numpy() for table in (lines.waits, lines.waits_of))
     runs = lines.runs.numpy()
     for group, pieces in enumerate(lines.pieces.numpy()):
         latest = np.full(num_cols, -1)
         for number, piece in enumerate(pieces):
-            touched, other, right, left = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols, 0
+            touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
             for run in range(piece[FIRST], piece[LAST]):
                 column, count = runs[run, 0], runs[run, 1] if run < piece[MIDDLE] else 1
                 touched[column:column + count * lines.step] = True
             for column, which in waits[slice(*waits_of[group, number])]:
-                assert column < right if way == 1 else -column > left
-                if way == 1:
-                    other[column:right], right = which, column
-                else:
-                    other[left:-column], left = which, -column
+                assert column < right
+                other[column:right], right = which, column
             assert (other[touched] == latest[touched]).all()
             latest[touched] = number
 
@@ -157,7 +155,7 @@ def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None
     gpu = torch.device("cuda")
     assert tiles_for(128, gpu)[Use.KEYS] == HOPPER_KEYS and tiles_for(128, gpu)[Use.QUERIES] == HOPPER_QUERIES
     assert tiles_for(128, gpu, block=128, block_rows=64)[Use.QUERIES] == TUNED[128][Use.QUERIES]
-    for in_order in (0, 1, 2):
+    for in_order in (False, True):
         tiles = tiles_for(128, gpu, at_once=True, in_order=in_order)
         assert tiles[Use.KEYS] == replace(HOPPER_GRADIENTS, in_order=in_order) and Use.QUERIES not in tiles
         short = tiles_for(128, gpu, block=64, at_once=True, in_order=in_order)
@@ -183,7 +181,7 @@ def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], 
 def test_few_kv_heads_have_kernels_of_their_own_for_dq(num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("longca.ops.band_plan.tiles_for", lambda head_dim, _, **how: {
         use: tiles for use, tiles in TUNED[head_dim].items() if use is not Use.QUERIES or not how["at_once"]})
-    mask = build_mask("full_document", seqlen=16384, documents=np.array([4096] * 4))
+    mask = Mask(16384, 16384, (np.array([[0, 16000, 0, 4000, -INF, INF], [16000, 16384, 0, 16384, -INF, INF]]),))
     plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=num_kv_heads, head_dim=128, device=CPU)
     assert (Use.QUERIES not in plan.kernels) == in_turns
 
