@@ -13,17 +13,17 @@ from longca.ops.band_ranges import spread, stretches
 
 FAR = 1 << 32  # beyond any column
 # Found on one H200, 64:8 heads, under 166 masks of whole sequences and of ranks: docs/band.md.
-ALIKE, LONG = 0.9, 4000  # share of the keys that the last query sees; keys that a query sees in the mean
+ALIKE, LONG, MANY = 0.9, 3000, 4000  # share of the keys that the last query sees; queries that see a key, and keys a query, in the mean
 # Lines of so many KV heads start together. With fewer, turns were slow but under masks of which this share of all queries sees a key.
 KV_HEADS, MOST = 4, 0.4
 
 
 def takes_turns(mask: Mask, num_kv_heads: int) -> bool:
-    """Whether pieces of keys take turns at adding to dQ: where that is quicker than a kernel of its own for dQ. So it is where the last
-    query sees nearly all keys, as under `causal`, but not where there are documents: all pieces begin with its rows then, and soon follow
-    each other at a step's distance. And queries must see many keys, or there are too few pieces.
+    """Whether pieces of keys take turns at adding to dQ: where that is quicker than a kernel of its own for dQ. So it is where pieces are
+    long and many, and the last query sees nearly all keys, as under `causal`, but not where there are documents: all pieces begin with its
+    rows then, and soon follow each other at a step's distance.
     """
-    if mask.grid is not None or mask.area < LONG * mask.num_groups * mask.seqlen_q:
+    if mask.grid is not None or mask.area < mask.num_groups * max(LONG * mask.seqlen_k, MANY * mask.seqlen_q):
         return False
     if num_kv_heads % KV_HEADS and mask.area < MOST * mask.num_groups * mask.seqlen_q * mask.seqlen_k:
         return False

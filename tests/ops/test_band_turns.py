@@ -97,6 +97,12 @@ def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, turns
     assert takes_turns(mask, 4) and {takes_turns(mask, few) for few in (1, 2, 5, 6)} == {turns}
 
 
+def test_short_pieces_and_few_of_them_take_no_turns() -> None:
+    """As of 1024 queries that see 8192 keys, which made 339 TFLOP/s by turns and 412 by two kernels."""
+    for lengths, turns in (((1024, 8192), False), ((8192, 1024), False), ((3072, 4096), True)):
+        assert takes_turns(build_mask("full", seqlen=8192).crop(*((0, length) for length in lengths)), 8) == turns
+
+
 def test_the_last_query_may_be_followed_by_some_that_see_nothing() -> None:
     seen = np.array([[0, 4800, 0, 4200, -INF, INF]])
     assert takes_turns(Mask(4800, 4200, (seen,)), 8) and takes_turns(Mask(4900, 4200, (seen,)), 8)

@@ -1,0 +1,161 @@
+"""Gradients by turns or by two kernels: which is quicker, and what band attention's choice costs where it is the other one.
+
+    python -m benchmarks.band_turns [--seconds 90] [--write docs/band.md]          on one Hopper GPU
+    python -m benchmarks.band_turns --read reports/h200 [--write docs/band.md]     the table of an earlier run, for the choice as it is now
+
+Masks are those of whole sequences, and what ranks of this project's strategies compute in their steps: short sequences, few queries, few
+keys, pieces of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.cp_try import cell_of
+from benchmarks.table import Table, add_options, machine, percent, read_records, write_records
+from longca.core.plugin import Registry
+from longca.core.study import Measure
+from longca.core.units import format_length
+from longca.cp.contract import HeadStrategy
+from longca.cp.local_steps import cut_steps
+from longca.kernels.contract import Problem
+from longca.masks.build import cell_mask
+from longca.masks.mask import Mask
+from longca.ops.band_turns import takes_turns
+
+MASKS = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window", "shared_question",
+         "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window", "block_causal_document")
+LENGTHS = (8192, 16384, 32768, 65536, 131072)
+RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
+STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
+HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
+LEAST, MOST_FLOPS = 500, 6e13  # queries a key in the mean: with fewer, turns were never near; and of a call, so that it takes 0.2 s at most
+MEASURE, SAME = Measure(warmup=2, repeats=5, max_seconds=0.6), 0.01
+TIMES = "band_turns_masks"
+WAYS = {"two kernels": "bwd two dq", "turns": "bwd ="}  # of `band_hopper_try`
+COLUMNS = ("mask", "measured", "turns over two kernels", "by turns", "slower than the other, mean", "most")
+
+
+@dataclass(frozen=True)
+class Case:
+    where: str
+    mask: Mask
+    num_q_heads: int
+    num_kv_heads: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.mask.digest, self.num_q_heads
+
+    @property
+    def flops(self) -> int:
+        return 10 * self.mask.area * self.num_q_heads // self.mask.num_groups * HEADS.head_dim
+
+
+def cases() -> Iterator[Case]:
+    """Each mask once, by pattern."""
+    known: set[tuple[str, int]] = set()
+    for name in MASKS:
+        for case in (*_alone(name), *_of_ranks(name)):
+            if case.key not in known and case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
+                known.add(case.key)
+                yield case
+
+
+def _alone(name: str) -> Iterator[Case]:
+    for seqlen in LENGTHS:
+        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", "alone", 1, seqlen, HEADS)), *HEADS.heads)
+
+
+def _of_ranks(name: str) -> Iterator[Case]:
+    kernel, (num_q_heads, num_kv_heads) = Registry("kernel").load("band"), HEADS.heads
+    for world, tokens in RANKS:
+        for strategy in STRATEGIES:
+            mask, plugin = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)), Registry("strategy").load(strategy)
+            assert isinstance(plugin, HeadStrategy), "all of these divide"
+            problem = Problem(mask, num_q_heads, num_kv_heads, HEADS.head_dim, torch.bfloat16, torch.device("cpu"), needs_backward=True)
+            division = plugin.divide(problem, kernel, world)
+            if division.of_heads_alone:
+                continue
+            heads = [number // division.mesh.heads for number in HEADS.heads]
+            for rank in range(division.plan.world):
+                for step, (_, _, mask) in cut_steps(division.plan, rank, merging=True).items():
+                    yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
+
+
+def measure(seconds: float) -> list[dict[str, Any]]:
+    """A record for each case that there was time for."""
+    end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
+    for case in cases():
+        if time.monotonic() > end:
+            print("time is over: the other masks are left out", flush=True)
+            break
+        mask = case.mask
+        found.append({"mask": mask.name, "where": case.where, "heads": case.num_q_heads, "digest": mask.digest, "seqlen_q": mask.seqlen_q,
+                      "seqlen_k": mask.seqlen_k, "area": mask.area, **_tflops(case), "machine": where})
+        print(*list(found[-1].values())[:3], *(f"{way} {found[-1][way]:.0f}" for way in WAYS), flush=True)
+    return found
+
+
+def _tflops(case: Case) -> dict[str, float]:
+    from benchmarks.band_hopper_checks import inputs
+    from benchmarks.band_hopper_try import backward, forward
+    from longca.bench.timer import time_calls
+
+    q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
+    out, lse = forward("fwd", q, k, v, case.mask)()
+    calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in WAYS.items()}
+    for one, other in zip(*(call() for call in calls.values()), strict=True):
+        if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
+            raise RuntimeError(f"{case.mask.name}, {case.where}: gradients by turns are not those of two kernels")
+    return {way: case.flops / statistics.median(time_calls(call, MEASURE, q.device).time_ms[0]) / 1e9 for way, call in calls.items()}
+
+
+def table(found: Sequence[dict[str, Any]]) -> Table:
+    """What the choice makes of masks that are still among the cases; plans may have changed since others were measured."""
+    where = ", ".join(dict.fromkeys(one["machine"] for one in found))
+    chosen = {case.key: takes_turns(case.mask, case.num_kv_heads) for case in cases()}
+    rows, records = [], []
+    for name in (*MASKS, "all"):
+        here = [(chosen[key], float(one["turns"]) / float(one["two kernels"])) for one in found
+                if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])]
+        if here:
+            ratios, lost = [ratio for _, ratio in here], [max(1 / ratio if turns else ratio, 1) - 1 for turns, ratio in here]
+            record = {"mask": name, "measured": len(here), "least": min(ratios), "most": max(ratios),
+                      "by_turns": sum(turns for turns, _ in here), "lost_mean": statistics.mean(lost), "lost_most": max(lost)}
+            records.append(record)
+            rows.append((name, str(len(here)), f"{min(ratios):.2f} to {max(ratios):.2f}", str(record["by_turns"]),
+                         *(percent(record[key], signed=False) for key in ("lost_mean", "lost_most"))))
+    caption = (f"All gradients, {HEADS.heads[0]}:{HEADS.heads[1]} heads and what ranks have of them; {where}. Masks of whole sequences and "
+               "of ranks' steps; how many of them take turns now, and how much slower that choice is where the other way is quicker.")
+    return Table("band_turns", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band_turns", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--read", type=Path, metavar="FOLDER", help=f"of the {TIMES}.csv of an earlier run, instead of measuring")
+    parser.add_argument("--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    if options.read is None and not torch.cuda.is_available():
+        parser.error("there is no GPU here to measure on: --read FOLDER makes the table of an earlier run")
+    found = measure(options.seconds) if options.read is None else read_records(options.read, TIMES)
+    if not found:
+        parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_records(options.out, TIMES, found)
+    table(found).publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
