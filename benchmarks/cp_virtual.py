@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.cp_try import ALONE, MASKS, add_chunks, cell_of, same_area
 from benchmarks.step_times import Clock
-from benchmarks.table import Table, add_options, machine, percent, write_records
+from benchmarks.table import Table, add_options, machine, write_records
 from benchmarks.virtual_ranks import DIRECTIONS, VirtualRanks
 from longca.bench.inputs import DTYPES
 from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
@@ -36,9 +36,8 @@ from longca.masks.build import cell_mask
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 MEASURE = Measure(warmup=2, repeats=5, max_seconds=0.2)
-COLUMNS = ("mask", "ranks", "strategy", "timed", "computed fwd", "computed bwd", "imbalance", "modelled fwd", "modelled bwd", "of alone",
-           "exposed", "how")
 SHARE = 0.5  # of its even share of the time, that a line may spend on ranks beyond the fewest: the rest is for lines that need more
+NAME = "cp_virtual"
 STEPS = "cp_virtual_steps"  # the raw times, as CSV beside the table's
 
 
@@ -55,7 +54,7 @@ class Bench:
 
     def line(self, mask: str, world: int, strategy: str, deadline: float) -> dict[str, Any]:
         """A record; `reason` says why there is none."""
-        name = {"mask": mask, "world": world, "strategy": strategy}
+        name = {"mask": mask, "world": world, "tokens": self.options.tokens, "kernel": self.options.kernel, "strategy": strategy}
         try:
             return name | self._line(mask, world, strategy, deadline)
         except Exception as error:  # any kernel may raise anything
@@ -97,7 +96,8 @@ class Bench:
         return self._alone[mask, world]
 
     def alone_lines(self) -> list[dict[str, Any]]:
-        return [{"mask": mask, "world": world, "strategy": ALONE, "how": "one device, the area of one rank", "timed_ranks": 1,
+        return [{"mask": mask, "world": world, "tokens": self.options.tokens, "kernel": self.options.kernel, "strategy": ALONE,
+                 "how": "one device, the area of one rank", "timed_ranks": 1,
                  **{f"{direction}_computed_tflops": value for direction, value in found.items()}}
                 for (mask, world), found in self._alone.items()]
 
@@ -124,7 +124,7 @@ def try_all(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dic
             print(f"time is over: {len(wanted) - number} of {len(wanted)} lines are left out", flush=True)
             break
         lines.append(bench.line(*name, deadline=now + SHARE * (end - now) / (len(wanted) - number)))
-        print(f"{time.monotonic() - end + options.seconds:5.0f} s", *cells_of(lines[-1]), flush=True)
+        print(f"{time.monotonic() - end + options.seconds:5.0f} s", *told(lines[-1]), flush=True)
 
     def place(line: dict[str, Any]) -> tuple[int, int, int]:
         return (options.masks.index(line["mask"]), options.worlds.index(line["world"]), (ALONE, *STRATEGIES).index(line["strategy"]))
@@ -132,36 +132,46 @@ def try_all(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dic
     return sorted([*bench.alone_lines(), *lines], key=place), sorted(bench.steps, key=place)
 
 
-def cells_of(line: dict[str, Any]) -> tuple[str, ...]:
+def told(line: dict[str, Any]) -> tuple[str, ...]:
     names = (line["mask"], str(line["world"]), line["strategy"])
     if "reason" in line:
-        return (*names, *["–"] * (len(COLUMNS) - 4), " ".join(line["reason"].split())[:200])
-
-    computed = (f"{line[f'{direction}_computed_tflops']:#.3g}" for direction in DIRECTIONS)
-    measured = (*names, str(line["timed_ranks"]), *computed)
+        return (*names, "–", " ".join(line["reason"].split())[:200])
+    computed = f"{_both(line, 'computed_tflops', '#.3g')} TFLOP/s computed"
     if line["strategy"] == ALONE:
-        return (*measured, *[""] * 5, line["how"])
-    modelled = (f"{line[f'{direction}_modelled_tflops']:#.3g}" for direction in DIRECTIONS)
-    imbalance = " / ".join(f"{line[f'{direction}_imbalance']:.2f}" for direction in DIRECTIONS)
-    of_alone, exposed = (" / ".join(percent(line[f"{direction}_{what}"], signed=False) for direction in DIRECTIONS)
-                         for what in ("of_alone", "exposed"))
-    return (*measured, imbalance, *modelled, of_alone, exposed, line["how"])
+        return (*names, computed, line["how"])
+    return (*names, computed, f"{_both(line, 'imbalance', '.2f')} imbalance", f"{_both(line, 'modelled_tflops', '#.3g')} modelled",
+            f"{_both(line, 'exposed', '.1%')} exposed", f"{line['timed_ranks']} timed", line["how"])
+
+
+def _both(line: dict[str, Any], what: str, digits: str) -> str:
+    return " / ".join(format(line[f"{direction}_{what}"], digits) for direction in DIRECTIONS)
+
+
+def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
+    """By mask and number of ranks: TFLOP/s computed → modelled of each strategy."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for line in lines:
+        cells = found.setdefault((line["mask"], str(line["world"])), {})
+        texts = [] if "reason" in line else [_both(line, "computed_tflops", ".0f")]
+        if texts and line["strategy"] != ALONE:
+            texts.append(_both(line, "modelled_tflops", ".0f"))
+        cells[line["strategy"]] = " → ".join(texts) or "–"
+    return [(*names, *(cells.get(strategy, "") for strategy in (ALONE, *strategies))) for names, cells in found.items()]
 
 
 def publish(lines: list[dict[str, Any]], steps: list[dict[str, Any]], options: argparse.Namespace) -> None:
     num_q_heads, num_kv_heads = options.heads
     caption = (
         f"Virtual ranks of {format_length(options.tokens)} tokens, `{options.kernel}`, {num_q_heads}:{num_kv_heads} heads; "
-        f"{machine(torch.device(options.device))}. **Measured on this one device, without any message:** `computed`, the TFLOP/s of the "
-        "slowest rank's kernels, merges and sums; `imbalance`, of these times forward / backward, slowest over mean (ranks beyond the "
-        f"`timed` ones by interpolation); and all of `{ALONE}`. **Modelled, not measured on several devices:** `modelled`, the TFLOP/s a "
-        f"GPU with messages; `of {ALONE}`, that over the kernel `{ALONE}`; `exposed`, the largest share of a rank's time that messages "
-        f"cost. Messages at {options.near:g} GB/s within a host of {options.ranks_per_host}, {options.far:g} GB/s between hosts, "
-        f"{options.message:g} µs each.")
+        f"{machine(torch.device(options.device))}. TFLOP/s of a GPU, forward / backward. **Measured on this one device, without any "
+        f"message:** `{ALONE}`, and before each arrow the slowest rank's kernels, merges and sums. **Modelled, not measured on several "
+        f"devices:** behind it, the same with messages. These at {options.near:g} GB/s within a host of {options.ranks_per_host}, "
+        f"{options.far:g} GB/s between hosts, {options.message:g} µs each.")
     records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
     options.out.mkdir(parents=True, exist_ok=True)
     write_records(options.out, STEPS, steps)
-    Table("cp_virtual", caption, COLUMNS, tuple(map(cells_of, lines)), records, ("mask", "strategy", "how")).publish(options)
+    columns = ("mask", "ranks", ALONE, *options.strategies)
+    Table(NAME, caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:1]).publish(options)
 
 
 def main(arguments: Sequence[str]) -> int:

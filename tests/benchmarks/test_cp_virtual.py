@@ -79,6 +79,7 @@ def test_a_table_of_what_is_measured_and_what_is_modelled(tmp_path: Path):
                 if world == 1:
                     assert math.isclose(float(line[f"{direction}_modelled_tflops"]), computed), "one rank sends nothing"
     text = page.read_text()
+    assert text.count(" → ") == 2 * 3 * len(cp_virtual.STRATEGIES)
     assert "**Measured on this one device, without any message:**" in text
     assert "**Modelled, not measured on several devices:**" in text
     steps = read_records(tmp_path, cp_virtual.STEPS)
