@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks.table import Table, add_options
 
 COLUMNS = ("timeline", "step", "from, ms", "attention, ms", "other work, ms", "messages, ms", "exposed, ms", "idle, ms")
-ATTENTION = ("forward_kernel", "backward_kernel", "fused_kernel", "_forward", "_keys", "_queries", "flash", "fmha", "sdpa", "cutlass")
+ATTENTION = ("forward_kernel", "backward_kernel", "fused_kernel", "queries_kernel", "_forward", "_keys", "_queries", "flash", "fmha",
+             "sdpa", "cutlass")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
