@@ -38,13 +38,14 @@ def planned_alike(how: str, notes: str) -> bool:
 
 def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dict[str, Any]]:
     """A record for each line and direction that was measured with the same plan."""
-    timed = records[(records.status == "ok") & (records.kind == "cp") & (records.seed == 0)]
-    measured = {(row.strategy, row.kernel, row.mask, int(row.world), int(row.seqlen) // int(row.world), row.direction): row
-                for row in timed.itertuples()}
+    timed = records[(records.status == "ok") & (records.kind == "cp") & (records.seed == 0) & records.mask_density_asked.isna()]
+    measured = {(row.strategy, row.kernel, row.mask, int(row.world), int(row.seqlen) // int(row.world),
+                 f"{row.num_q_heads}:{row.num_kv_heads}", row.direction): row for row in timed.itertuples()}
     found = []
     for line in lines:
         for direction in DIRECTIONS:
-            row = measured.get((line["strategy"], line["kernel"], line["mask"], int(line["world"]), int(line["tokens"]), direction))
+            row = measured.get((line["strategy"], line["kernel"], line["mask"], int(line["world"]), int(line["tokens"]),
+                                line["heads"], direction))
             modelled = line[f"{direction}_modelled_tflops"]
             if row is not None and modelled and planned_alike(line["how"], row.notes):
                 found.append({"world": int(line["world"]), "tokens": int(line["tokens"]), "mask": line["mask"],

@@ -54,7 +54,7 @@ class Bench:
 
     def line(self, mask: str, world: int, strategy: str, deadline: float) -> dict[str, Any]:
         """A record; `reason` says why there is none."""
-        name = {"mask": mask, "world": world, "tokens": self.options.tokens, "kernel": self.options.kernel, "strategy": strategy}
+        name = self._name(mask, world, strategy)
         try:
             return name | self._line(mask, world, strategy, deadline)
         except Exception as error:  # any kernel may raise anything
@@ -96,10 +96,14 @@ class Bench:
         return self._alone[mask, world]
 
     def alone_lines(self) -> list[dict[str, Any]]:
-        return [{"mask": mask, "world": world, "tokens": self.options.tokens, "kernel": self.options.kernel, "strategy": ALONE,
-                 "how": "one device, the area of one rank", "timed_ranks": 1,
+        return [{**self._name(mask, world, ALONE), "how": "one device, the area of one rank", "timed_ranks": 1,
                  **{f"{direction}_computed_tflops": value for direction, value in found.items()}}
                 for (mask, world), found in self._alone.items()]
+
+    def _name(self, mask: str, world: int, strategy: str) -> dict[str, Any]:
+        heads = ":".join(map(str, self.options.heads))
+        return {"mask": mask, "world": world, "tokens": self.options.tokens, "heads": heads, "kernel": self.options.kernel,
+                "strategy": strategy}
 
     def _cell(self, mask: str, world: int, strategy: str, seqlen: int = 0) -> Cell:
         return cell_of(mask, self.options.kernel, strategy, world, seqlen or self.options.tokens * world, self.options)
@@ -166,7 +170,7 @@ def publish(lines: list[dict[str, Any]], steps: list[dict[str, Any]], options: a
         f"{machine(torch.device(options.device))}. TFLOP/s of a GPU, forward / backward. **Measured on this one device, without any "
         f"message:** `{ALONE}`, and before each arrow the slowest rank's kernels, merges and sums. **Modelled, not measured on several "
         f"devices:** behind it, the same with messages. These at {options.near:g} GB/s within a host of {options.ranks_per_host}, "
-        f"{options.far:g} GB/s between hosts, {options.message:g} µs each.")
+        f"{options.far:g} GB/s between hosts, {options.message:g} µs each. Empty where there was no time left.")
     records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
     options.out.mkdir(parents=True, exist_ok=True)
     write_records(options.out, STEPS, steps)

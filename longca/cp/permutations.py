@@ -120,5 +120,7 @@ def place(name: str, mask: Mask, world: int) -> Placement:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """Whether the placement of that name may be the best. Under one or two bands, as of `causal` and `prefix_lm`, others are as level."""
+    """Whether the placement of that name may be the best. Under one or two bands, as of `causal` and `prefix_lm`, others are hardly
+    worse: 2 % at most, of two documents.
+    """
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

@@ -12,7 +12,7 @@ from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines
 from longca.ops.band_ranges import spread, stretches
 
 FAR = 1 << 32  # beyond any column
-# Found on one H200, 64:8 heads, under 166 masks of whole sequences and of ranks: docs/band.md.
+# Found on one H200, 64:8 heads, under 165 masks of whole sequences and of ranks: docs/band.md.
 ALIKE, LONG, MANY = 0.9, 3000, 4000  # share of the keys that the last query sees; queries that see a key, and keys a query, in the mean
 # Lines of so many KV heads start together. With fewer, turns were slow but under masks of which this share of all queries sees a key.
 KV_HEADS, MOST = 4, 0.4
@@ -23,14 +23,14 @@ def takes_turns(mask: Mask, num_kv_heads: int) -> bool:
     long and many, and the last query sees nearly all keys, as under `causal`, but not where there are documents: all pieces begin with its
     rows then, and soon follow each other at a step's distance.
     """
-    if mask.grid is not None or mask.area < mask.num_groups * max(LONG * mask.seqlen_k, MANY * mask.seqlen_q):
+    if mask.grid is not None or not 0 < mask.area >= mask.num_groups * max(LONG * mask.seqlen_k, MANY * mask.seqlen_q):
         return False
     if num_kv_heads % KV_HEADS and mask.area < MOST * mask.num_groups * mask.seqlen_q * mask.seqlen_k:
         return False
-    return sum(map(_seen_by_the_last, mask.groups)) >= ALIKE * mask.num_groups * mask.seqlen_k
+    return sum(map(seen_by_the_last, mask.groups)) >= ALIKE * mask.num_groups * mask.seqlen_k
 
 
-def _seen_by_the_last(bands: np.ndarray) -> int:
+def seen_by_the_last(bands: np.ndarray) -> int:
     """Keys that the last query sees, of those who see any."""
     last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
     query = last[:, Q1] - 1

@@ -11,7 +11,7 @@ from benchmarks.cp_timeline import Event, events_of, main, rows_of
 from benchmarks.table import read_records
 
 EVENTS = [("kernel", "ncclDevKernel_SendRecv", 0, 4000), ("kernel", "forward_kernel", 1000, 2000), ("kernel", "add_kernel", 3500, 500),
-          ("kernel", "forward_kernel", 6000, 1000), ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 6500, 2000),
+          ("kernel", "queries_kernel", 6000, 1000), ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 6500, 2000),
           ("cpu_op", "aten::add", 0, 9000)]
 
 

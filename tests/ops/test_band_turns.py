@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from longca.core.plugin import Registry
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
+from longca.masks.grid import BlockGrid
 from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines, Wanted
 from longca.ops.band_plan import make_lines
-from longca.ops.band_turns import takes_turns
+from longca.ops.band_turns import seen_by_the_last, takes_turns
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
@@ -97,20 +98,48 @@ def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, turns
     assert takes_turns(mask, 4) and {takes_turns(mask, few) for few in (1, 2, 5, 6)} == {turns}
 
 
-def test_short_pieces_and_few_of_them_take_no_turns() -> None:
-    """As of 1024 queries that see 8192 keys, which made 339 TFLOP/s by turns and 412 by two kernels."""
-    for lengths, turns in (((1024, 8192), False), ((8192, 1024), False), ((3072, 4096), True)):
-        assert takes_turns(build_mask("full", seqlen=8192).crop(*((0, length) for length in lengths)), 8) == turns
+def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:
+    """Bands of so many rows, one part after the other, that see so many of the keys, the first ones."""
+    ends = np.cumsum([rows for rows, _ in parts])
+    return np.array([[end - rows, end, 0, keys, -INF, INF] for end, (rows, keys) in zip(ends, parts, strict=True)])
+
+
+@pytest.mark.parametrize(("num_rows", "num_keys", "of_the_last", "turns"), [
+    (3000, 4000, 4000, True), (2999, 4000, 4000, False), (3000, 3999, 3999, False), (5000, 5000, 4500, True), (5000, 5000, 4499, False)])
+def test_pieces_must_be_long_and_many_and_begin_alike(num_rows: int, num_keys: int, of_the_last: int, turns: bool) -> None:
+    bands = rows_that_see((num_rows - 1, num_keys), (1, of_the_last))
+    assert takes_turns(Mask(num_rows, num_keys, (bands,)), 8) == turns
+    assert takes_turns(Mask(num_rows, num_keys, (bands, bands)), 8) == turns
+    assert not takes_turns(Mask(num_rows * 2, num_keys * 2, (bands, np.empty((0, 6), dtype=np.int64))), 8)
+
+
+def test_groups_of_heads_count_by_their_mean() -> None:
+    few_keys = rows_that_see((3000, 2500))
+    assert not takes_turns(Mask(3000, 2500, (few_keys, few_keys)), 8)
+    few_queries = rows_that_see((16383, 4100), (1, 16384))
+    assert [takes_turns(Mask(16384, 16384, (few_queries, few_queries)), heads) for heads in (2, 4)] == [False, True]
+    half_blind = rows_that_see((7999, 8000), (1, 4000))
+    assert not takes_turns(Mask(8000, 8000, (rows_that_see((8000, 8000)), half_blind)), 8)
 
 
 def test_the_last_query_may_be_followed_by_some_that_see_nothing() -> None:
-    seen = np.array([[0, 4800, 0, 4200, -INF, INF]])
+    seen = rows_that_see((4800, 4200))
     assert takes_turns(Mask(4800, 4200, (seen,)), 8) and takes_turns(Mask(4900, 4200, (seen,)), 8)
-    assert not takes_turns(Mask(4900, 4200, (np.array([*seen, [4800, 4810, 0, 2100, -INF, INF]]),)), 8)
 
 
-def test_nothing_visible_takes_no_turns() -> None:
-    assert not any(takes_turns(mask, 8) for mask in NOTHING_VISIBLE)
+@quick
+@given(band_masks(max_groups=1))
+def test_what_the_last_query_sees_is_counted(mask: Mask) -> None:
+    dense = mask.dense().reshape(mask.seqlen_q, mask.seqlen_k)
+    seeing = np.flatnonzero(dense.any(axis=1))
+    assert seen_by_the_last(mask.groups[0]) == (dense[seeing[-1]].sum() if len(seeing) else 0)
+
+
+def test_blocks_and_nothing_visible_take_no_turns() -> None:
+    bounds = np.arange(0, 8193, 128)[None]
+    assert not takes_turns(Mask(8192, 8192, grid=BlockGrid(np.ones((1, 64, 64), dtype=bool), bounds, bounds)), 8)
+    nothing = Mask(0, 0, (np.empty((0, 6), dtype=np.int64),))
+    assert not any(takes_turns(mask, heads) for mask in (*NOTHING_VISIBLE, nothing) for heads in (1, 8))
 
 
 def mask_of(name: str, seqlen: int) -> Mask:
