@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cp_try import ALONE, MASKS, add_chunks, cell_of, same_area
+from benchmarks.cp_try import ALONE, MASKS, add_chunks, both, cell_of, same_area
 from benchmarks.step_times import Clock
 from benchmarks.table import Table, add_options, machine, write_records
 from benchmarks.virtual_ranks import DIRECTIONS, VirtualRanks
@@ -140,15 +140,11 @@ def told(line: dict[str, Any]) -> tuple[str, ...]:
     names = (line["mask"], str(line["world"]), line["strategy"])
     if "reason" in line:
         return (*names, "–", " ".join(line["reason"].split())[:200])
-    computed = f"{_both(line, 'computed_tflops', '#.3g')} TFLOP/s computed"
+    computed = f"{both(line, 'computed_tflops', '#.3g')} TFLOP/s computed"
     if line["strategy"] == ALONE:
         return (*names, computed, line["how"])
-    return (*names, computed, f"{_both(line, 'imbalance', '.2f')} imbalance", f"{_both(line, 'modelled_tflops', '#.3g')} modelled",
-            f"{_both(line, 'exposed', '.1%')} exposed", f"{line['timed_ranks']} timed", line["how"])
-
-
-def _both(line: dict[str, Any], what: str, digits: str) -> str:
-    return " / ".join(format(line[f"{direction}_{what}"], digits) for direction in DIRECTIONS)
+    return (*names, computed, f"{both(line, 'imbalance', '.2f')} imbalance", f"{both(line, 'modelled_tflops', '#.3g')} modelled",
+            f"{both(line, 'exposed', '.1%')} exposed", f"{line['timed_ranks']} timed", line["how"])
 
 
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
@@ -156,9 +152,9 @@ def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[
     found: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
         cells = found.setdefault((line["mask"], str(line["world"])), {})
-        texts = [] if "reason" in line else [_both(line, "computed_tflops", ".0f")]
+        texts = [] if "reason" in line else [both(line, "computed_tflops", ".0f")]
         if texts and line["strategy"] != ALONE:
-            texts.append(_both(line, "modelled_tflops", ".0f"))
+            texts.append(both(line, "modelled_tflops", ".0f"))
         cells[line["strategy"]] = " → ".join(texts) or "–"
     return [(*names, *(cells.get(strategy, "") for strategy in (ALONE, *strategies))) for names, cells in found.items()]
 
