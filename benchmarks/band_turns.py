@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cp_try import cell_of
+from benchmarks.cp_try import ALONE, cell_of
 from benchmarks.table import Table, add_options, machine, percent, read_records, write_records
 from longca.core.plugin import Registry
 from longca.core.study import Measure
@@ -32,8 +32,6 @@ from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band_turns import takes_turns
 
-MASKS = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window", "shared_question",
-         "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window", "block_causal_document")
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
@@ -61,19 +59,19 @@ class Case:
         return 10 * self.mask.area * self.num_q_heads // self.mask.num_groups * HEADS.head_dim
 
 
-def cases() -> Iterator[Case]:
-    """Each mask once, by pattern."""
-    known: set[tuple[str, int]] = set()
-    for name in MASKS:
+def cases() -> list[Case]:
+    """Each mask of the static patterns once."""
+    found: dict[tuple[str, int], Case] = {}
+    for name in (name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"):
         for case in (*_alone(name), *_of_ranks(name)):
-            if case.key not in known and case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
-                known.add(case.key)
-                yield case
+            if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
+                found.setdefault(case.key, case)
+    return list(found.values())
 
 
 def _alone(name: str) -> Iterator[Case]:
     for seqlen in LENGTHS:
-        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", "alone", 1, seqlen, HEADS)), *HEADS.heads)
+        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", ALONE, 1, seqlen, HEADS)), *HEADS.heads)
 
 
 def _of_ranks(name: str) -> Iterator[Case]:
@@ -92,10 +90,10 @@ def _of_ranks(name: str) -> Iterator[Case]:
                     yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
 
 
-def measure(seconds: float) -> list[dict[str, Any]]:
+def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
     """A record for each case that there was time for."""
     end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
-    for case in cases():
+    for case in known:
         if time.monotonic() > end:
             print("time is over: the other masks are left out", flush=True)
             break
@@ -120,12 +118,12 @@ def _tflops(case: Case) -> dict[str, float]:
     return {way: case.flops / statistics.median(time_calls(call, MEASURE, q.device).time_ms[0]) / 1e9 for way, call in calls.items()}
 
 
-def table(found: Sequence[dict[str, Any]]) -> Table:
-    """What the choice makes of masks that are still among the cases; plans may have changed since others were measured."""
+def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
+    """What the choice makes of masks that are still among the known ones; plans may have changed since others were measured."""
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
-    chosen = {case.key: takes_turns(case.mask, case.num_kv_heads) for case in cases()}
+    chosen = {case.key: takes_turns(case.mask, case.num_kv_heads) for case in known}
     rows, records = [], []
-    for name in (*MASKS, "all"):
+    for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
         here = [(chosen[key], float(one["turns"]) / float(one["two kernels"])) for one in found
                 if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])]
         if here:
@@ -148,12 +146,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.read is None and not torch.cuda.is_available():
         parser.error("there is no GPU here to measure on: --read FOLDER makes the table of an earlier run")
-    found = measure(options.seconds) if options.read is None else read_records(options.read, TIMES)
-    if not found:
+    earlier = [] if options.read is None else read_records(options.read, TIMES)
+    if options.read is not None and not earlier:
         parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
+    known = cases()
+    found = earlier or measure(known, options.seconds)
+    if not found:
+        parser.error("no mask was measured: give it more --seconds")
     options.out.mkdir(parents=True, exist_ok=True)
     write_records(options.out, TIMES, found)
-    table(found).publish(options)
+    table(found, known).publish(options)
     return 0
 
 

@@ -22,8 +22,6 @@ AT_ONCE = 264  # programs that a large GPU runs at once, to judge by how long on
 UNEVEN = 4  # lines of a block of queries, at least, where blocks differ: so that the last one of each, which is not full, is short
 UNIT = 128  # rows: lines are no longer, and begin at multiples of their length
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
-# The fused kernel adds to memory as well, and so is at fewer heads; who waits for his turn waits less where they are at several.
-KV_HEADS_IN_TURNS = {False: 1, True: KV_HEADS}  # by `Tuned.in_order`
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +60,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     Args:
         needs_backward: without it the plan is for the forward pass alone, and smaller.
         deterministic: gradients are the same, bit by bit, in every run. Without it they may be added up in any order: up to 5 % faster
-            where pieces take turns else (`band_turns`), up to 25 % slower elsewhere (docs/band.md).
+            where pieces would take turns else (`takes_turns`), up to 25 % slower where not (docs/band.md).
         tuned: instead of the kernels' own tile sizes.
 
     Raises:
@@ -94,8 +92,8 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             longest = 1.0 if chosen.in_order else num_kv_heads * rounds / (parts * AT_ONCE)  # parts of a line would add to it in any order
             wanted.append(Wanted(chosen.rows, chosen.step // pack, True, longest, in_order=chosen.in_order))
             at_once = num_kv_heads  # all, so that the longest come first
-            if chosen.hopper > 1:
-                at_once = math.gcd(num_kv_heads, KV_HEADS_IN_TURNS[chosen.in_order])
+            if chosen.hopper > 1:  # it adds to memory as well, and so is at fewer; who waits for his turn waits less where they are several
+                at_once = math.gcd(num_kv_heads, KV_HEADS) if chosen.in_order else 1
             elif mask.grid is not None:  # what they read is scattered
                 at_once = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
             uses[use] = replace(chosen, at_once=chosen.at_once or at_once)

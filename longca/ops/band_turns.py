@@ -23,7 +23,8 @@ def takes_turns(mask: Mask, num_kv_heads: int) -> bool:
     long and many, and the last query sees nearly all keys, as under `causal`, but not where there are documents: all pieces begin with its
     rows then, and soon follow each other at a step's distance.
     """
-    if mask.grid is not None or not 0 < mask.area >= mask.num_groups * max(LONG * mask.seqlen_k, MANY * mask.seqlen_q):
+    least = mask.num_groups * max(LONG * mask.seqlen_k, MANY * mask.seqlen_q)
+    if mask.grid is not None or mask.area == 0 or mask.area < least:
         return False
     if num_kv_heads % KV_HEADS and mask.area < MOST * mask.num_groups * mask.seqlen_q * mask.seqlen_k:
         return False

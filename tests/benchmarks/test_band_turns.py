@@ -19,23 +19,20 @@ def record(mask: Mask, turns: float) -> dict[str, Any]:
     return {"mask": mask.name, "where": "8K", "heads": 64, "digest": mask.digest, "two kernels": 400.0, "turns": turns, "machine": "a GPU"}
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(band_turns, "cases", lambda: iter([Case("8K", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]))
+TWO = [Case("8K", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
 
 
-@pytest.mark.usefixtures("two")
 def test_a_choice_loses_what_the_other_way_would_gain() -> None:
     gone = record(build_mask("full", seqlen=100), 1.0)
-    found = table([record(FULL, 320.0), record(WINDOW, 300.0), gone]).records
+    found = table([record(FULL, 320.0), record(WINDOW, 300.0), gone], TWO).records
     names = ("full", 1, 1), ("sliding_window", 1, 0), ("all", 2, 1)
     assert tuple((line["mask"], line["measured"], line["by_turns"]) for line in found) == names
     assert [line["lost_most"] for line in found] == pytest.approx([0.25, 0, 0.25])
     assert found[-1]["lost_mean"] == pytest.approx(0.125)
 
 
-@pytest.mark.usefixtures("two")
-def test_an_earlier_run_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(band_turns, "cases", lambda: TWO)
     write_records(tmp_path, TIMES, [record(FULL, 440.0)])
     assert main(["--read", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert "a GPU" in capsys.readouterr().out
@@ -52,9 +49,8 @@ def test_nothing_to_say_ends_in_one_line(options: list[str], why: str, monkeypat
 
 
 def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(band_turns, "MASKS", ("causal", "full_document"))
     monkeypatch.setattr(band_turns, "RANKS", ((2, 8192),))
-    found = list(cases())
+    found = cases()
     assert len({case.key for case in found}) == len(found)
     assert {takes_turns(case.mask, case.num_kv_heads) for case in found} == {True, False}
     assert any("rank 1" in case.where for case in found)
