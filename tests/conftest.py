@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench.warm_math import warm_math
+from longca.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY
 
 

@@ -71,7 +71,7 @@ def _ask(question: Any, *arguments: Any) -> Any:
 
 
 def _room() -> list[Check]:
-    from longca.bench.environment import num_cores
+    from longca.bench.measure.environment import num_cores
 
     results = load_config().results
     existing = next(folder for folder in (results, *results.absolute().parents) if folder.exists())

@@ -62,7 +62,7 @@ def _result(record: Record) -> str:
 
 
 def _facts(cell: Cell) -> dict[str, Any]:
-    from longca.bench.predict import Predictor
+    from longca.bench.run.predict import Predictor
     from longca.store.text import format_bytes
 
     device = device_type()

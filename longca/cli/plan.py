@@ -40,8 +40,8 @@ def command(
 
     Counts its cells, names what is unsupported and why, and estimates its GPU hours.
     """
-    from longca.bench.plan import shards
-    from longca.bench.predict import EFFICIENCY, Predictor
+    from longca.bench.run.predict import EFFICIENCY, Predictor
+    from longca.bench.run.shards import shards
 
     config, chosen, _ = open_study(study)
     wanted = selection(kernel, strategy, mask, direction, seqlen, world, seed).apply(chosen.cells())

@@ -43,9 +43,9 @@ def command(
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
     """
-    from longca.bench.plan import shards
-    from longca.bench.runner import run_cells
-    from longca.bench.task import find_task
+    from longca.bench.run.runner import run_cells
+    from longca.bench.run.shards import shards
+    from longca.bench.workers.task import find_task
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
 
@@ -53,7 +53,7 @@ def command(
                                         shard_minutes=shard_minutes)
     task = find_task(config.launcher)
     if task is not None and task.number:
-        from longca.bench.agent import serve
+        from longca.bench.workers.agent import serve
 
         serve(task, folder)
         return

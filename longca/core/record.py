@@ -108,7 +108,7 @@ class Accuracy(Frozen):
     relative: dict[str, float]
     max_abs: dict[str, float] = {}
     budget: dict[str, float]
-    """the relative error allowed, derived from the data: see `longca.bench.oracle`"""
+    """the relative error allowed, derived from the data: see `longca.bench.check.oracle`"""
     worst_row: dict[str, float] = {}
     """largest error of one row over what is allowed there, above 1 is wrong; empty where rows were not looked at"""
     empty_rows_ok: bool | None = None
@@ -190,7 +190,7 @@ class Record(Frozen):
     study: str
     run_id: str
     method_version: str
-    """hash of all that defines how this number was made: see `longca.bench.method`"""
+    """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None

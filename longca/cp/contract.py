@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.cp.comm import Comm
-    from longca.cp.division import Division
-    from longca.cp.head_chunks import Weights
+    from longca.cp.comm.process_group import Comm
+    from longca.cp.schedule.head_chunking import Weights
+    from longca.cp.schedule.work_partition import Division
     from longca.kernels.contract import Forward, Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from longca.core.cell import DTYPE_BYTES, Cell, Dtype
-from longca.cp.chunk_choice import Load, bytes_of_head, chunks_of
 from longca.cp.contract import HeadStrategy
-from longca.cp.cost import Rates, cost_of
-from longca.cp.division import Division, among_heads
-from longca.cp.formula import formula_bytes
-from longca.cp.heads import HeadPlan, plan_heads
-from longca.cp.local_steps import seen_rows
-from longca.cp.mesh import Mesh
-from longca.cp.planner import Planner
+from longca.cp.partition.heads import HeadPlan, plan_heads
+from longca.cp.partition.mesh import Mesh
+from longca.cp.runtime.steps import seen_rows
+from longca.cp.schedule.chunk_choice import Load, bytes_of_head, chunks_of
+from longca.cp.schedule.cost import Rates, cost_of
+from longca.cp.schedule.planner import Planner
+from longca.cp.schedule.work_partition import Division, among_heads
+from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
-    from longca.cp.comm import Comm
+    from longca.cp.comm.process_group import Comm
     from longca.cp.contract import PreparedStrategy
-    from longca.cp.head_chunks import Weights
-    from longca.cp.plan import Gather, Plan, Ring
+    from longca.cp.schedule.head_chunking import Weights
+    from longca.cp.schedule.plan import Gather, Plan, Ring
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
@@ -82,8 +82,8 @@ class PlannedStrategy(HeadStrategy):
         return list(self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0])))
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedStrategy:
-        from longca.cp.prepared_heads import PreparedHeads
-        from longca.cp.prepared_plan import PreparedPlan
+        from longca.cp.runtime.prepared_heads import PreparedHeads
+        from longca.cp.runtime.prepared_plan import PreparedPlan
 
         start_s = time.perf_counter()
         division = self.divide(problem, kernel, comm.world, weights)

@@ -1,4 +1,4 @@
-"""Results over disjoint keys, merged by their LSEs in one pass: what `longca.cp.merge` does, for GPUs.
+"""Results over disjoint keys, merged by their LSEs in one pass: what `longca.cp.runtime.merge` does, for GPUs.
 
 Shapes: n queries, H heads, D head dim.
 """

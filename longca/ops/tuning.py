@@ -1,4 +1,4 @@
-"""Tile sizes of the Triton operators on Hopper, by head dim. `benchmarks/tune_triton_rows.py` measures which are best."""
+"""Tile sizes of the Triton operators on Hopper, by head dim. `benchmarks/kernels/tune_triton_rows.py` measures which are best."""
 
 from dataclasses import dataclass, replace
 

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from longca.bench import environment
-from longca.bench.environment import CONTAINER, device_name, node, software
-from longca.bench.nvml import Gpu
+from longca.bench.measure import environment
+from longca.bench.measure.environment import CONTAINER, device_name, node, software
+from longca.bench.measure.nvml import Gpu
 from longca.core.checkout import source
 from longca.core.record import Environment
 

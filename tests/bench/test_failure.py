@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from longca.bench.failure import LOG_LINES, SOURCE, failure
+from longca.bench.measure.failure import LOG_LINES, SOURCE, failure
 
 
 @pytest.mark.parametrize(("error", "requested_bytes"), [
@@ -49,7 +49,7 @@ def test_a_traceback_names_files_of_the_project_by_their_place_in_it() -> None:
         failure("no error", "prepare")  # type: ignore[arg-type]
     except Exception as error:
         log = failure(error, "prepare").log
-    assert 'File "longca/bench/failure.py"' in log and str(SOURCE) not in log
+    assert 'File "longca/bench/measure/failure.py"' in log and str(SOURCE) not in log
 
 
 def test_a_value_error_about_memory_is_no_lack_of_it() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from longca.bench import group as group_module
-from longca.bench.group import PEER_LOST
-from longca.bench.pool import Pool
+from longca.bench.workers import group as group_module
+from longca.bench.workers.group import PEER_LOST
+from longca.bench.workers.pool import Pool
 from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.bench.test_worker import is_running
 

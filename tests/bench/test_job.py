@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench import meeting as meeting_module
-from longca.bench.meeting import FOLDER, Meeting, join
-from longca.bench.task import Task, find_task
+from longca.bench.workers import rendezvous as meeting_module
+from longca.bench.workers.rendezvous import FOLDER, Meeting, join
+from longca.bench.workers.task import Task, find_task
 from longca.core.errors import UserError
 from longca.core.record import Record
 from longca.store.cells import CellStore

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.measure import measure_kernel
-from longca.bench.result import Result
+from longca.bench.measure.kernel import measure_kernel
+from longca.bench.measure.result import Result
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Ok

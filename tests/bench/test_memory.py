@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.memory import peak_memory
+from longca.bench.measure.memory import peak_memory
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -25,5 +25,5 @@ def test_peak_of_a_call_is_what_it_touched() -> None:
 
 
 def test_unknown_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("longca.bench.memory.PROCESS", tmp_path)
+    monkeypatch.setattr("longca.bench.measure.memory.PROCESS", tmp_path)
     assert peak_memory(lambda: None, CPU) is None

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench import method
-from longca.bench.environment import CONTAINER
-from longca.bench.method import method_version
+from longca.bench.measure.environment import CONTAINER
+from longca.bench.run import method_version as method
+from longca.bench.run.method_version import method_version
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
@@ -46,9 +46,9 @@ def test_changes_with_how_messages_go_where_there_are_any() -> None:
 def test_covers_the_code_that_runs_and_not_what_reports() -> None:
     files = _files()
     assert {"kernels/backends/naive.py", "kernels/contract.py", "lowering/dense.py", "lowering/intervals.py",
-            "masks/patterns/causal_document.py", "masks/band.py", "data/corpora/pile.json", "data/sampler.py", "bench/timer.py",
-            "bench/oracle.py"} <= files
-    assert not {"bench/environment.py", "core/record.py", "kernels/backends/sdpa.py", "masks/patterns/full.py"} & files
+            "masks/patterns/causal_document.py", "masks/band.py", "data/corpora/pile.json", "data/sampler.py", "bench/measure/timer.py",
+            "bench/check/oracle.py"} <= files
+    assert not {"bench/measure/environment.py", "core/record.py", "kernels/backends/sdpa.py", "masks/patterns/full.py"} & files
     assert "ops/spin.py" in _files(kernel="control", mask="full")
     assert "lowering/flex.py" not in files and "lowering/flex.py" in _files(kernel="flex")
     assert not any(name.startswith("data/") for name in _files(mask="full"))
@@ -62,7 +62,7 @@ def test_covers_all_that_draws_a_mask_and_takes_it_apart() -> None:
 def test_covers_the_strategy() -> None:
     name = Registry("strategy").names()[0]
     files = _files(kind="cp", strategy=name, world=2)
-    assert {f"cp/strategies/{name}.py", "cp/contract.py", "bench/measure_cp.py", "kernels/backends/naive.py"} <= files
+    assert {f"cp/strategies/{name}.py", "cp/contract.py", "bench/measure/cp.py", "kernels/backends/naive.py"} <= files
     assert not any(file.startswith("cp/") for file in _files())
 
 

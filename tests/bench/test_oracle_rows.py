@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longca.bench.inputs import DTYPES, Inputs
-from longca.bench.oracle import Oracle, wrong
+from longca.bench.check.inputs import DTYPES, Inputs
+from longca.bench.check.oracle import Oracle, wrong
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from tests.kernels.cases import Case

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca.bench.permute import Permutation
-from longca.cp.split import even_ranges
+from longca.bench.measure.permute import Permutation
+from longca.cp.partition.split import even_ranges
 from tests.cp.virtual import VirtualComm, on_virtual_ranks
 
 TOKENS, WORLD = 11, 3

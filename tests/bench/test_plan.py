@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from longca.bench.plan import OVERHEAD_SECONDS, estimate_seconds, shards
+from longca.bench.run.shards import OVERHEAD_SECONDS, estimate_seconds, shards
 from longca.core.record import Work
 from longca.core.study import Measure
 from tests.bench.misbehaving import cp_cell, kernel_cell
@@ -68,7 +68,7 @@ def test_the_estimate():
 
 
 def test_planning_needs_no_torch():
-    program = "import sys, longca.bench.plan; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    program = "import sys, longca.bench.run.shards; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"
 
 

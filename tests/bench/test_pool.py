@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from longca.bench import group as group_module
-from longca.bench import pool as pool_module
-from longca.bench.launch import HostLost
-from longca.bench.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool, TooFewLeft
-from longca.bench.result import Result
+from longca.bench.measure.result import Result
+from longca.bench.workers import group as group_module
+from longca.bench.workers import pool as pool_module
+from longca.bench.workers.launch import HostLost
+from longca.bench.workers.pool import MAX_CPU_GROUPS, MAX_CPU_RANKS, Device, Pool, TooFewLeft
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Unsupported

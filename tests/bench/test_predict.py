@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from longca.bench.predict import Predictor
+from longca.bench.run.predict import Predictor
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Work

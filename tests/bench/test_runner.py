@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench import runner
-from longca.bench.order import BATCH, shuffled
-from longca.bench.pool import Device, worker_key
-from longca.bench.progress import PlainProgress
-from longca.bench.result import Result
-from longca.bench.runner import Summary, run_cells
+from longca.bench.measure.result import Result
+from longca.bench.run import runner
+from longca.bench.run.order import BATCH, shuffled
+from longca.bench.run.progress import PlainProgress
+from longca.bench.run.runner import Summary, run_cells
+from longca.bench.workers.pool import Device, worker_key
 from longca.core.cell import Cell
 from longca.core.config import Config
 from longca.core.errors import UserError
@@ -33,11 +33,11 @@ from tests.bench.test_worker import wait_until_gone
 
 RUN = """
 import json, pathlib, sys
-from longca.bench.runner import run_cells
+from longca.bench.run.runner import run_cells
 from longca.core.config import Config
 from tests.bench.misbehaving import kernel_cell
 from tests.bench.test_runner import STUDY
-from longca.bench.progress import PlainProgress
+from longca.bench.run.progress import PlainProgress
 cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]
 print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain")))
 """
@@ -242,7 +242,7 @@ def test_two_runs_at_once(plugins, tmp_path, store):
 
 
 def test_the_runner_needs_no_torch():
-    program = ("import sys, longca.bench.runner; "
+    program = ("import sys, longca.bench.run.runner; "
                "print([m for m in ('torch', 'pandas', 'matplotlib', 'rich') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"
 

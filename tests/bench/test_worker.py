@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench.channel import Channel
-from longca.bench.launch import Place, end
-from longca.bench.local import RankProcess
-from longca.bench.process import threads_per_rank
+from longca.bench.workers.channel import Channel
+from longca.bench.workers.launch import Place, end
+from longca.bench.workers.local import RankProcess
+from longca.bench.workers.process import threads_per_rank
 
 START_AND_WAIT = """
 import pathlib, sys, time
-from longca.bench.launch import Place
-from longca.bench.local import RankProcess
+from longca.bench.workers.launch import Place
+from longca.bench.workers.local import RankProcess
 worker = RankProcess(Place(), "cpu", 1, pathlib.Path(sys.argv[1]) / "worker.log")
 if sys.argv[2] == "ready":
     worker.receive()

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import band_plan
-from benchmarks.band import cases, main, parse
-from benchmarks.band_table import OURS, Record, read, targets, wide
-from benchmarks.table import read_records
+from benchmarks.band import plan_costs as band_plan
+from benchmarks.band.compare import cases, main, parse
+from benchmarks.band.tables import OURS, Record, read, targets, wide
+from benchmarks.common.table import read_records
 from longca.core.plugin import Registry
-from longca.ops.band_config import Tuned, Use, tiles_for
+from longca.ops.band.config import Tuned, Use, tiles_for
 
 CAUSAL = Record(32768, "causal", 0.0, "64:8", "fwd", "band", 1.0, 0.01, 520.0)
 FULL = replace(CAUSAL, mask="full")
@@ -64,7 +64,7 @@ def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     measured_as_ever = band_plan.measured
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr("longca.ops.band_plan.tiles_for", as_on_hopper)
+    monkeypatch.setattr("longca.ops.band.plan.tiles_for", as_on_hopper)
     monkeypatch.setattr(band_plan, "measured", measured)
     with pytest.raises(AssertionError, match="taken away"):
         band_plan.main(["--length", "8K", "--out", str(tmp_path)])

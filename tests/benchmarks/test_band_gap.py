@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.band_gap import counts, fit, gaps, main
-from benchmarks.band_table import Record
+from benchmarks.band.step_costs import counts, fit, gaps, main
+from benchmarks.band.tables import Record
 
 MASKS = ("full", "causal", "causal_sliding_window", "sliding_window", "causal_document")
 COSTS_MS = np.array([1.5e-3, 2e-3, 0.1])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import band_hopper_try as trial
-from longca.ops import band_attention
-from longca.ops.band_config import Use
+from benchmarks.band import sm90_try as trial
+from longca.ops.band import api as band_attention
+from longca.ops.band.config import Use
 
 PRETEND = """
 import json, sys, time

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import band_turns
-from benchmarks.band_turns import TIMES, Case, cases, main, table
-from benchmarks.table import write_records
+from benchmarks.band import dq_order as band_turns
+from benchmarks.band.dq_order import TIMES, Case, cases, main, table
+from benchmarks.common.table import write_records
 from longca.masks import build_mask
 from longca.masks.mask import Mask
-from longca.ops.band_turns import takes_turns
+from longca.ops.band.tables.dq_order import takes_turns
 
 FULL, WINDOW = build_mask("full", seqlen=8192), build_mask("sliding_window", seqlen=8192)
 

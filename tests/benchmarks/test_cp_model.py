@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.cp_model import compared, main, planned_alike, table
+from benchmarks.cp.model import compared, main, planned_alike, table
 
 RING = "a ring of 2; tokens: level-1024; messages by copy engines, into symmetric memory"
 LINE = {"mask": "causal", "world": "2", "tokens": "8192", "heads": "64:8", "kernel": "band", "strategy": "ring_p2p",

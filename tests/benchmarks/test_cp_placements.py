@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cp_placements
-from benchmarks.band_gap import counts
-from benchmarks.band_table import Record, wide
-from benchmarks.table import read_records
+from benchmarks.band.step_costs import counts
+from benchmarks.band.tables import Record, wide
+from benchmarks.common.table import read_records
+from benchmarks.cp import placements as cp_placements
 from longca.masks import build_mask
 
 COSTS_MS = np.array([1.5e-3, 2e-3, 0.1])

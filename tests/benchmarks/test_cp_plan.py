@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks import cp_plan
-from benchmarks.table import read_records
+from benchmarks.common.table import read_records
+from benchmarks.cp import plan_costs as cp_plan
 from tests.cp.case import STATIC_MASKS
 
 

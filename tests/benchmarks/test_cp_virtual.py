@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import cp_virtual
-from benchmarks.step_times import Clock, Passes
-from benchmarks.table import read_records
-from benchmarks.virtual_ranks import FEWEST_RANKS, VirtualRanks, interpolated
+from benchmarks.common.table import read_records
+from benchmarks.cp import virtual as cp_virtual
+from benchmarks.cp.step_times import Clock, Passes
+from benchmarks.cp.virtual_ranks import FEWEST_RANKS, VirtualRanks, interpolated
 from longca.core.plugin import Registry
 from longca.core.study import Measure
-from longca.cp.division import Division
-from longca.cp.plan import Plan
+from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.work_partition import Division
 from longca.kernels.contract import Problem
 from longca.kernels.visit import Visit
 from tests.cp.case import Case
@@ -123,8 +123,8 @@ def test_every_step_of_every_rank_is_timed_and_equal_ones_once(strategy: str):
 
 def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.MonkeyPatch):
     """The LSE that backward gets is one that the inputs could have."""
-    from longca.cp.local_steps import LocalSteps
-    from longca.cp.running import RunningGradient
+    from longca.cp.runtime.accumulate import RunningGradient
+    from longca.cp.runtime.steps import LocalSteps
 
     grads, plain = [], LocalSteps.backward
 

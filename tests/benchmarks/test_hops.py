@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hops import main
+from benchmarks.cp.hops import main
 
 
 def test_it_times_both_ways_and_says_which_one_fell_back(tmp_path: Path) -> None:

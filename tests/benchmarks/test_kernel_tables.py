@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from benchmarks.anchors import compare
-from benchmarks.kernel_tables import beforehand, dense, sparse
+from benchmarks.kernels.anchors import compare
+from benchmarks.kernels.kernel_tables import beforehand, dense, sparse
 
 
 def _row(**changes: object) -> dict[str, object]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import adapter_cost, timer_agreement
-from benchmarks.table import Table, add_options, milliseconds, names, percent, read_records
+from benchmarks.common.table import Table, add_options, milliseconds, names, percent, read_records
+from benchmarks.kernels import adapter_cost
+from benchmarks.timer import agreement as timer_agreement
 from tests.support import ROOT
 
 TABLE = Table("speed", "On some machine.", ("what", "ms"), (("a", "1.5"), ("b", "–")),

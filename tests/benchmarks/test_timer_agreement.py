@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.timer_agreement import KINDS, LEAST_CALLS, MOST_CALLS, WAYS, Line, Reading, line, main, num_calls_of, parse, table
+from benchmarks.timer.agreement import KINDS, LEAST_CALLS, MOST_CALLS, WAYS, Line, Reading, line, main, num_calls_of, parse, table
 
 
 def readings(do_bench: float = 2.0, loop: float = 2.0, longca: float = 2.0, clock: float | None = 1800.0,

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import torch
 
-from longca.cp import flash_attn_stand_in
+from longca.cp.baselines import flash_attn_shim as flash_attn_stand_in
 
 Window = tuple[int, int]
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from longca.cp.local_steps import LocalSteps
-from longca.cp.permutations import place
-from longca.cp.plan import Gather, Ring
+from longca.cp.partition.load_balance import place
+from longca.cp.runtime.steps import LocalSteps
+from longca.cp.schedule.plan import Gather, Ring
 from longca.kernels.contract import Kernel, Problem
 from tests.kernels.plain_attention import Plain
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from longca.cp.merge import merge, no_keys
-from longca.cp.plan import Move, Plan, Step
+from longca.cp.runtime.merge import merge, no_keys
+from longca.cp.schedule.plan import Move, Plan, Step
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
-from longca.cp.comm import Comm
+from longca.cp.comm.process_group import Comm
 from tests.cp.ranks import on_ranks
 
 WORLD = 3

@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from longca.cp import symmetric_trial
-from longca.cp.cuda_memory import NUMBERS, CudaWire
-from longca.cp.symmetric_lane import SymmetricLane
-from longca.cp.symmetric_trial import why_not
+from longca.cp.comm import symmetric_trial
+from longca.cp.comm.symmetric import SymmetricLane
+from longca.cp.comm.symmetric_cuda import NUMBERS, CudaWire
+from longca.cp.comm.symmetric_trial import why_not
 from tests.cp.virtual import Job
 from tests.cp.virtual_memory import SharedMemory, SymmetricVirtualComm, VirtualHeap
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
-from longca.cp.chunk_choice import CALL_S, Load, bytes_of_head, seconds
-from longca.cp.division import Division
-from longca.cp.division_time import division_times
-from longca.cp.time_model import Links
+from longca.cp.schedule.chunk_choice import CALL_S, Load, bytes_of_head, seconds
+from longca.cp.schedule.division_time import division_times
+from longca.cp.schedule.time_model import Links
+from longca.cp.schedule.work_partition import Division
 from tests.cp.case import Case
 
 STRATEGIES = ("loongtrain", "ring_allgather", "ring_p2p", "ulysses", "usp")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longca.cp.flow import Await, Flow, Tell
+from longca.cp.comm.flow import Await, Flow, Tell
 
 NUM_SLOTS = 3
 Value = tuple[int, int]

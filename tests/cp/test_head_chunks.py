@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
-from longca.cp.chunk_choice import PARTS, WAYS, Load, chunks_of, seconds
-from longca.cp.comm import Comm
-from longca.cp.cost import BYTES_PER_S
-from longca.cp.head_chunks import HeadChunk, cut_heads
-from longca.cp.heads import HeadPlan, plan_heads
+from longca.cp.comm.process_group import Comm
+from longca.cp.partition.heads import HeadPlan, plan_heads
+from longca.cp.schedule.chunk_choice import PARTS, WAYS, Load, chunks_of, seconds
+from longca.cp.schedule.cost import BYTES_PER_S
+from longca.cp.schedule.head_chunking import HeadChunk, cut_heads
 from tests.cp.case import Case
 from tests.cp.peak import Peak
 from tests.cp.ranks import on_ranks

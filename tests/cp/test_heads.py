@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.heads import HeadPlan, plan_heads
-from longca.cp.split import even_ranges
+from longca.cp.partition.heads import HeadPlan, plan_heads
+from longca.cp.partition.split import even_ranges
 
 
 @st.composite

@@ -5,12 +5,12 @@ import time
 import pytest
 import torch
 
-from longca.bench.group import PEER_LOST
-from longca.bench.measure_cp import measure_cp
-from longca.bench.result import Result
+from longca.bench.measure.cp import measure_cp
+from longca.bench.measure.result import Result
+from longca.bench.workers.group import PEER_LOST
 from longca.core.cell import Cell
 from longca.core.study import Measure
-from longca.cp.comm import Comm
+from longca.cp.comm.process_group import Comm
 from tests.cp.ranks import on_ranks
 
 WORLD = 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.cp.mesh import RANKS_PER_NODE, Mesh, double_ring, hybrid, windowed
+from longca.cp.partition.mesh import RANKS_PER_NODE, Mesh, double_ring, hybrid, windowed
 
 
 @pytest.mark.parametrize(("world", "num_kv_heads", "ring", "heads"), [

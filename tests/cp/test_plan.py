@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.cost import Rates, cost_of
-from longca.cp.cut import cut_mask
-from longca.cp.mesh import Mesh
-from longca.cp.permutations import CANDIDATES, LEVEL, place
-from longca.cp.placement import Stripes
-from longca.cp.plan import Gather, Move, Plan, Ring, Step
-from longca.cp.plan_ring import RingPlan
-from longca.cp.planner import Planner
+from longca.cp.partition.load_balance import CANDIDATES, LEVEL, place
+from longca.cp.partition.mask_partition import cut_mask
+from longca.cp.partition.mesh import Mesh
+from longca.cp.partition.sharding import Stripes
+from longca.cp.schedule.cost import Rates, cost_of
+from longca.cp.schedule.plan import Gather, Move, Plan, Ring, Step
+from longca.cp.schedule.planner import Planner
+from longca.cp.schedule.ring import RingPlan
 from longca.masks import Mask, build_mask
 from tests.kernels.masks_for_tests import rasters, uniform_grid
 from tests.masks.strategies import masks, patchworks, quick

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca.cp.permutations import place
-from longca.cp.plan import Gather, Ring
+from longca.cp.partition.load_balance import place
+from longca.cp.schedule.plan import Gather, Ring
 from longca.masks import Mask, band, build_mask
 from tests.cp.case import STATIC_MASKS
 from tests.cp.plan_run import PlanRun

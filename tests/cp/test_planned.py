@@ -8,8 +8,8 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.cp.formula import formula_bytes
 from longca.cp.planned import PlannedStrategy
+from longca.cp.traffic_formula import formula_bytes
 from longca.masks.build import cell_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.peak import Peak

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.permutations import place
-from longca.cp.plan import Gather, Plan, Ring
-from longca.cp.route import OWN, START, Route
+from longca.cp.partition.load_balance import place
+from longca.cp.schedule.buffer_schedule import OWN, START, Route
+from longca.cp.schedule.plan import Gather, Plan, Ring
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.local_steps import LocalStep, cut_steps
-from longca.cp.merge import merge, no_keys
-from longca.cp.plan import Plan
-from longca.cp.running import Running, RunningGradient
-from longca.cp.visits import Visits, visits_of
+from longca.cp.runtime.accumulate import Running, RunningGradient
+from longca.cp.runtime.merge import merge, no_keys
+from longca.cp.runtime.steps import LocalStep, cut_steps
+from longca.cp.runtime.visits import Visits, visits_of
+from longca.cp.schedule.plan import Plan
 from longca.kernels.visit import UNIT_ROWS, Visit
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
@@ -104,7 +104,7 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 @quick
 @given(plans(), st.sampled_from([1, 2, 5, UNIT_ROWS]))
 def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
-    with mock.patch("longca.cp.visits.UNIT_ROWS", unit), mock.patch("longca.cp.local_steps.UNIT_ROWS", unit):
+    with mock.patch("longca.cp.runtime.visits.UNIT_ROWS", unit), mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit):
         check_visits(plan)
 
 

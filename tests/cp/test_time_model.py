@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.cost import Rates, cost_of
-from longca.cp.permutations import place
-from longca.cp.plan import Gather, Plan, Ring
-from longca.cp.time_model import Links, Timeline, Traffic, head_pipeline, timeline
+from longca.cp.partition.load_balance import place
+from longca.cp.schedule.cost import Rates, cost_of
+from longca.cp.schedule.plan import Gather, Plan, Ring
+from longca.cp.schedule.time_model import Links, Timeline, Traffic, head_pipeline, timeline
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention
 
-from longca.bench.measure_cp import measure_cp
-from longca.bench.result import Result
+from longca.bench.measure.cp import measure_cp
+from longca.bench.measure.result import Result
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
-from longca.cp.comm import Comm
+from longca.cp.comm.process_group import Comm
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks

@@ -5,7 +5,7 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.cp.heads import plan_heads
+from longca.cp.partition.heads import plan_heads
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.virtual import on_virtual_ranks
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from longca.cp.landings import Landings
+from longca.cp.comm.buffers import Landings
 
 WAIT_S = 60.0
 Message = tuple[int, torch.Tensor]
@@ -41,7 +41,7 @@ class Job:
 
 
 class VirtualComm:
-    """What strategies and the harness use of `longca.cp.comm.Comm` and of its lanes."""
+    """What strategies and the harness use of `longca.cp.comm.process_group.Comm` and of its lanes."""
 
     messages_note = ""
 

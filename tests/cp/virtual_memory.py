@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from longca.cp.channels import Pending
-from longca.cp.flow import Signal
-from longca.cp.landings import SymmetricLandings
-from longca.cp.symmetric_lane import SymmetricLane
+from longca.cp.comm.buffers import SymmetricLandings
+from longca.cp.comm.flow import Signal
+from longca.cp.comm.p2p import Pending
+from longca.cp.comm.symmetric import SymmetricLane
 from tests.cp.virtual import WAIT_S, Job, Message, Outgoing, VirtualComm
 
 PAUSE_S = 1e-3

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from longca.bench.pool import Pool
+from longca.bench.workers.pool import Pool
 from tests.bench.misbehaving import write_plugins
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from longca.bench.inputs import Inputs
-from longca.bench.oracle import Oracle, wrong
-from longca.bench.scope import affordable
+from longca.bench.check.inputs import Inputs
+from longca.bench.check.oracle import Oracle, wrong
+from longca.bench.check.scope import affordable
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy
 from longca.kernels.contract import Problem
@@ -75,7 +75,7 @@ def test_as_exact_as_flash_attention(name: str) -> None:
 
 def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) -> None:
     """Of a plan that is made in another way."""
-    from longca.ops.band_attention import band_backward, band_forward, plan_band_attention
+    from longca.ops.band.api import band_backward, band_forward, plan_band_attention
 
     problem = problem_of(mask_of(name, heads[1]), heads)
     inputs = inputs_of(problem)
@@ -100,7 +100,7 @@ def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", ["causal", "causal_document", "sliding_window", "block_sparse_variable"])
 @pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "in one order"])
 def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tuple[int, int]) -> None:
-    from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use
+    from longca.ops.band.config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use
 
     ways = {"dK and dV alone": {Use.KEYS: HOPPER_KEYS, Use.QUERIES: TUNED[128][Use.QUERIES]},
             "dQ alone": {Use.KEYS: TUNED[128][Use.KEYS], Use.QUERIES: HOPPER_QUERIES},
@@ -110,7 +110,7 @@ def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tupl
 
 def test_carried_on() -> None:
     """Two parts of the keys, one after the other, with their gradients added up in float32: as right as the whole."""
-    from longca.ops.band_attention import band_backward, band_forward, plan_band_attention
+    from longca.ops.band.api import band_backward, band_forward, plan_band_attention
 
     for name in ("causal_document", "global_sliding_window"):
         mask = mask_of(name, 2)
@@ -139,7 +139,7 @@ def test_the_public_call() -> None:
 
 def test_in_a_cuda_graph() -> None:
     """Both directions captured, and run again on other inputs in the same memory."""
-    from longca.ops.band_attention import band_attention, plan_band_attention
+    from longca.ops.band.api import band_attention, plan_band_attention
 
     problem = problem_of(mask_of("global_sliding_window", 2), (16, 2))
     inputs = inputs_of(problem)
@@ -169,7 +169,7 @@ def test_in_a_cuda_graph() -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 def test_on_another_gpu_than_the_current_one() -> None:
-    from longca.ops.band_attention import band_attention
+    from longca.ops.band.api import band_attention
 
     problem = problem_of(mask_of("causal_document", 2), (16, 2))
     inputs, results = inputs_of(problem), []
@@ -183,7 +183,7 @@ def test_on_another_gpu_than_the_current_one() -> None:
 
 
 def test_the_call_never_waits_for_the_gpu() -> None:
-    from longca.ops.band_attention import band_attention, plan_band_attention
+    from longca.ops.band.api import band_attention, plan_band_attention
 
     problem = problem_of(mask_of("causal", 2), (16, 2))
     inputs = inputs_of(problem)
@@ -202,7 +202,7 @@ def test_the_call_never_waits_for_the_gpu() -> None:
 @pytest.mark.parametrize("name", MASKS)
 def test_plans_of_512k_tokens(name: str) -> None:
     """Metadata of O(bands + tiles)."""
-    from longca.ops.band_attention import plan_band_attention
+    from longca.ops.band.api import plan_band_attention
 
     params = {"block_sparse_uniform": {"block": 128, "density": 0.1}, "block_sparse_variable": {"mean_block": 128, "density": 0.1}}
     mask = build_mask(name, seqlen=1 << 19, corpus="prolong512k", **params.get(name, {}))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca.bench.measure import measure_kernel
+from longca.bench.measure.kernel import measure_kernel
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from tests.bench.cells import small_cell

@@ -6,10 +6,10 @@ In token-major layouts these are the last rows, in head-major ones the last head
 import pytest
 import torch
 
-from longca.bench import scope
-from longca.bench.inputs import input_seed
-from longca.bench.measure import measure_kernel
-from longca.bench.scope import ROWS_PER_PIECE, affordable
+from longca.bench.check import scope
+from longca.bench.check.inputs import input_seed
+from longca.bench.check.scope import ROWS_PER_PIECE, affordable
+from longca.bench.measure.kernel import measure_kernel
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Outcome

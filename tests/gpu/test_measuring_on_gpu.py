@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.environment import device_name, node
-from longca.bench.measure import measure_kernel
-from longca.bench.memory import peak_memory
-from longca.bench.nvml import open_gpu
-from longca.bench.timer import L2_FACTOR, CudaStopwatch, time_calls
-from longca.bench.trial import Trial
+from longca.bench.measure.environment import device_name, node
+from longca.bench.measure.kernel import measure_kernel
+from longca.bench.measure.memory import peak_memory
+from longca.bench.measure.nvml import open_gpu
+from longca.bench.measure.timer import L2_FACTOR, CudaStopwatch, time_calls
+from longca.bench.measure.trial import Trial
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu

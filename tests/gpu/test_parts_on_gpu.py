@@ -5,7 +5,7 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.cp.plan import Gather, Ring
+from longca.cp.schedule.plan import Gather, Ring
 from longca.masks import build_mask
 from tests.cp.parts import in_parts
 from tests.gpu.device import needs_gpu
@@ -42,8 +42,8 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
 
 
 def _misfit(problem, kernel, schedule: Gather | Ring, permutation: str, cell: Cell) -> str | None:
-    from longca.cp.local_steps import seen_rows
-    from longca.cp.permutations import place
+    from longca.cp.partition.load_balance import place
+    from longca.cp.runtime.steps import seen_rows
 
     plan = schedule.plan(problem.mask, place(permutation, problem.mask, WORLD))
     masks = (seen_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))

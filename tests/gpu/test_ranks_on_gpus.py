@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.bench.group import GRACE_SECONDS
-from longca.bench.pool import Pool
+from longca.bench.workers.group import GRACE_SECONDS
+from longca.bench.workers.pool import Pool
 from longca.store.cells import CellStore
 from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.support import ROOT

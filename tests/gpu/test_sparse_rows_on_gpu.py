@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from longca.bench.measure import measure_kernel
+from longca.bench.measure.kernel import measure_kernel
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.masks.grid import BlockGrid

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from longca.bench.group import GRACE_SECONDS
-from longca.bench.pool import Pool
+from longca.bench.workers.group import GRACE_SECONDS
+from longca.bench.workers.pool import Pool
 from longca.core.plugin import Registry
-from longca.cp.comm import Comm
-from longca.cp.landings import Landings
+from longca.cp.comm.buffers import Landings
+from longca.cp.comm.process_group import Comm
 from longca.kernels.contract import Problem
 from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.cp.case import TENSORS, Case

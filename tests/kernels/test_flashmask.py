@@ -12,7 +12,7 @@ import torch
 from longca.core.plugin import Registry
 from longca.lowering.flashmask import flashmask_columns
 from longca.masks import Mask
-from longca.ops.flashmask_tiles import TileLists, col_lists, row_lists
+from longca.ops.flashmask.tiles import TileLists, col_lists, row_lists
 from tests.kernels.cases import Case, hand_made_cases, pattern_mask
 from tests.support import ROOT
 

@@ -16,14 +16,14 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from longca.ops.band_backward import _keys, _queries
-from longca.ops.band_hopper import statistics
-from longca.ops.band_hopper_backward import backward_kernel
-from longca.ops.band_hopper_feed import place_of_stats
-from longca.ops.band_hopper_forward import forward_kernel
-from longca.ops.band_hopper_fused import fused_kernel
-from longca.ops.band_hopper_pieces import keys_piece_of
-from longca.ops.band_hopper_queries import queries_kernel
+from longca.ops.band.sm90.bwd_dkdv import backward_kernel
+from longca.ops.band.sm90.bwd_dq import queries_kernel
+from longca.ops.band.sm90.bwd_fused import fused_kernel
+from longca.ops.band.sm90.bwd_load import place_of_stats
+from longca.ops.band.sm90.forward import forward_kernel
+from longca.ops.band.sm90.launch import statistics
+from longca.ops.band.sm90.tile_scheduler import keys_piece_of
+from longca.ops.band.triton.backward import _keys, _queries
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"

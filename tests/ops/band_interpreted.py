@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from longca.kernels.backends.band import BandPrepared
 from longca.masks import Mask
 from longca.masks.band import INF, as_bands
-from longca.ops.band_attention import BandPlan, band_backward, band_backward_onto, band_forward, plan_band_attention
-from longca.ops.band_config import Tuned, Use
-from longca.ops.band_plan import UNIT, of_rows
+from longca.ops.band.api import BandPlan, band_backward, band_backward_onto, band_forward, plan_band_attention
+from longca.ops.band.config import Tuned, Use
+from longca.ops.band.plan import UNIT, of_rows
 from tests.kernels.cases import Case, empty_row_cases, hand_made_cases, pattern_cases, pattern_mask
 from tests.kernels.flashmask_interpreted import let_loops_run
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_masks

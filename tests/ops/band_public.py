@@ -11,9 +11,9 @@ import torch
 from longca.masks import build_mask
 from longca.masks.band import INF, as_bands
 from longca.masks.mask import Mask
-from longca.ops.band_attention import BandPlan, band_attention, band_backward, band_backward_onto, band_forward, plan_band_attention
-from longca.ops.band_checks import INTERPRETED, as_usable, unusable
-from longca.ops.band_library import band_backward_op, band_forward_op, flatten
+from longca.ops.band.api import BandPlan, band_attention, band_backward, band_backward_onto, band_forward, plan_band_attention
+from longca.ops.band.checks import INTERPRETED, as_usable, unusable
+from longca.ops.band.torch_op import band_backward_op, band_forward_op, flatten
 
 MASK = Mask(70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),))  # the last rows see nothing
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64

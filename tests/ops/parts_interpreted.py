@@ -8,12 +8,12 @@ import sys
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.merge import merge, no_keys
-from longca.cp.plan import Gather, Ring
+from longca.cp.runtime.merge import merge, no_keys
+from longca.cp.schedule.plan import Gather, Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from longca.ops.band_hopper import _to_gradient
-from longca.ops.band_plan import UNIT
+from longca.ops.band.plan import UNIT
+from longca.ops.band.sm90.launch import _to_gradient
 from longca.ops.merge import merge_parts
 from tests.cp.parts import in_parts
 from tests.kernels.cases import Case

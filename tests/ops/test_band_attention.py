@@ -15,7 +15,7 @@ PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carri
 ON_A_CPU = """
 import torch
 from longca.masks import build_mask
-from longca.ops.band_attention import band_attention
+from longca.ops.band.api import band_attention
 q = torch.zeros(8, 2, 64, dtype=torch.bfloat16)
 band_attention(q, q, q, build_mask("causal", seqlen=8))
 """
@@ -41,8 +41,8 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
     import torch
 
     from longca.masks import build_mask
-    from longca.ops import band_launch
-    from longca.ops.band_attention import plan_band_attention
+    from longca.ops.band import launch as band_launch
+    from longca.ops.band.api import plan_band_attention
 
     q, lse, current, started = torch.zeros(8, 2, 64), torch.zeros(8, 2), [], []
 
@@ -77,7 +77,7 @@ def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
     """And other rows are not touched."""
     import torch
 
-    from longca.ops.band_launch import Part, launch_backward
+    from longca.ops.band.launch import Part, launch_backward
 
     q, lse, keys, units = torch.ones(300, 2, 64), torch.zeros(300, 2), torch.empty(0, 2, 64), torch.tensor([128], dtype=torch.int32)
     carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)

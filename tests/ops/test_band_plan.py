@@ -12,9 +12,9 @@ from longca.kernels.visit import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band_config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
-from longca.ops.band_lines import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
-from longca.ops.band_plan import UNIT, make_lines, plan_band_attention
+from longca.ops.band.config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
+from longca.ops.band.plan import UNIT, make_lines, plan_band_attention
+from longca.ops.band.tables.schedule import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
 
@@ -168,7 +168,7 @@ def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None
 def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever blocks of queries and heads that share a tile come to; else the portable kernel takes it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr("longca.ops.band_plan.tiles_for", lambda head_dim, _, **how: tiles_for(head_dim, torch.device("cuda"), **how))
+    monkeypatch.setattr("longca.ops.band.plan.tiles_for", lambda head_dim, _, **how: tiles_for(head_dim, torch.device("cuda"), **how))
     q_bounds, k_bounds = (np.arange(0, 1025, size)[None] for size in (block, 128))
     visible = np.random.default_rng(0).random((1, 1024 // block, 8)) < 0.5
     plan = plan_band_attention(Mask(1024, 1024, grid=BlockGrid(visible, q_bounds, k_bounds)), num_q_heads=heads[0], num_kv_heads=heads[1],
@@ -179,7 +179,7 @@ def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], 
 
 @pytest.mark.parametrize(("num_kv_heads", "in_turns"), [(8, True), (1, False)])
 def test_few_kv_heads_have_kernels_of_their_own_for_dq(num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longca.ops.band_plan.tiles_for", lambda head_dim, _, **how: {
+    monkeypatch.setattr("longca.ops.band.plan.tiles_for", lambda head_dim, _, **how: {
         use: tiles for use, tiles in TUNED[head_dim].items() if use is not Use.QUERIES or not how["at_once"]})
     mask = Mask(16384, 16384, (np.array([[0, 16000, 0, 4000, -INF, INF], [16000, 16384, 0, 16384, -INF, INF]]),))
     plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=num_kv_heads, head_dim=128, device=CPU)

@@ -1,4 +1,4 @@
-"""How pieces take turns, played by programs that go on in any order, by the tables and rules of `band_hopper_add`."""
+"""How pieces take turns, played by programs that go on in any order, by the tables and rules of `sm90.dq_add`."""
 
 import random
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from longca.core.plugin import Registry
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band_lines import FIRST, LAST, MIDDLE, Lines, Wanted
-from longca.ops.band_plan import make_lines
-from longca.ops.band_turns import seen_by_the_last, takes_turns
+from longca.ops.band.plan import make_lines
+from longca.ops.band.tables.dq_order import seen_by_the_last, takes_turns
+from longca.ops.band.tables.schedule import FIRST, LAST, MIDDLE, Lines, Wanted
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 

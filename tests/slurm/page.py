@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import Table
-from longca.bench.plan import Shard, shards
+from benchmarks.common.table import Table
+from longca.bench.run.shards import Shard, shards
 from longca.core.config import Config
 from longca.core.site import Site, layout
 from longca.core.study import load_study

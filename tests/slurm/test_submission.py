@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from longca.bench.plan import shards
+from longca.bench.run.shards import shards
 from longca.core.config import Config
 from longca.core.study import load_study
 from tests.slurm.cluster.files import PARTITION

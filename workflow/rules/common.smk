@@ -4,7 +4,7 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
-from longca.bench.plan import shards
+from longca.bench.run.shards import shards
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.site import MEASURING_RESOURCES, load_site

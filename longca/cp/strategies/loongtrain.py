@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longca.cp.mesh import Mesh, double_ring, windowed
-from longca.cp.plan import Ring
+from longca.cp.partition.mesh import Mesh, double_ring, windowed
 from longca.cp.planned import PlannedStrategy
+from longca.cp.schedule.plan import Ring
 
 
 class LoongTrain(PlannedStrategy):

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.cell import Cell
-from longca.cp.collectives import all_gather, reduce_scatter
-from longca.cp.local_call import LocalCall
-from longca.cp.padded import Held, causal_mask, full_mask
-from longca.cp.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.baselines.collectives import all_gather, reduce_scatter
+from longca.cp.baselines.padded_documents import Held, causal_mask, full_mask
+from longca.cp.baselines.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm import Comm
+    from longca.cp.comm.process_group import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longca.cp.mesh import Mesh
-from longca.cp.plan import Gather
+from longca.cp.partition.mesh import Mesh
 from longca.cp.planned import PlannedStrategy
+from longca.cp.schedule.plan import Gather
 
 
 class RingAllGather(PlannedStrategy):

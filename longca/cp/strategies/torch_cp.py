@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core.cell import Cell
 from longca.cp.contract import PreparedStrategy, Shard, Strategy
-from longca.cp.formula import summing_ring_bytes
-from longca.cp.permutations import contiguous, zigzag
+from longca.cp.partition.load_balance import contiguous, zigzag
+from longca.cp.traffic_formula import summing_ring_bytes
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm import Comm
+    from longca.cp.comm.process_group import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.cp.by_autograd import ByAutograd
+from longca.cp.baselines.autograd import ByAutograd
 from longca.cp.contract import Shard, Strategy
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm import Comm
+    from longca.cp.comm.process_group import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longca.cp.mesh import Mesh, hybrid
-from longca.cp.plan import Ring
+from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.planned import PlannedStrategy
+from longca.cp.schedule.plan import Ring
 
 
 class Usp(PlannedStrategy):

@@ -12,17 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
-from longca.cp.by_autograd import ByAutograd
+from longca.cp.baselines.autograd import ByAutograd
+from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Shard, Strategy
-from longca.cp.flash_attn_stand_in import KERNELS, NOTES, load
-from longca.cp.formula import summing_ring_bytes
-from longca.cp.mesh import Mesh
-from longca.cp.permutations import contiguous, zigzag
+from longca.cp.partition.load_balance import contiguous, zigzag
+from longca.cp.partition.mesh import Mesh
+from longca.cp.traffic_formula import summing_ring_bytes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm import Comm
+    from longca.cp.comm.process_group import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from longca.kernels.visit import Visit
     from longca.masks.traits import Traits
-    from longca.ops.band_plan import BandPlan
+    from longca.ops.band.plan import BandPlan
 
 HEAD_DIMS = (64, 128)
 
@@ -62,7 +62,7 @@ class BandPrepared(Prepared):
 
     def _plan(self) -> float:
         """Makes the plan; returns how long it took."""
-        from longca.ops.band_attention import plan_band_attention
+        from longca.ops.band.api import plan_band_attention
 
         problem = self.problem
         wait(problem.device)
@@ -77,14 +77,14 @@ class BandPrepared(Prepared):
         return x_THD.contiguous()
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        from longca.ops.band_attention import band_forward
+        from longca.ops.band.api import band_forward
 
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
                      out: torch.Tensor, visits: Sequence[Visit]) -> None:
-        from longca.ops.band_attention import band_forward
+        from longca.ops.band.api import band_forward
 
         for visit in visits:
             band_forward(q, k, v, self._plan_of(visit), self.problem.scale, carried=None if visit.begins else (total, lse),
@@ -97,19 +97,19 @@ class BandPrepared(Prepared):
         Args:
             lse: (T, H) float32, natural log.
         """
-        from longca.ops.band_attention import band_backward
+        from longca.ops.band.api import band_backward
 
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
                       total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
-        from longca.ops.band_attention import band_backward_onto
+        from longca.ops.band.api import band_backward_onto
 
         parts = [(self._plan_of(visit), None if visit.begins else total, dq if visit.ends else total) for visit in visits]
         return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
     def expect(self, visits: Sequence[Visit]) -> None:
-        from longca.ops.band_plan import bytes_of, of_rows
+        from longca.ops.band.plan import bytes_of, of_rows
 
         wait(self.problem.device)
         start = time.perf_counter()

@@ -50,7 +50,7 @@ class FlashMaskPrepared(Prepared):
         import torch
 
         from longca.lowering.flashmask import flashmask_columns
-        from longca.ops.flashmask import make_mask
+        from longca.ops.flashmask.forward import make_mask
         from longca.ops.tuning import flashmask_tuning
 
         start = time.perf_counter()
@@ -77,7 +77,7 @@ class FlashMaskPrepared(Prepared):
         return lse_TH.T.contiguous()
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        from longca.ops.flashmask import forward
+        from longca.ops.flashmask.forward import forward
 
         out, lse = forward(q, k, v, self._mask, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
@@ -89,6 +89,6 @@ class FlashMaskPrepared(Prepared):
         Args:
             lse: (H, T) float32, natural log.
         """
-        from longca.ops.flashmask_backward import backward
+        from longca.ops.flashmask.backward import backward
 
         return backward(q, k, v, out, lse, dout, self._mask, self.problem.scale)

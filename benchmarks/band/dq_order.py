@@ -1,0 +1,163 @@
+"""Gradients by turns or by two kernels: which is quicker, and what band attention's choice costs where it is the other one.
+
+    python -m benchmarks.band.dq_order [--seconds 90] [--write docs/band.md]          on one Hopper GPU
+    python -m benchmarks.band.dq_order --read reports/h200 [--write docs/band.md]     an earlier run's table, for the choice as it is now
+
+Masks are those of whole sequences, and what ranks of this project's strategies compute in their steps: short sequences, few queries, few
+keys, pieces of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common.table import Table, add_options, machine, percent, read_records, write_records
+from benchmarks.cp.compare import ALONE, cell_of
+from longca.core.plugin import Registry
+from longca.core.study import Measure
+from longca.core.units import format_length
+from longca.cp.contract import HeadStrategy
+from longca.cp.runtime.steps import cut_steps
+from longca.kernels.contract import Problem
+from longca.masks.build import cell_mask
+from longca.masks.mask import Mask
+from longca.ops.band.tables.dq_order import takes_turns
+
+LENGTHS = (8192, 16384, 32768, 65536, 131072)
+RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
+STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
+HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
+LEAST, MOST_FLOPS = 500, 6e13  # queries a key in the mean: with fewer, turns were never near; and of a call, so that it takes 0.2 s at most
+MEASURE, SAME = Measure(warmup=2, repeats=5, max_seconds=0.6), 0.01
+TIMES = "band_turns_masks"
+WAYS = {"two kernels": "bwd two dq", "turns": "bwd ="}  # of `band.sm90_try`
+COLUMNS = ("mask", "measured", "turns over two kernels", "by turns", "slower than the other, mean", "most")
+
+
+@dataclass(frozen=True)
+class Case:
+    where: str
+    mask: Mask
+    num_q_heads: int
+    num_kv_heads: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.mask.digest, self.num_q_heads
+
+    @property
+    def flops(self) -> int:
+        return 10 * self.mask.area * self.num_q_heads // self.mask.num_groups * HEADS.head_dim
+
+
+def cases() -> list[Case]:
+    """Each mask of the static patterns once."""
+    found: dict[tuple[str, int], Case] = {}
+    for name in (name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"):
+        for case in (*_alone(name), *_of_ranks(name)):
+            if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
+                found.setdefault(case.key, case)
+    return list(found.values())
+
+
+def _alone(name: str) -> Iterator[Case]:
+    for seqlen in LENGTHS:
+        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", ALONE, 1, seqlen, HEADS)), *HEADS.heads)
+
+
+def _of_ranks(name: str) -> Iterator[Case]:
+    kernel, (num_q_heads, num_kv_heads) = Registry("kernel").load("band"), HEADS.heads
+    for world, tokens in RANKS:
+        for strategy in STRATEGIES:
+            mask, plugin = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)), Registry("strategy").load(strategy)
+            assert isinstance(plugin, HeadStrategy), "all of these divide"
+            problem = Problem(mask, num_q_heads, num_kv_heads, HEADS.head_dim, torch.bfloat16, torch.device("cpu"), needs_backward=True)
+            division = plugin.divide(problem, kernel, world)
+            if division.of_heads_alone:
+                continue
+            heads = [number // division.mesh.heads for number in HEADS.heads]
+            for rank in range(division.plan.world):
+                for step, (_, _, mask) in cut_steps(division.plan, rank, merging=True).items():
+                    yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
+
+
+def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
+    """A record for each case that there was time for."""
+    end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
+    for case in known:
+        if time.monotonic() > end:
+            print("time is over: the other masks are left out", flush=True)
+            break
+        mask = case.mask
+        found.append({"mask": mask.name, "where": case.where, "heads": case.num_q_heads, "digest": mask.digest, "seqlen_q": mask.seqlen_q,
+                      "seqlen_k": mask.seqlen_k, "area": mask.area, **_tflops(case), "machine": where})
+        print(*list(found[-1].values())[:3], *(f"{way} {found[-1][way]:.0f}" for way in WAYS), flush=True)
+    return found
+
+
+def _tflops(case: Case) -> dict[str, float]:
+    from benchmarks.band.sm90_checks import inputs
+    from benchmarks.band.sm90_try import backward, forward
+    from longca.bench.measure.timer import time_calls
+
+    q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
+    out, lse = forward("fwd", q, k, v, case.mask)()
+    calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in WAYS.items()}
+    for one, other in zip(*(call() for call in calls.values()), strict=True):
+        if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
+            raise RuntimeError(f"{case.mask.name}, {case.where}: gradients by turns are not those of two kernels")
+    return {way: case.flops / statistics.median(time_calls(call, MEASURE, q.device).time_ms[0]) / 1e9 for way, call in calls.items()}
+
+
+def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
+    """What the choice makes of masks that are still among the known ones; plans may have changed since others were measured."""
+    where = ", ".join(dict.fromkeys(one["machine"] for one in found))
+    chosen = {case.key: takes_turns(case.mask, case.num_kv_heads) for case in known}
+    rows, records = [], []
+    for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
+        here = [(chosen[key], float(one["turns"]) / float(one["two kernels"])) for one in found
+                if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])]
+        if here:
+            ratios, lost = [ratio for _, ratio in here], [max(1 / ratio if turns else ratio, 1) - 1 for turns, ratio in here]
+            record = {"mask": name, "measured": len(here), "least": min(ratios), "most": max(ratios),
+                      "by_turns": sum(turns for turns, _ in here), "lost_mean": statistics.mean(lost), "lost_most": max(lost)}
+            records.append(record)
+            rows.append((name, str(len(here)), f"{min(ratios):.2f} to {max(ratios):.2f}", str(record["by_turns"]),
+                         *(percent(record[key], signed=False) for key in ("lost_mean", "lost_most"))))
+    caption = (f"All gradients, {HEADS.heads[0]}:{HEADS.heads[1]} heads and what ranks have of them; {where}. Masks of whole sequences and "
+               "of ranks' steps; how many of them take turns now, and how much slower that choice is where the other way is quicker.")
+    return Table("band_turns", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--read", type=Path, metavar="FOLDER", help=f"of the {TIMES}.csv of an earlier run, instead of measuring")
+    parser.add_argument("--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    if options.read is None and not torch.cuda.is_available():
+        parser.error("there is no GPU here to measure on: --read FOLDER makes the table of an earlier run")
+    earlier = [] if options.read is None else read_records(options.read, TIMES)
+    if options.read is not None and not earlier:
+        parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
+    known = cases()
+    found = earlier or measure(known, options.seconds)
+    if not found:
+        parser.error("no mask was measured: give it more --seconds")
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_records(options.out, TIMES, found)
+    table(found, known).publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

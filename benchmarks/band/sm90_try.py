@@ -1,0 +1,226 @@
+"""Checks and times the Hopper kernels of band attention: python -m benchmarks.band.sm90_try [OUT.json [VARIANT …]].
+
+Each variant has its processes: all check side by side, smallest case first, then each is timed alone, in the order given. A case says when
+it starts; one that takes too long is stopped and named, and the checks go on behind it. OUT has each result as soon as it is there.
+
+Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
+(`sm90.bwd_fused`), in any order or, "=", in one; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by
+`sm90.bwd_dq` ("bwd two dq"); both portable kernels.
+TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.band.sm90_checks import checks, inputs, reference
+from benchmarks.band.sm90_results import Results, show_checks, show_times
+from longca.bench.measure.timer import time_calls
+from longca.core.study import Measure
+from longca.kernels.first_call import wait
+from longca.masks import build_mask
+from longca.masks.mask import Mask
+
+FORWARD = "fwd", "fwd overlap", "fwd portable"
+FUSED = {"bwd": False, "bwd =": True}  # in_order
+BACKWARD = "bwd two dq", "bwd =", "bwd", "bwd two", "bwd portable"
+DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
+         "sliding_window", "causal_sliding_window", "prefix_lm", "block_causal_document")
+TIMES = [*((name, seqlen, 64, 8) for seqlen in (32768, 8192) for name in DENSE),
+         *((f"block_sparse_uniform {block}", 32768, 64, 8) for block in (64, 128)), ("block_sparse_uniform 64", 32768, 64, 64)]
+MEASURE = Measure(warmup=2, repeats=7, max_seconds=2)
+CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
+
+
+def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
+    name, _, block = name.partition(" ")
+    params = {"block": int(block), "density": 0.5} if block else {}
+    return build_mask(name, seqlen=seqlen, corpus="prolong64k", num_kv_heads=kv_heads, **params)
+
+
+def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
+    """A call that computes (out, LSE)."""
+    from longca.ops.band.api import band_forward
+    from longca.ops.band.config import HOPPER_FORWARD, HOPPER_SHORT_BLOCKS, TUNED, Use
+    from longca.ops.band.plan import mean_block, plan_band_attention
+
+    tuned = dict(TUNED[q.shape[2]])
+    if variant != "fwd portable":
+        short = (mean_block(mask, keys=True) or 128) % 128 != 0
+        tuned[Use.FORWARD] = replace(HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD, hopper=2 if variant == "fwd overlap" else 1)
+    plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=q.shape[2], device=q.device,
+                               needs_backward=False, tuned=tuned)
+    return lambda: band_forward(q, k, v, plan)
+
+
+def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
+    """A call that computes (dq, dk, dv)."""
+    from longca.ops.band.api import band_backward
+    from longca.ops.band.config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use
+    from longca.ops.band.plan import plan_band_attention
+
+    tuned = dict(TUNED[128])
+    if variant != "bwd portable":
+        tuned[Use.KEYS] = HOPPER_KEYS
+    if variant == "bwd two dq":
+        tuned[Use.QUERIES] = HOPPER_QUERIES
+    if variant in FUSED:
+        tuned[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=FUSED[variant])
+        del tuned[Use.QUERIES]
+    plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
+    return lambda: band_backward(q, k, v, out, lse, dout, plan)
+
+
+def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) -> dict:
+    q, k, v, dout = inputs(mask.seqlen_q, mask.seqlen_k, heads, kv_heads, head_dim)
+    want = reference(q, k, v, dout, mask)
+    worst_lse = 0.0
+    if variant in FORWARD:
+        out, lse = forward(variant, q, k, v, mask)()
+        got, want = [out], [want[0], want[1]]
+        empty = want[1].isinf()
+        worst_lse = float(torch.where(empty, torch.where(lse.isinf(), 0.0, 1.0), (lse.double() - want[1]).abs()).max())
+    else:
+        call = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)
+        got, want = call(), want[2:]
+        if variant != "bwd":
+            for _ in range(3):
+                assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
+    wait(q.device)
+    errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-9)) if bool(a.isfinite().all()) else float("inf")
+              for a, b in zip(got, want, strict=False)]
+    return {"kind": "check", "what": describe(mask, heads, kv_heads, head_dim), "errors": errors, "lse": worst_lse}
+
+
+def measure(variant: str, name: str, seqlen: int, heads: int, kv_heads: int) -> dict:
+    mask = mask_of(name, seqlen, kv_heads)
+    q, k, v, dout = inputs(seqlen, seqlen, heads, kv_heads)
+    if variant in FORWARD:
+        call, products = forward(variant, q, k, v, mask), 4
+    else:
+        out, lse = forward("fwd portable", q, k, v, mask)()
+        call, products = backward(variant, q, k, v, out, lse, dout, mask), 10
+    ms = float(np.median(time_calls(call, MEASURE, q.device).time_ms[0]))
+    flops = products * mask.area * heads // mask.num_groups * 128
+    return {"kind": "time", "what": title(name, seqlen, heads, kv_heads), "tflops": flops / ms / 1e9, "ms": ms}
+
+
+def title(name: str, seqlen: int, heads: int, kv_heads: int) -> str:
+    return f"{name} {seqlen} {heads}:{kv_heads}"
+
+
+def describe(mask: Mask, heads: int, kv_heads: int, head_dim: int) -> str:
+    return f"{mask.name} {mask.seqlen_q} {heads}:{kv_heads} D{head_dim}"
+
+
+def cases(variant: str) -> list[tuple[Mask, int, int, int]]:
+    """The smallest first; of one query the gradients are rounding errors."""
+    chosen = [case for case in checks() if variant in FORWARD or (case[3] == 128 and case[0].seqlen_q > 1)]
+    return sorted(chosen, key=lambda case: (case[0].seqlen_q, case[1]))
+
+
+def run(action: str, variant: str, first: int) -> None:
+    """Prints a line when a case starts and one with its result."""
+    for place, case in enumerate(cases(variant)[first:] if action == "--check" else (), first):
+        print(json.dumps({"kind": "start", "place": place, "what": describe(*case)}), flush=True)
+        print(json.dumps(check(variant, *case)), flush=True)
+    for case in TIMES if action == "--time" else ():
+        if variant == "bwd portable" or variant in FORWARD or not case[0].endswith(" 64"):
+            print(json.dumps(measure(variant, *case)), flush=True)
+
+
+def command(action: str, variant: str, first: int) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.band.sm90_try", action, variant, str(first)]
+
+
+def follow(action: str, variant: str, first: int, timeout_s: float, tell: Callable[[dict], None]) -> tuple[int, str]:
+    """(exit status, the end of its log) of a process whose rows are told as they come; stopped when none came for `timeout_s`."""
+    process = subprocess.Popen(command(action, variant, first), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    log: list[str] = []
+    errors = threading.Thread(target=log.extend, args=(process.stderr,))
+    errors.start()
+    while True:
+        stop = threading.Timer(timeout_s, process.kill)
+        stop.start()
+        line = process.stdout.readline()
+        stop.cancel()
+        if not line:
+            break
+        if line.startswith("{"):
+            tell(json.loads(line))
+    process.wait()
+    errors.join()
+    return process.returncode, "".join(log)[-1500:]
+
+
+def check_all(variant: str, results: Results) -> None:
+    """All cases, up to some failures; one in which the process ended counts as infinitely wrong, and the next process begins behind it."""
+    first, number = 0, len(cases(variant))
+    last: list[dict] = []
+
+    def tell(row: dict) -> None:
+        if row["kind"] == "start":
+            last[:] = [row]
+        else:
+            results.add(variant, row)
+
+    for _ in range(MOST_FAILURES):
+        if first == number:
+            return
+        last.clear()
+        status, log = follow("--check", variant, first, CASE_TIMEOUT_S, tell)
+        if status == 0:
+            return
+        if not last:
+            print(f"== checks of {variant}: exit {status} before the first case\n{log}", flush=True)
+            return
+        how = "HUNG, stopped" if status == -9 else f"exit {status}"
+        print(f"== {variant}: {how} in {last[0]['what']}\n{log}", flush=True)
+        results.add(variant, {"kind": "check", "what": f"{last[0]['what']}: {how}", "errors": [float("inf")], "lse": 0.0})
+        first = last[0]["place"] + 1
+
+
+def main(out: Path, variants: Sequence[str]) -> None:
+    results, titles = Results(out, variants), [title(*case) for case in TIMES]
+    threads = [threading.Thread(target=check_all, args=(name, results)) for name in variants]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    show_checks(results.rows)
+    for name in variants:
+        if results.to_be_timed(name):
+            status, log = follow("--time", name, 0, CASE_TIMEOUT_S, partial(results.add, name))
+            print(f"== times of {name}: exit {status}\n{log if status else ''}", flush=True)
+            show_times({name: results.rows[name]}, titles)
+    show_times(results.rows, titles)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What has been timed least comes first."""
+    known = *BACKWARD, *FORWARD
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.sm90_try", description=str(__doc__).partition(":")[0])
+    parser.add_argument("out", nargs="?", type=Path, default=Path("band_hopper_try.json"), metavar="OUT.json")
+    parser.add_argument("variants", nargs="*", default=list(known), metavar="VARIANT", help=", ".join(known))
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.variants if name not in known]:
+        parser.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
+    return options
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["--check"], ["--time"]):
+        run(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    else:
+        given = parse(sys.argv[1:])
+        main(given.out, given.variants)

@@ -1,0 +1,116 @@
+"""Where kernels of dense masks lose time: what full steps, partial steps and a call cost, by least squares over masks.
+
+    python -m benchmarks.band.step_costs reports/h200 [--write docs/band.md]
+
+Reads the CSV of `benchmarks.band.compare`; no GPU is needed. Steps are those of band attention on Hopper. Rivals cut masks alike, into
+tiles, but not always into the same: so how far a sum of three costs is from the measured time stands beside it. Pieces have no cost
+of their own here: a length has about as many under any mask.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.band.compare import Case
+from benchmarks.band.tables import OURS, Record, read
+from benchmarks.common.table import Table, add_options
+from longca.core.units import format_length
+from longca.masks.build import cell_mask
+from longca.masks.mask import Mask
+from longca.ops.band.config import HOPPER_FORWARD, HOPPER_KEYS, TUNED, Use
+from longca.ops.band.plan import plan_band_attention
+from longca.ops.band.tables.schedule import LAST, MIDDLE, NUM_FULL, ROW0, ROW1
+
+KERNELS = (OURS, "band_atomic", "flex_flash", "cudnn_flex", "flex")
+COSTS = ("full step, µs", "partial step, µs", "call, ms")
+PROCESSORS = 132
+LINES = {"fwd": Use.FORWARD, "bwd": Use.KEYS}
+
+
+def steps_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) -> tuple[np.ndarray, int]:
+    """((full steps, partial steps) of each piece in the order in which a head's pieces start, (n, 2); for how many heads they are done)."""
+    tiles = {**TUNED[128], Use.FORWARD: HOPPER_FORWARD, Use.KEYS: HOPPER_KEYS}
+    plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
+                               tuned=tiles, needs_backward=direction == "bwd")
+    lines, tuned = plan.kernels[LINES[direction]]
+    pieces = lines.pieces[lines.pieces[..., ROW1] > lines.pieces[..., ROW0]].numpy()
+    heads = num_q_heads // (tuned.rows // lines.tile) if direction == "fwd" else num_kv_heads
+    return np.stack([pieces[:, NUM_FULL], pieces[:, LAST] - pieces[:, MIDDLE]], axis=1), heads // len(lines.pieces)
+
+
+def counts(record: Record) -> np.ndarray:
+    """(full steps, partial steps) that a multiprocessor has of a record's mask, and 1 call, (3,)."""
+    num_q_heads, num_kv_heads = map(int, record.heads.split(":"))
+    mask = cell_mask(Case(record.mask, record.seqlen, (num_q_heads, num_kv_heads), "fwd", (OURS,)).cell(OURS))
+    steps, heads = steps_of(mask, num_q_heads, num_kv_heads, record.direction)
+    return np.append(steps.sum(axis=0) * heads / PROCESSORS, 1)
+
+
+def timed(folder: Path) -> list[Record]:
+    """Of static masks. Raises ValueError where there are none."""
+    found = [record for record in read(folder) if not record.density and record.time_ms]
+    if not found:
+        raise ValueError(f"no band.csv with times of static masks in {folder}; `python -m benchmarks.band.compare` makes it")
+    return found
+
+
+def counts_of(records: Sequence[Record]) -> dict[str, np.ndarray]:
+    """`counts` of each mask of records of one length and direction."""
+    return {mask: counts(record) for mask, record in {record.mask: record for record in records}.items()}
+
+
+def fit_records(records: Sequence[Record], work: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float]:
+    """`fit` to the times of these, one a mask, in milliseconds."""
+    return fit(np.array([work[record.mask] for record in records]), np.array([record.time_ms or 0 for record in records]))
+
+
+def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
+    """(costs, none negative; largest relative deviation) by which work (n, 3) comes nearest to times (n,), relative to each."""
+    relative, best, least = work / times[:, None], np.zeros(work.shape[1]), np.inf
+    for chosen in (list(some) for size in range(1, work.shape[1] + 1) for some in combinations(range(work.shape[1]), size)):
+        costs = np.zeros(work.shape[1])
+        costs[chosen] = np.linalg.lstsq(relative[:, chosen], np.ones(len(times)), rcond=None)[0]
+        miss = float(np.square(relative @ costs - 1).sum())
+        if (costs >= 0).all() and miss < least:
+            best, least = costs, miss
+    return best, float(np.abs(relative @ best - 1).max())
+
+
+def gaps(records: Sequence[Record]) -> Table:
+    rows, found = [], []
+    for direction, seqlen in sorted({(record.direction, record.seqlen) for record in records}, key=lambda one: (one[0] != "fwd", one[1])):
+        here = [record for record in records if (record.direction, record.seqlen) == (direction, seqlen)]
+        work = counts_of(here)
+        for kernel in KERNELS:
+            own = [record for record in here if record.kernel == kernel]
+            if len(own) <= len(COSTS):
+                continue
+            (full, partial, call), miss = fit_records(own, work)
+            found.append({"tokens": seqlen, "direction": direction, "kernel": kernel, "full_step_us": full * 1e3,
+                          "partial_step_us": partial * 1e3, "call_ms": call, "deviation": miss, "masks": len(own)})
+            rows.append((format_length(seqlen), direction, kernel, f"{full * 1e3:.2f}", f"{partial * 1e3:.2f}", f"{call:.3f}",
+                         f"{100 * miss:.0f} %"))
+    caption = (f"Microseconds of a step on one multiprocessor of {PROCESSORS}, milliseconds of a call beside its steps. Steps are of "
+               "128 × 128 scores forward, of 128 keys × 64 rows backward. Last, the mask whose time is furthest from the sum.")
+    return Table("band_gap", caption, ("tokens", "", "kernel", *COSTS, "deviation"), tuple(rows), tuple(found), ("", "kernel"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.step_costs", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band.compare` wrote")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    try:
+        gaps(timed(options.records)).publish(options)
+    except ValueError as error:
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""What `benchmarks.band.compare` found, as a table of all cases and one of the targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.common.table import Table, read_records
+from longca.core.units import format_length
+
+OURS, ANY_ORDER = "band", "band_atomic"
+# ours, rival, block masks and their heads, direction, least ratio, of each case or of the mean
+TARGETS = (
+    (OURS, "flex", None, "fwd", 1.3, "each mask"), (OURS, "flex", None, "bwd", 1.3, "each mask"),
+    (ANY_ORDER, "flex", None, "bwd", 1.3, "each mask"),
+    (OURS, "flex_flash", None, "fwd", 0.85, "mean"), (OURS, "flex_flash", None, "bwd", 0.85, "mean"),
+    (ANY_ORDER, "flex_flash", None, "bwd", 0.85, "mean"),
+    (OURS, "cudnn_flex", None, "fwd", 0.85, "mean"), (OURS, "cudnn_flex", None, "bwd", 0.85, "mean"),
+    (ANY_ORDER, "cudnn_flex", None, "bwd", 0.85, "mean"),
+    (OURS, "flashinfer", "GQA", "fwd", 1.5, "each density"),
+    (OURS, "vsa", "MHA", "fwd", 0.9, "each density"), (OURS, "vsa", "MHA", "bwd", 1.0, "each density"))
+
+
+@dataclass(frozen=True)
+class Record:
+    """One kernel in one case. Times are medians."""
+
+    seqlen: int
+    mask: str
+    density: float
+    """0 for a static mask"""
+    heads: str
+    direction: str
+    kernel: str
+    time_ms: float | None = None
+    iqr: float | None = None
+    tflops: float | None = None
+    reason: str = ""
+    """why there is no time"""
+
+    @property
+    def case(self) -> tuple[int, str, float, str, str]:
+        return self.seqlen, self.mask, self.density, self.heads, self.direction
+
+    @property
+    def text(self) -> str:
+        return f"{self.kernel} {self.tflops:.0f}" if self.tflops else f"{self.kernel}: {self.reason}"
+
+    @property
+    def has_gqa(self) -> bool:
+        num_q_heads, num_kv_heads = self.heads.split(":")
+        return num_q_heads != num_kv_heads
+
+
+def read(folder: Path) -> list[Record]:
+    """What an earlier run left there."""
+    def number(text: str) -> float | None:
+        return float(text) if text else None
+
+    return [Record(int(line["seqlen"]), line["mask"], float(line["density"]), line["heads"], line["direction"], line["kernel"],
+                   number(line["time_ms"]), number(line["iqr"]), number(line["tflops"]), line["reason"])
+            for line in read_records(folder, "band")]
+
+
+def wide(records: Sequence[Record], caption: str) -> Table:
+    """A row for each case: TFLOP/s of each kernel, and how many times as fast `band` is."""
+    rivals = sorted({record.kernel for record in records} - {OURS})
+    by_case: dict[tuple, dict[str, Record]] = {}
+    for record in records:
+        by_case.setdefault(record.case, {})[record.kernel] = record
+    rows = []
+    for (seqlen, mask, density, heads, direction), found in by_case.items():
+        ours = found[OURS].tflops if OURS in found else None
+        name, speed = f"{mask} {density}" if density else mask, f"{ours:.0f}" if ours else "–"
+        rows.append((format_length(seqlen), name, heads, direction, speed, *(_cell(found.get(rival), ours) for rival in rivals)))
+    columns = ("tokens", "mask", "heads", "", f"{OURS}, TFLOP/s", *rivals)
+    return Table("band", caption, columns, tuple(rows), tuple(asdict(record) for record in records), ("mask", "heads", ""))
+
+
+def _cell(rival: Record | None, ours: float | None) -> str:
+    if rival is None or rival.tflops is None:
+        return "–"
+    return f"{rival.tflops:.0f} ({ours / rival.tflops:.2f} ×)" if ours else f"{rival.tflops:.0f}"
+
+
+def targets(records: Sequence[Record]) -> Table:
+    """Each target at each length, with what was found and where it is worst."""
+    columns = ("row", "against", "tokens", "", "target", "least", "where", "mean", "met")
+    found = []
+    for name, rival, heads, direction, goal, of in TARGETS:
+        ours = {record.case: record.tflops for record in records if record.kernel == name and record.tflops}
+        chosen = [record for record in records if record.kernel == rival and record.tflops and record.direction == direction and
+                  record.case in ours and (bool(record.density) == bool(heads)) and (not heads or record.has_gqa == (heads == "GQA"))]
+        for seqlen in sorted({record.seqlen for record in chosen}):
+            ratios = {f"{record.mask} {record.density}" if record.density else record.mask: ours[record.case] / record.tflops
+                      for record in chosen if record.seqlen == seqlen}
+            where, mean = min(ratios, key=ratios.__getitem__), statistics.geometric_mean(ratios.values())
+            decides = mean if of == "mean" else ratios[where]
+            against = f"{rival}, blocks of 64, {heads}" if heads else rival
+            found.append({"row": name, "against": against, "tokens": seqlen, "direction": direction,
+                          "target": goal, "of": of, "least": ratios[where], "where": where, "mean": mean, "met": decides >= goal})
+    rows = [(line["row"], line["against"], format_length(line["tokens"]), line["direction"], f"≥ {line['target']} × ({line['of']})",
+             f"{line['least']:.2f} ×", line["where"], f"{line['mean']:.2f} ×", "yes" if line["met"] else "no") for line in found]
+    caption = "Band attention's speed over that of its rivals; means are geometric."
+    return Table("band_targets", caption, columns, tuple(rows), tuple(found), ("row", "against", "", "target", "where", "met"))

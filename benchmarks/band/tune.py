@@ -1,0 +1,177 @@
+"""Tile sizes of band attention's kernels, swept: each checked against float64, then timed over masks that differ in kind.
+
+    python -m benchmarks.band.tune forward|keys|queries [--head-dim 128] [--seqlen 16K] [--heads 64:8] [--out FILE]
+
+Compiles all of them at once, in as many processes as there are cores, then prints TFLOP/s of each mask (of the exact area) as they come
+and, sorted by their geometric mean, once more at the end. A failed or wrong configuration says why.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import cached_property
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from longca.core.units import parse_length
+from longca.masks import Mask, build_mask
+from longca.ops.band.api import band_backward, band_forward
+from longca.ops.band.config import TUNED, Tuned, Use
+from longca.ops.band.plan import BandPlan, plan_band_attention
+from longca.ops.band.triton.backward import keys_gradients, queries_gradient
+from longca.ops.band.triton.preprocess import prepare
+from tests.kernels.plain_attention import Plain, plain_attention
+
+MASKS = {"full": {}, "causal": {}, "causal_document": {}, "causal_sliding_window": {}, "shared_question": {},
+         "block_sparse_uniform": {"block": 64, "density": 0.3}}
+MATMULS = {Use.FORWARD: 2, Use.KEYS: 4, Use.QUERIES: 3}
+SIZES = {  # rows, step, warps
+    Use.FORWARD: ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8)),
+    Use.KEYS: ((64, 32, 4), (64, 64, 4), (64, 128, 8), (128, 32, 8), (128, 64, 8)),
+    Use.QUERIES: ((64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 32, 4), (128, 64, 8), (128, 128, 8)),
+}
+LOOPS = {Use.FORWARD: (1, 2), Use.KEYS: (2,), Use.QUERIES: (2,)}
+SHARED_BYTES = 227 << 10
+TOLERANCE = 1.2e-2
+
+
+def candidates(use: Use, head_dim: int) -> list[Tuned]:
+    """What can fit, by operands that are kept, loads under way and accumulators in registers; then today's best with other packs."""
+    kept = 1 if use is Use.FORWARD else 2
+    found = []
+    for tuned in (Tuned(*size, stages, loop) for size, stages, loop in product(SIZES[use], (2, 3), LOOPS[use])):
+        shared = 2 * head_dim * (kept * tuned.rows + 2 * tuned.stages * tuned.step)
+        values = head_dim * (2 if use is Use.KEYS else 1) + tuned.step * (1 if use is Use.FORWARD else 2)
+        if shared <= SHARED_BYTES and tuned.rows * values / (32 * tuned.warps) <= 224:
+            found.append(tuned)
+    return found + [replace(TUNED[head_dim][use], pack=pack) for pack in (1, 2, 4)]
+
+
+class Trial:
+    """One mask, its inputs, and the call that is tuned."""
+
+    def __init__(self, mask: Mask, heads: tuple[int, int], head_dim: int, use: Use) -> None:
+        self.mask, self.heads, self.head_dim, self.use = mask, heads, head_dim, use
+        generator = torch.Generator("cuda").manual_seed(1)
+        shapes = (mask.seqlen_q, heads[0]), (mask.seqlen_k, heads[1]), (mask.seqlen_k, heads[1]), (mask.seqlen_q, heads[0])
+        self.inputs = [torch.randn(*shape, head_dim, generator=generator, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+
+    def call(self, tuned: Tuned) -> Callable[[], object]:
+        """The one kernel."""
+        plan, scale, (q, k, v, dout) = self._plan(tuned), self.head_dim ** -0.5, self.inputs
+        lines, chosen = plan.kernels[self.use]
+        if self.use is Use.FORWARD:
+            return lambda: band_forward(q, k, v, plan)
+        out, lse = self.forward
+        if self.use is Use.KEYS:
+            stats, dk, dv = prepare(out, dout, lse, None, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
+            return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, chosen, dk=dk, dv=dv)
+        dq = torch.empty_like(q)
+        stats = prepare(out, dout, lse, None, chosen.rows // lines.tile)
+        packs_at_once = chosen.at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows
+        return lambda: queries_gradient(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_at_once=packs_at_once)
+
+    def results(self, tuned: Tuned) -> list[torch.Tensor]:
+        """Of both directions, or the forward one alone."""
+        plan, (q, k, v, dout) = self._plan(tuned), self.inputs
+        out, lse = band_forward(q, k, v, plan)
+        return [out] if self.use is Use.FORWARD else [out, *band_backward(q, k, v, out, lse, dout, plan)]
+
+    @cached_property
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return band_forward(*self.inputs[:3], self._plan(TUNED[self.head_dim][self.use]))
+
+    def _plan(self, tuned: Tuned) -> BandPlan:
+        return plan_band_attention(self.mask, num_q_heads=self.heads[0], num_kv_heads=self.heads[1], head_dim=self.head_dim,
+                                   device=torch.device("cuda"), needs_backward=self.use is not Use.FORWARD,
+                                   tuned={**TUNED[self.head_dim], self.use: tuned})
+
+    @property
+    def flops(self) -> float:
+        return MATMULS[self.use] * 2 * self.mask.area * self.heads[0] / self.mask.num_groups * self.head_dim
+
+
+def small(use: Use, head_dim: int) -> Trial:
+    return Trial(build_mask("shared_question", seqlen=777, corpus="pile", seed=1), (16, 2), head_dim, use)
+
+
+def compile_one(use: Use, head_dim: int, tuned: Tuned) -> str | None:
+    """Into Triton's cache on disk; what went wrong, if anything."""
+    try:
+        small(use, head_dim).results(tuned)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:90] if str(error).strip() else ''}"
+    return None
+
+
+def off_by(plain: Plain, results: list[torch.Tensor]) -> float:
+    """Largest relative error of a result."""
+    pairs = zip(results, (plain.out, *plain.grads), strict=False)
+    return max(float(torch.linalg.vector_norm(ours.double().cpu() - right) / torch.linalg.vector_norm(right)) for ours, right in pairs)
+
+
+def time_ms(call: Callable[[], object]) -> float:
+    """Median of 5 to 15."""
+    call()
+    times: list[float] = []
+    while len(times) < 5 or (len(times) < 15 and sum(times) < 30):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("use", choices=[use.value for use in Use])
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--seqlen", default="16K")
+    parser.add_argument("--heads", default="64:8")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    use, heads = Use(options.use), tuple(int(number) for number in options.heads.split(":"))
+    tried = candidates(use, options.head_dim)
+    plain_of = small(use, options.head_dim)
+    plain = plain_attention(*plain_of.inputs, plain_of.mask.dense())
+    start = time.monotonic()
+    with ProcessPoolExecutor(min(len(tried), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+        failures = list(pool.map(compile_one, [use] * len(tried), [options.head_dim] * len(tried), tried))
+    print(f"{len(tried)} configurations compiled in {time.monotonic() - start:.0f} s", flush=True)
+    trials = {name: Trial(build_mask(name, seqlen=parse_length(options.seqlen), corpus="prolong64k", num_kv_heads=heads[1], **params),
+                          heads, options.head_dim, use) for name, params in MASKS.items()}
+    rows = []
+    print("  ".join((*asdict(tried[0]), "error", *trials, "mean")))
+    for tuned, failure in zip(tried, failures, strict=True):
+        row = {**asdict(tuned), "error": failure}
+        if failure is None:
+            error = off_by(plain, plain_of.results(tuned))
+            row["error"] = None if error < TOLERANCE else f"off by {error:.1e}"
+        if row["error"] is None:
+            for name, trial in trials.items():
+                row[name] = round(trial.flops / time_ms(trial.call(tuned)) / 1e9, 1)
+            row["mean"] = round(statistics.geometric_mean(row[name] for name in trials), 1)
+        rows.append(row)
+        print(line(row), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(rows, indent=1))
+    print("sorted:", *map(line, sorted(rows, key=lambda row: row.get("mean", 0))), sep="\n")
+
+
+def line(row: dict[str, object]) -> str:
+    return "  ".join("-" if value is None else str(value) for value in row.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The table that a benchmark ends with: in the terminal, as Markdown and CSV, and inside a page between two markers."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+if TYPE_CHECKING:
+    import torch
+
+FOLDER = Path("results/measuring")
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str  # of its files and of its markers
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    records: tuple[Mapping[str, Any], ...]  # the same, unrounded: one line of the CSV each
+    texts: tuple[str, ...] = ()  # columns that hold no numbers
+
+    def markdown(self) -> str:
+        lines = [self.columns, tuple("---" if column in self.texts else "---:" for column in self.columns), *self.rows]
+        return "\n".join([self.caption, "", *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+
+    def save(self, folder: Path) -> None:
+        """As `<name>.md` and `<name>.csv`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.name}.md").write_text(self.markdown(), encoding="utf-8")
+        write_records(folder, self.name, self.records)
+
+    def write_into(self, page: Path) -> None:
+        """Between `<!-- begin NAME -->` and `<!-- end NAME -->` of a Markdown page. Raises ValueError where they are not."""
+        begin, end = (f"<!-- {side} {self.name} -->" for side in ("begin", "end"))
+        text = page.read_text(encoding="utf-8")
+        before, found_begin, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found_begin and found_end):
+            raise ValueError(f"{page} has no place for the table: it needs the lines {begin} and {end}")
+        page.write_text(f"{before}{begin}\n{self.markdown()}{end}{after}", encoding="utf-8")
+
+    def show(self, console: Console | None = None) -> None:
+        grid, console = Grid(), console or Console(width=200)
+        for column in self.columns:
+            grid.add_column(column, justify="left" if column in self.texts else "right")
+        for row in self.rows:
+            grid.add_row(*row)
+        console.print(self.caption)
+        console.print(grid)
+
+    def publish(self, options: argparse.Namespace) -> None:
+        """What the options of `add_options` ask for; the terminal comes last."""
+        self.save(options.out)
+        if options.write is not None:
+            self.write_into(options.write)
+        self.show()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the Markdown and the CSV ({FOLDER})")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="a Markdown page that has a place for the table")
+
+
+def write_records(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """As `<name>.csv` of a folder that is there; all records have the keys of the first."""
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]) if records else [])
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def read_records(folder: Path, name: str) -> list[dict[str, str]]:
+    """The records of a table that was saved there; none if there is no such table."""
+    path = folder / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def machine(device: torch.device) -> str:
+    """The device and the versions that a number depends on."""
+    from longca.bench.measure.environment import device_name, node, software
+    from longca.core.checkout import source
+
+    packages, sha = software().packages, source().git_sha
+    driver = node(device).gpu.get("driver")
+    facts = [device_name(device), f"driver {driver}" if driver else "",
+             *(f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages),
+             f"commit {sha[:9]}" if sha else ""]
+    return ", ".join(fact for fact in facts if fact)
+
+
+def percent(value: float, signed: bool = True) -> str:
+    return f"{100 * value:{'+' if signed else ''}.1f} %"
+
+
+def milliseconds(value: float) -> str:
+    """Four digits."""
+    return f"{value:#.4g}".rstrip(".")
+
+
+def names(text: str, known: Sequence[str]) -> list[str]:
+    """A comma-separated list of known names, in the order of `known`. Raises ArgumentTypeError for another: argparse shows its text."""
+    given = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in given if name not in known]
+    if unknown or not given:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}")
+    return [name for name in known if name in given]

@@ -1,0 +1,285 @@
+"""Context-parallel strategies tried on the GPUs at hand: are they right, and how near do they come to their kernel alone?
+
+    python -m benchmarks.cp.compare [--ranks 4] [--tokens 8K] [--kernels band,fa3] [--seconds 80]
+    torchrun --nproc-per-node 4 -m benchmarks.cp.compare
+    python -m benchmarks.cp.compare --device cpu --ranks 2 --tokens 128 --heads 4:2 --head-dim 16
+    python -m benchmarks.cp.compare --kernels band --strategies ulysses,usp --chunks 1:2:1
+    python -m benchmarks.cp.compare --kernels band --strategies ring_p2p --messages symmetric
+
+Every strategy with every kernel and mask is first checked in full at a few hundred tokens against float64, forward and backward, and
+then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank counts. "alone" is the same kernel on one GPU, all GPUs at
+once, on the same pattern at the length that has the area of one rank. A line is printed for each; the table at the end has a column for
+each strategy, and the CSV everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common.table import Table, add_options, machine
+from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
+from longca.bench.check.inputs import DTYPES, Inputs, make_inputs
+from longca.bench.check.oracle import Oracle, wrong
+from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
+from longca.core.plugin import Registry
+from longca.core.study import Measure
+from longca.core.units import format_length, parse_heads, parse_length
+from longca.cp.comm.process_group import Comm
+from longca.cp.contract import HeadStrategy
+from longca.kernels.contract import Problem
+from longca.masks.build import build_mask, cell_mask
+
+MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
+MEASURE = Measure(warmup=2, repeats=7, max_seconds=1.0)
+ALONE = "alone"
+DIRECTIONS = ("fwd", "bwd")
+CHECKED_TOKENS = 509  # over all ranks: divides nothing
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One line of the table; all ranks alike."""
+
+    comm: Comm
+    options: argparse.Namespace
+    kernel: str
+    mask: str
+    strategy: str
+
+    def cell(self, seqlen: int) -> Cell:
+        return cell_of(self.mask, self.kernel, self.strategy, self.comm.world, seqlen, self.options)
+
+    def run(self, alone: dict[str, float]) -> dict[str, Any]:
+        """A record; `reason` says why there is none."""
+        line = {"mask": self.mask, "kernel": self.kernel, "strategy": self.strategy}
+        whole = self.options.tokens * self.comm.world
+        small = self.cell(min(CHECKED_TOKENS, whole))
+        reason = self._refusal(self.cell(whole)) or self._refusal(small)
+        if reason is not None:
+            return line | {"reason": reason}
+        call = self._prepared(small)
+        line |= {"error": call.judged()}
+        call = self._prepared(self.cell(same_area(self.cell(whole), self.comm.world)) if self.strategy == ALONE else self.cell(whole))
+        times = call.times_ms()
+        shares = 1 if self.strategy == ALONE else self.comm.world
+        for direction, ratio in zip(DIRECTIONS, (1.0, BACKWARD_FLOPS_RATIO), strict=True):
+            flops = call.cell.model_copy(update={"direction": "fwd"}).flops(call.problem.mask.area, call.problem.mask.num_groups)
+            line[f"{direction}_tflops"] = flops * ratio / shares / times[direction] / 1e9
+            line[f"{direction}_of_alone"] = line[f"{direction}_tflops"] / alone.get(direction, line[f"{direction}_tflops"])
+            line[f"{direction}_moved_mb"] = call.moved[direction] / 1e6
+        if self.options.trace is not None:
+            call.trace(self.options.trace / f"{self.mask}-{self.kernel}-{self.strategy}-rank{self.comm.rank}.json")
+        return line | {"how": "; ".join(call.prepared.notes[:2])}
+
+    def _refusal(self, cell: Cell) -> str | None:
+        kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
+        if cell.strategy is None:
+            return kernel.supports(cell, traits, self.comm.device.type)
+        strategy = Registry("strategy").load(cell.strategy)
+        return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
+
+    def _prepared(self, cell: Cell) -> Call:
+        problem = Problem(cell_mask(cell), cell.num_q_heads, cell.num_kv_heads, cell.head_dim, DTYPES[cell.dtype], self.comm.device,
+                          needs_backward=True)
+        kernel, inputs = Registry("kernel").load(self.kernel), make_inputs(cell, self.comm.device)
+        if cell.strategy is None:
+            return Call(self.comm, cell, problem, kernel.prepare(problem), inputs)
+        strategy = Registry("strategy").load(cell.strategy)
+        how = {"weights": self.options.chunks} if isinstance(strategy, HeadStrategy) else {}
+        return Call(self.comm, cell, problem, strategy.prepare(problem, kernel, self.comm, **how), inputs)
+
+
+class Call:
+    """A prepared kernel or strategy and its inputs."""
+
+    def __init__(self, comm: Comm, cell: Cell, problem: Problem, prepared: Any, inputs: Inputs) -> None:
+        self.comm, self.cell, self.problem, self.prepared, self.inputs = comm, cell, problem, prepared, inputs
+        self.moved: dict[str, int] = {}
+        whole = (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
+        if cell.strategy is None:
+            self.positions = torch.arange(cell.seqlen)
+            tensors = tuple(prepared.to_layout(x) for x in whole)
+        else:
+            self.positions = torch.from_numpy(prepared.shard.positions_L)
+            tensors = tuple(x[self.positions.to(comm.device)] for x in whole)
+        *self.qkv, self.dout = tensors
+
+    def judged(self) -> float:
+        """The largest error as a share of what is allowed, found by rank 0."""
+        forward = self.prepared.forward(*self.qkv)
+        found = [forward.out, *self.prepared.backward(forward, self.dout)]
+        if self.cell.strategy is None:
+            found = [self.prepared.from_layout(x) for x in found]
+        else:
+            positions = self.comm.gather(self.positions)
+            parts = [self.comm.gather_rows(x, [len(part) for part in positions]) for x in found]
+            inverse = torch.cat(positions).argsort().to(self.comm.device)
+            found = [torch.cat(part)[inverse] for part in parts if part is not None]
+        verdict: tuple[str | None, float] = (None, 0.0)
+        if found and self.comm.rank == 0:
+            accuracy = Oracle(self.problem, self.inputs).judge(found[0], None, (found[1], found[2], found[3]))
+            verdict = wrong(accuracy), max(error / accuracy.budget[name] for name, error in accuracy.relative.items())
+        reason, worst = self.comm.gather(verdict)[0]
+        if reason is not None:
+            raise RuntimeError(f"{self.cell.title}: {reason}")
+        return worst
+
+    def times_ms(self) -> dict[str, float]:
+        """Median over iterations of the slowest rank."""
+        forward = self.prepared.forward(*self.qkv)
+        calls: dict[str, Callable[[], object]] = {
+            "fwd": lambda: self.prepared.forward(*self.qkv), "bwd": lambda: self.prepared.backward(forward, self.dout)}
+        found = {}
+        for direction, call in calls.items():
+            before = self.comm.moved_bytes
+            call()
+            self.moved[direction] = self.comm.moved_bytes - before
+            found[direction] = median_ms(self.comm, call, MEASURE)
+        return found
+
+    def trace(self, path: Path) -> None:
+        """A timeline of one forward and one backward call."""
+        from torch.profiler import profile
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.comm.barrier()
+        with profile() as timeline:
+            self.prepared.backward(self.prepared.forward(*self.qkv), self.dout)
+            if self.comm.device.type == "cuda":
+                torch.cuda.synchronize()
+        timeline.export_chrome_trace(str(path))
+
+
+def cell_of(mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace) -> Cell:
+    """What is measured at a length: of a kernel `ALONE`, or of a strategy."""
+    pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(mask), options.heads
+    params = pattern.resolve({"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {})
+    how = {"kind": "kernel"} if strategy == ALONE else {"kind": "cp", "strategy": strategy, "world": world}
+    return Cell(**how, kernel=kernel, mask=mask, mask_params=params, corpus="prolong64k" if pattern.uses_documents else None,
+                seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=options.head_dim, dtype="bf16",
+                direction="bwd", seed=0)
+
+
+def same_area(cell: Cell, world: int) -> int:
+    """The length at which the cell's pattern has a rank's share of its area, in steps of 1/64."""
+    wanted, low, high = cell_mask(cell).area / world, 1, 64
+    while low < high:
+        middle = (low + high) // 2
+        seqlen = max(cell.seqlen * middle // 64, 1)
+        area = build_mask(cell.mask, **{**cell.mask_key, "seqlen": seqlen}).area
+        low, high = (middle + 1, high) if area < wanted else (low, middle)
+    return max(cell.seqlen * low // 64, 1)
+
+
+def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
+    started, lines = time.monotonic(), []
+    for kernel in options.kernels or usable_kernels(comm):
+        for mask in options.masks:
+            alone: dict[str, float] = {}
+            for strategy in (ALONE, *options.strategies):
+                if comm.any(time.monotonic() - started > options.seconds):
+                    return lines
+                line = attempt(Trial(comm, options, kernel, mask, strategy), alone)
+                if strategy == ALONE and "reason" not in line:
+                    alone = {direction: line[f"{direction}_tflops"] for direction in DIRECTIONS}
+                lines.append(line)
+                if comm.rank == 0:
+                    print(f"{time.monotonic() - started:5.0f} s", *told(line), flush=True)
+                if comm.device.type == "cuda":
+                    torch.cuda.empty_cache()
+    return lines
+
+
+def attempt(trial: Trial, alone: dict[str, float]) -> dict[str, Any]:
+    """A failure on all ranks is a line too; one rank's own ends the job when the others have waited long enough."""
+    try:
+        line = trial.run(alone)
+    except Exception as error:  # any kernel may raise anything
+        line = {"mask": trial.mask, "kernel": trial.kernel, "strategy": trial.strategy, "reason": f"{type(error).__name__}: {error}"}
+    failed = [rank for rank, reason in enumerate(trial.comm.gather(line.get("reason"))) if reason]
+    if failed and "reason" not in line:
+        line = {name: line[name] for name in ("mask", "kernel", "strategy")} | {"reason": f"failed on rank {failed[0]}"}
+    return line
+
+
+def usable_kernels(comm: Comm) -> list[str]:
+    names = ("naive",) if comm.device.type == "cpu" else ("band", "fa3", "cudnn_graph", "cudnn_flex")
+    return [name for name in names if not any(comm.gather(Registry("kernel").load(name).available(comm.device.type)))]
+
+
+def told(line: dict[str, Any]) -> tuple[str, ...]:
+    names = (line["mask"], line["kernel"], line["strategy"])
+    if "reason" in line:
+        return (*names, "–", " ".join(line["reason"].split())[:200])
+    return (*names, f"{both(line, 'tflops', '#.3g')} TFLOP/s", f"{both(line, 'of_alone', '.0%')} of {ALONE}",
+            f"{both(line, 'moved_mb', '.1f')} MB moved", f"error {line['error']:.2f}", line["how"])
+
+
+def both(line: dict[str, Any], what: str, digits: str) -> str:
+    return " / ".join(format(line[f"{direction}_{what}"], digits) for direction in DIRECTIONS)
+
+
+def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
+    """By mask and kernel: TFLOP/s of the kernel alone, and what each strategy reaches of them."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for line in lines:
+        cells = found.setdefault((line["mask"], line["kernel"]), {})
+        what = ("tflops", "#.3g") if line["strategy"] == ALONE else ("of_alone", ".0%")
+        cells[line["strategy"]] = "–" if "reason" in line else both(line, *what)
+    return [(*names, *(cells.get(strategy, "") for strategy in (ALONE, *strategies))) for names, cells in found.items()]
+
+
+def report(comm: Comm, options: argparse.Namespace) -> None:
+    comm.use(options.messages)
+    lines = try_all(comm, options)
+    if comm.rank == 0:
+        caption = f"{comm.world} ranks × {format_length(options.tokens)} tokens; {machine(comm.device)}."
+        caption += f" {comm.messages_note}." if comm.messages_note else ""
+        caption += " Forward / backward: TFLOP/s of a GPU with the kernel alone, and the share of them that each strategy reaches."
+        records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
+        columns = ("mask", "kernel", f"{ALONE}, TFLOP/s", *options.strategies)
+        Table("cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]).publish(options)
+
+
+def add_chunks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--chunks", type=weights, metavar="WEIGHTS",
+                        help="of heads, for strategies that divide them, as 1 (one chunk), 1:1 or 1:2:1; else what promises to be quickest")
+
+
+def weights(text: str) -> tuple[int, ...]:
+    """Of chunks of heads, from "1:2:1". Raises ValueError."""
+    found = tuple(map(int, text.split(":")))
+    if min(found) < 1:
+        raise ValueError(f"'{text}': a chunk has a weight of 1 or more")
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.compare", description=str(__doc__).partition("\n")[0])
+    add_rank_options(parser)
+    parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
+    parser.add_argument("--heads", type=parse_heads, default=(64, 8))
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--kernels", type=lambda text: text.split(","), help="instead of those that are here")
+    parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
+    parser.add_argument("--strategies", type=lambda text: text.split(","), default=Registry("strategy").names())
+    add_chunks(parser)
+    parser.add_argument("--messages", choices=("nccl", "symmetric"), default="nccl",
+                        help="symmetric: copy engines write straight into the memory of another GPU of the machine")
+    parser.add_argument("--seconds", type=float, default=80.0, help="no further line is begun after so long")
+    parser.add_argument("--trace", type=Path, metavar="FOLDER", help="for timelines in Chrome's format")
+    add_options(parser)
+    run_on_ranks(report, parser.parse_args(arguments))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

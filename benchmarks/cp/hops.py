@@ -1,0 +1,90 @@
+"""One message to the next rank, over lanes as strategies use them: how fast, and what it costs a matmul beside it.
+
+    python -m benchmarks.cp.hops [--ranks 2] [--megabytes 4,32,128]
+    python -m benchmarks.cp.hops --device cpu --ranks 2 --megabytes 1
+
+Every rank sends to the next and receives from the one before, GB/s each way; the slowest rank counts. What has arrived is checked.
+"beside" is how much longer three large matmuls take with a hop under way than without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.common.table import Table, add_options, machine
+from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
+from longca.core.study import Measure
+from longca.cp.comm.process_group import Comm
+
+MEASURE = Measure(warmup=3, repeats=20, max_seconds=2.0)
+WAYS = ("nccl", "symmetric")
+COLUMNS = ("messages", "MB", "ms", "GB/s", "beside", "how")
+MATMUL_SIZE = {"cuda": 8192, "cpu": 64}
+PLACE = "hop"
+
+
+class Hop:
+    """A message of so many bytes to the next rank."""
+
+    def __init__(self, comm: Comm, num_bytes: int) -> None:
+        self._comm, self._landings = comm, comm.landings()
+        self._landings.reserve(PLACE, num_bytes)
+        self._lane = comm.lane(PLACE)
+        self._landings.settle()
+        self._message = torch.full((num_bytes,), comm.rank, dtype=torch.uint8, device=comm.device)
+
+    def __call__(self, beside: Callable[[], object] = lambda: None) -> torch.Tensor:
+        comm, spot = self._comm, self._landings.spot(PLACE, 0)
+        landing = self._landings.empty(PLACE, self._message.shape, self._message)
+        messages = self._lane.post([((comm.rank + 1) % comm.world, self._message, spot)], [((comm.rank - 1) % comm.world, landing)])
+        beside()
+        messages.wait()
+        return landing
+
+
+def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
+    size = MATMUL_SIZE[comm.device.type]
+    matrix = torch.randn(size, size, device=comm.device, dtype=torch.bfloat16)
+
+    def matmuls() -> None:
+        for _ in range(3):
+            torch.mm(matrix, matrix)
+
+    alone_ms, found = median_ms(comm, matmuls, MEASURE), []
+    for messages in WAYS:
+        comm.use(messages)
+        for size_mb in megabytes:
+            hop = Hop(comm, int(size_mb * 1e6))
+            if any(comm.gather(not bool((hop() == (comm.rank - 1) % comm.world).all()))):
+                raise RuntimeError(f"{messages}: a message of {size_mb:g} MB has arrived damaged")
+            hop_ms, both_ms = median_ms(comm, hop, MEASURE), median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE)
+            found.append({"messages": messages, "megabytes": size_mb, "time_ms": hop_ms, "gb_per_s": size_mb / hop_ms,
+                          "beside_percent": 100 * (both_ms / alone_ms - 1), "how": comm.messages_note})
+            del hop
+    return found
+
+
+def report(comm: Comm, options: argparse.Namespace) -> None:
+    records = lines(comm, options.megabytes)
+    if comm.rank == 0:
+        rows = tuple((line["messages"], f"{line['megabytes']:g}", f"{line['time_ms']:#.3g}", f"{line['gb_per_s']:#.3g}",
+                      f"{line['beside_percent']:+.0f} %", line["how"]) for line in records)
+        Table("hops", f"{comm.world} ranks; {machine(comm.device)}.", COLUMNS, rows, tuple(records), ("messages", "how")).publish(options)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.hops", description=str(__doc__).partition("\n")[0])
+    add_rank_options(parser)
+    parser.add_argument("--megabytes", type=lambda text: [float(size) for size in text.split(",")], default=(4.0, 32.0, 128.0))
+    add_options(parser)
+    run_on_ranks(report, parser.parse_args(arguments))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""What each placement of tokens would cost a ring and a gather, without a GPU.
+
+    python -m benchmarks.cp.placements reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/cp.md]
+
+Kernels forward, 64:8 heads, head dim 128, by the costs that `benchmarks.band.step_costs` finds in the CSV of
+`benchmarks.band.compare`: pieces go to the multiprocessor that is free first, one head's after another's (the kernel has several heads
+under way), and each call has its own cost. That ranks wait for each other or for messages is not in it. Messages and what is chosen:
+by `longca.cp.schedule.cost`.
+"""
+
+import argparse
+import heapq
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.band.step_costs import COSTS, PROCESSORS, counts_of, fit_records, steps_of, timed
+from benchmarks.band.tables import OURS
+from benchmarks.common.table import Table, add_options, milliseconds, names
+from benchmarks.cp.plan_costs import SCHEDULES
+from longca.core.plugin import Registry
+from longca.core.units import format_length, parse_length
+from longca.cp.runtime.steps import cut_steps
+from longca.cp.schedule.cost import Rates
+from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.planner import Planner
+from longca.masks import Mask, build_mask
+
+HEADS, COSTS_FROM = (64, 8), 8192  # tokens of the masks that costs are found from: calls as short as those of ranks
+COLUMNS = ("mask", "schedule", "placement", "max / mean area", "kernels, ms", "most, ms", "alone / ranks", "keys, ms", "estimate, ms")
+
+
+def costs_of(folder: Path) -> np.ndarray:
+    """Milliseconds of (a full step, a partial one, a call). Raises ValueError where too few masks were measured."""
+    wanted = OURS, "fwd", COSTS_FROM
+    found = [record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == wanted]
+    if len(found) <= len(COSTS):
+        raise ValueError(f"{len(found)} masks timed forward at {format_length(COSTS_FROM)} in {folder}; more than {len(COSTS)} are needed")
+    return fit_records(found, counts_of(found))[0]
+
+
+def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
+    """Of one call, whose pieces are worked on by one multiprocessor each."""
+    steps, heads = steps_of(mask, *HEADS, "fwd")
+    free = [0.0] * PROCESSORS
+    for takes in np.tile(steps @ costs[:2], heads).tolist():
+        heapq.heappush(free, heapq.heappop(free) + takes)
+    return max(free) + costs[2]
+
+
+def rank_ms(plan: Plan, costs: np.ndarray) -> list[float]:
+    """Of all kernel calls of each rank."""
+    return [sum(kernel_ms(mask, costs) for _, _, mask in cut_steps(plan, rank, merging=True).values()) for rank in range(plan.world)]
+
+
+def lines_of(mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int) -> list[dict[str, float | str]]:
+    """A line for each placement, the one that is chosen first."""
+    alone, lines = kernel_ms(mask, costs), []
+    for choice in Planner(Rates.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
+        plan, ranks, areas = choice.plan, rank_ms(choice.plan, costs), choice.plan.step_areas.sum(axis=1)
+        lines.append({"mask": mask.name, "schedule": schedule, "placement": plan.placement.name,
+                      "imbalance": float(areas.max() / areas.mean()), "mean_ms": float(np.mean(ranks)), "most_ms": max(ranks),
+                      "share": alone / world / max(ranks), "move_ms": choice.cost.move_s * 1e3, "estimate_ms": choice.cost.total_s * 1e3})
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    known = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.placements", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band.compare` wrote")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")
+    parser.add_argument("--masks", type=lambda text: names(text, known), default=["causal_document"], help=", ".join(known))
+    parser.add_argument("--most", type=int, default=4, help="placements of a schedule, the cheapest first (4)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    try:
+        costs = costs_of(options.records)
+    except ValueError as error:
+        parser.error(str(error))
+    found = []
+    for name in options.masks:
+        mask = build_mask(name, seqlen=options.ranks * options.tokens, corpus="prolong64k")
+        found += [line for schedule in SCHEDULES for line in lines_of(mask, options.ranks, schedule, costs, options.most)]
+    rows = [(str(line["mask"]), str(line["schedule"]), str(line["placement"]), f"{line['imbalance']:.2f}",
+             *(milliseconds(float(line[key])) for key in ("mean_ms", "most_ms")), f"{100 * float(line['share']):.0f} %",
+             *(milliseconds(float(line[key])) for key in ("move_ms", "estimate_ms"))) for line in found]
+    caption = (f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, by costs of steps and calls: nothing was "
+               "measured. Kernels: the mean of ranks, and the rank with most.")
+    Table("cp_placements", caption, COLUMNS, tuple(rows), tuple(found), COLUMNS[:3]).publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""Benchmarks of several ranks: started here or by torchrun, and timed together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longca.bench.measure.timer import time_calls
+from longca.core.study import Measure
+from longca.cp.comm.process_group import TORCHRUN, Comm
+
+TIMEOUT_S = 120.0
+
+
+def add_rank_options(parser: argparse.ArgumentParser) -> None:
+    found = torch.cuda.device_count()
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if found else "cpu")
+    parser.add_argument("--ranks", type=int, default=found or 2)
+
+
+def run_on_ranks(work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace) -> None:
+    """`work` on every rank, this process being one of them under torchrun. `options` are those of `add_rank_options`, and any more."""
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    if all(name in os.environ for name in TORCHRUN):
+        _close_after(work, Comm.from_torchrun(options.device, TIMEOUT_S), options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_on_rank, (work, options, (Path(folder) / "meeting").as_uri()), nprocs=options.ranks)
+
+
+def _on_rank(rank: int, work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace, meeting: str) -> None:
+    _close_after(work, Comm(rank, options.ranks, rank, meeting, options.device, TIMEOUT_S), options)
+
+
+def _close_after(work: Callable[[Comm, argparse.Namespace], object], comm: Comm, options: argparse.Namespace) -> None:
+    work(comm, options)
+    comm.close()
+
+
+def median_ms(comm: Comm, call: Callable[[], Any], measure: Measure) -> float:
+    """Over calls, each as long as its slowest rank. All ranks call it together."""
+    samples = time_calls(call, measure, comm.device, before_each=comm.barrier, agree=comm.any)
+    return statistics.median(map(max, zip(*comm.gather(samples.time_ms[0]), strict=True)))

@@ -1,0 +1,124 @@
+"""The tables of docs/cp.md from records: what context parallelism reaches, beside its peers, and what it was meant to reach.
+
+    python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/cp.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from benchmarks.common.table import Table, add_options
+from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
+from benchmarks.cp.targets import targets
+from longca.core.units import format_length
+from longca.store.load import load
+from longca.store.table import derived
+
+FIRST = (*PLAIN, "full_document", "causal_document")
+PEERS = {"cudnn": ("torch_cp", "torch_cp_alltoall"), "torch_flash": ("torch_cp", "torch_cp_alltoall"), "flex": ("torch_flex_cp",),
+         "fa2": ("ring_flash_attn", "yunchang")}
+PAPER_STYLE = ("paper_style_ring", "paper_style_allgather")
+EMPTY = "–"
+TEXTS = ("GPUs × tokens", "mask", "peer")
+
+
+def shares(cells: Cells) -> Table:
+    """Percent of `band` alone for the first masks; TFLOP/s where nothing was measured alone."""
+    rows = []
+    for world, tokens in _sizes(cells):
+        for mask in FIRST:
+            runs = [Run(strategy, "band", mask, world, tokens) for strategy in (*OWN, *PAPER_STYLE)]
+            of_alone = _pair(lambda d, run=runs[0]: cells.alone(run, d))
+            if of_alone == EMPTY:
+                values = [_pair(lambda d, run=run: cells.rate(run, d), unit=" T") for run in runs]
+            else:
+                values = [_pair(lambda d, run=run: cells.share(run, d), 100) for run in runs]
+            if any(value != EMPTY for value in values):
+                rows.append((f"{world} × {format_length(tokens)}", mask, of_alone, *values))
+    caption = ("`band`, forward / backward. `alone`: TFLOP/s of the kernel on one GPU. The others: the share of it that each GPU "
+               "reaches, in percent, or, with a T, TFLOP/s of a GPU where there is nothing to compare with.")
+    return _table("cp_shares", caption, ("GPUs × tokens", "mask", "alone", *OWN, *PAPER_STYLE), rows)
+
+
+def other_masks(cells: Cells) -> Table:
+    """TFLOP/s of the masks that were measured on few sizes, beside torch's FlexAttention."""
+    peer = "torch_flex_cp"
+    rows = []
+    for world, tokens in _sizes(cells):
+        masks = sorted({run.mask for run, _ in cells.runs(kernel="band", world=world, tokens=tokens)} - set(FIRST))
+        for mask in masks:
+            values = [_rates(cells, Run(strategy, "band", mask, world, tokens)) for strategy in OWN]
+            rows.append((f"{world} × {format_length(tokens)}", mask, *values, _rates(cells, Run(peer, "flex", mask, world, tokens))))
+    caption = f"`band` under other masks, and `{peer}` beside it: TFLOP/s of a GPU, forward / backward."
+    return _table("cp_masks", caption, ("GPUs × tokens", "mask", *OWN, peer), rows)
+
+
+def peers(cells: Cells) -> Table:
+    """TFLOP/s of every peer, of the same kernel alone, and of the own strategies over it or, where there are none, over `band`."""
+    rows = []
+    for world, tokens in _sizes(cells):
+        for mask in FIRST:
+            for kernel, names in PEERS.items():
+                for name in names:
+                    run = Run(name, kernel, mask, world, tokens)
+                    rate = _rates(cells, run)
+                    if rate != EMPTY:
+                        alone = _pair(lambda d, run=run: cells.alone(run, d))
+                        rows.append((f"{world} × {format_length(tokens)}", mask, f"`{name}`, `{kernel}`", rate, alone,
+                                     _span(cells, run, kernel), _span(cells, run, "band")))
+    caption = ("TFLOP/s of a GPU, forward / backward: a peer, its kernel alone, and the least to the most of the five strategies over that "
+               "kernel and over `band`.")
+    return _table("cp_peers", caption, ("GPUs × tokens", "mask", "peer", "it", "its kernel alone", "strategies over that kernel",
+                                        "strategies over `band`"), rows)
+
+
+def _sizes(cells: Cells) -> list[tuple[int, int]]:
+    return sorted({(run.world, run.tokens) for run, _ in cells.runs()})
+
+
+def _rates(cells: Cells, run: Run) -> str:
+    return _pair(lambda direction: cells.rate(run, direction))
+
+
+def _pair(of: Callable[[str], float | None], scale: float = 1, unit: str = "") -> str:
+    values = [of(direction) for direction in DIRECTIONS]
+    if all(value is None for value in values):
+        return EMPTY
+    return " / ".join(EMPTY if value is None else f"{scale * value:.0f}" for value in values) + unit
+
+
+def _span(cells: Cells, peer: Run, kernel: str) -> str:
+    """Least to most of the own strategies where the peer ran, in each direction."""
+    def of(direction: str) -> str:
+        found = [cells.rate(Run(strategy, kernel, peer.mask, peer.world, peer.tokens), direction) for strategy in OWN]
+        return _ends([value for value in found if value is not None])
+
+    texts = [of(direction) for direction in DIRECTIONS]
+    return EMPTY if set(texts) == {EMPTY} else " / ".join(texts)
+
+
+def _ends(values: list[float]) -> str:
+    ends = [f"{value:.0f}" for value in (min(values), max(values))] if values else [EMPTY]
+    return "–".join(dict.fromkeys(ends))
+
+
+def _table(name: str, caption: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
+    rows = tuple(rows)
+    return Table(name, caption, columns, rows, tuple(dict(zip(columns, row, strict=True)) for row in rows),
+                 tuple(name for name in columns if name in TEXTS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("records", nargs="+", type=Path)
+    add_options(parser)
+    options = parser.parse_args()
+    cells = Cells(derived(load(*options.records).records))
+    for table in (shares(cells), targets(cells), other_masks(cells), peers(cells)):
+        table.publish(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Benchmarks of kernel adapters and masks."""

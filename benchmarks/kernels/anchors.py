@@ -1,0 +1,71 @@
+"""Numbers taken by hand beside this project's records of the same calls: reports/h200/anchors.csv against Parquet files.
+
+    python -m benchmarks.kernels.anchors reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/kernels.md
+
+An anchor is reached if the record's median is at most 5 % below it. Masks that are drawn are not drawn alike: the density
+beside each number says how near the two are, and the nearest of the seeds is taken.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.common.table import Table, add_options
+from longca.store.load import load
+from longca.store.table import derived
+
+ANCHORS = Path("reports/h200/anchors.csv")
+TOLERANCE = 0.05
+
+
+def compare(anchors: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
+    """One row an anchor and direction: what was taken by hand, what the records say, and their ratio."""
+    rows = []
+    for anchor in anchors.itertuples():
+        for direction in ("fwd", "bwd"):
+            by_hand = getattr(anchor, f"{direction}_tflops")
+            if pd.notna(by_hand):
+                found = _nearest(anchor, direction, records)
+                ours = float("nan") if found is None else found.tflops
+                verdict = "not measured" if found is None else "reached" if ours >= (1 - TOLERANCE) * by_hand else "below"
+                rows.append({"kernel": anchor.kernel, "mask": anchor.mask, "tokens": anchor.seqlen, "direction": direction,
+                             "density by hand": anchor.density, "density": float("nan") if found is None else found.density,
+                             "by hand": by_hand, "longca": ours, "ratio": ours / by_hand, "verdict": verdict})
+    return pd.DataFrame(rows)
+
+
+def table(rows: pd.DataFrame) -> Table:
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in rows.verdict.value_counts().items())
+    shapes = {"density by hand": "{:.3f}", "density": "{:.3f}", "by hand": "{:.0f}", "longca": "{:.0f}", "ratio": "{:.2f}"}
+    lines = tuple(tuple("" if pd.isna(value) else shapes.get(name, "{}").format(value) for name, value in row.items())
+                  for row in rows.to_dict("records"))
+    return Table("anchors", f"TFLOP/s. {len(rows)} numbers: {counts}.", tuple(rows.columns), lines, tuple(rows.to_dict("records")),
+                 ("kernel", "mask", "direction", "verdict"))
+
+
+def _nearest(anchor: Any, direction: str, records: pd.DataFrame) -> Any:
+    heads = records.num_q_heads.astype(str) + ":" + records.num_kv_heads.astype(str)
+    same = records[(records.status == "ok") & (records.kernel == anchor.kernel) & (records["mask"] == anchor.mask)
+                   & (records.seqlen == anchor.seqlen) & (heads == anchor.heads) & (records.direction == direction)]
+    if anchor.mask.startswith("block_sparse"):
+        block = "block=64" if anchor.how.startswith("64") else "block=128"
+        same = same[same.mask_params.str.contains(block + ",") & ((same.density - anchor.density).abs() < 0.01)]
+    if same.empty:
+        return None
+    return same.loc[(same.density - anchor.density).abs().idxmin()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("records", nargs="+", type=Path)
+    parser.add_argument("--anchors", type=Path, default=ANCHORS)
+    add_options(parser)
+    options = parser.parse_args()
+    anchors = pd.read_csv(options.anchors).fillna({"how": ""})
+    table(compare(anchors, derived(load(*options.records).records))).publish(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""One cell measured in the measuring process: support, inputs, check, time, memory, telemetry."""

@@ -1,0 +1,53 @@
+"""From an exception to a typed outcome."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from longca.core.record import Failed, Outcome, OutOfMemory
+
+LOG_LINES = 30
+SOURCE = Path(__file__).parents[3]
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_REQUEST = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
+_SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+def failure(error: Exception, where: str) -> Outcome:
+    """What an exception means for the cell.
+
+    Args:
+        where: the stage it was raised in: mask, inputs, prepare, oracle, fwd or bwd.
+    """
+    for link in _chain(error):
+        if _ran_out_of_memory(link):
+            return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
+    text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are shown to others: no folders of this machine
+    log = text.splitlines()[-LOG_LINES:]
+    return Failed(type=type(error).__name__, message=str(error).strip() or type(error).__name__,
+                  log="\n".join([f"while at: {where}", *log]))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception and what caused it: compilers wrap what they met."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    # torch.OutOfMemoryError is a RuntimeError; the other ways that torch says so have no type of their own
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+def _requested_bytes(message: str) -> int | None:
+    found = _REQUEST.search(message)
+    if not found:
+        return None
+    unit = next(size for name, size in _UNITS.items() if name.lower() == found[2].lower())
+    return int(float(found[1]) * unit)

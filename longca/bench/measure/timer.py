@@ -1,0 +1,168 @@
+"""The timer: raw samples of a call, in order.
+
+On a GPU, each sample is the time between two CUDA events around the call, on a cold L2. The flush before it does a second
+job: while the GPU is busy with it, the host enqueues the call, so that the sample holds no launch latency that the
+device would have hidden in a stream of work. Nothing but the call stands between the two events.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from longca.bench.measure.nvml import open_gpu
+from longca.bench.measure.telemetry import Telemetry
+from longca.core.record import Samples
+from longca.core.study import Measure
+
+MIN_SAMPLES = 3
+L2_FACTOR = 2  # of the L2's size is written by a flush: the replacement of lines is not strictly by age
+# Before a call the GPU flushes for longer than the host took for it once: hosts are not always as quick, and they enqueue the events and
+# the barrier, too. A call that blocks the host would otherwise ask for ever more.
+LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
+ENQUEUED = 7  # flushes, to see how long a host takes for one
+
+
+class Stopwatch(Protocol):
+    """A way to time one call."""
+
+    name: str
+    enqueue_ms: float | None
+    """that the host took for the last call that was warmed up; None where the host does the work itself"""
+
+    def warm(self, call: Callable[[], object]) -> None:
+        """The call, untimed."""
+        ...
+
+    def ready(self) -> None:
+        """What each sample needs before it: a cold cache."""
+        ...
+
+    def time_ms(self, call: Callable[[], object]) -> float: ...
+
+
+class HostStopwatch:
+    """The monotonic clock."""
+
+    name = "monotonic"
+    enqueue_ms: float | None = None
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock_ns = clock_ns
+
+    def warm(self, call: Callable[[], object]) -> None:
+        call()
+
+    def ready(self) -> None:
+        pass
+
+    def time_ms(self, call: Callable[[], object]) -> float:
+        start = self._clock_ns()
+        call()
+        return (self._clock_ns() - start) / 1e6
+
+
+class CudaStopwatch:
+    """CUDA events on the current stream, after a flush of the L2."""
+
+    name = "cuda_event"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.enqueue_ms: float | None = None
+        size = L2_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+        self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
+        self._num_flushes = 1
+        self._flush()  # the first one loads its kernel
+        self._flush_ms = self._between_events(self._flush)
+        self._flush_enqueue_ms = statistics.median(self._enqueue_ms(self._flush) for _ in range(ENQUEUED))
+
+    def warm(self, call: Callable[[], object]) -> None:
+        torch.cuda.synchronize(self._device)
+        self.enqueue_ms = self._enqueue_ms(call)
+        torch.cuda.synchronize(self._device)
+        self._num_flushes = flushes(self.enqueue_ms, self._flush_ms, self._flush_enqueue_ms)
+
+    def ready(self) -> None:
+        for _ in range(self._num_flushes):
+            self._flush()
+
+    def time_ms(self, call: Callable[[], object]) -> float:
+        return self._between_events(call)
+
+    def _flush(self) -> None:
+        self._buffer.zero_()
+
+    def _enqueue_ms(self, call: Callable[[], object]) -> float:
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) / 1e6
+
+    def _between_events(self, call: Callable[[], object]) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        stream = torch.cuda.current_stream(self._device)
+        start.record(stream)
+        call()
+        end.record(stream)
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
+    """How many of them keep a GPU busy until a call is enqueued behind them.
+
+    Args:
+        enqueue_ms: that the host takes for the call.
+        flush_ms: of one on the GPU.
+        flush_enqueue_ms: that the host takes for it, by which it falls behind; it may take longer than the GPU.
+    """
+    gained_ms = max(flush_ms - flush_enqueue_ms, flush_ms / 4)
+    return math.ceil(min(LEAD_FACTOR * enqueue_ms + LEAD_MS, MAX_LEAD_MS) / gained_ms)
+
+
+def time_calls(call: Callable[[], object], measure: Measure, device: torch.device,
+               before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None) -> Samples:
+    """Times of this process's calls.
+
+    Args:
+        call: what is timed; its result is dropped.
+        before_each: run right before every call, untimed (a barrier, say). On a GPU it should not make the host wait.
+        agree: for several ranks: turns this rank's wish to stop into the same answer on all of them. Asked once after
+            each warm-up call and each sample; without it each rank would stop where its own clock says.
+
+    Returns:
+        Samples of one rank: `measure.repeats` of them, or fewer, but at least three, where `measure.max_seconds` ran out.
+    """
+    stopwatch: Stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
+    with open_gpu(device) as gpu:
+        return collect(stopwatch, call, measure, Telemetry(gpu), before_each, agree)
+
+
+def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, telemetry: Telemetry,
+            before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None,
+            now: Callable[[], float] = time.monotonic) -> Samples:
+    """Warm-up, then samples, by that stopwatch; `now` in seconds decides when time has run out."""
+    before_each = before_each or (lambda: None)
+    agree = agree or (lambda wish: wish)
+    start, warmup = now(), 0
+    while warmup < measure.warmup:
+        before_each()
+        stopwatch.warm(call)
+        warmup += 1
+        if agree(now() - start > measure.max_seconds):
+            break
+    start, times_ms, out_of_time = now(), [], False
+    while len(times_ms) < measure.repeats and not out_of_time:
+        stopwatch.ready()
+        before_each()  # after the flushes, which take longer on one rank than on another
+        times_ms.append(stopwatch.time_ms(call))
+        telemetry.read()
+        out_of_time = agree(len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds)
+    stopped = "repeats" if len(times_ms) == measure.repeats else "time"
+    return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped, enqueue_ms=stopwatch.enqueue_ms,
+                   **telemetry.fields())

@@ -1,0 +1,77 @@
+"""A cell on its way through the measuring process: what is known of it so far."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from longca.bench.check.inputs import DTYPES
+from longca.bench.measure.environment import node, software
+from longca.bench.measure.result import Result
+from longca.core.cell import Cell
+from longca.core.record import Accuracy, MaskFacts, Memory, Outcome, Samples
+from longca.core.study import Measure
+from longca.cp.contract import PreparedStrategy
+from longca.kernels.contract import Prepared, Problem
+from longca.masks.mask import Mask
+
+
+class Trial:
+    """Collects a cell's result, stage by stage, so that one which ends early keeps what was known by then."""
+
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device) -> None:
+        self.cell, self.measure, self.device = cell, measure, device
+        self.stage = "mask"
+        """what is going on: mask, inputs, prepare, oracle, fwd or bwd"""
+        self.costs: dict[str, float] = {}
+        self.notes: tuple[str, ...] = ()
+        self.mask: MaskFacts | None = None
+        self.samples: Samples | None = None
+        self.accuracy: Accuracy | None = None
+        self.memory: Memory | None = None
+        self.nodes, self.software = (node(device),), software()
+
+    def result(self, outcome: Outcome) -> Result:
+        timed = outcome.status == "ok"
+        return Result(outcome=outcome, samples=self.samples if timed else None, accuracy=self.accuracy,
+                      memory=self.memory if timed else None, mask=self.mask, costs=self.costs, notes=self.notes,
+                      nodes=self.nodes, software=self.software)
+
+    def problem(self, mask: Mask) -> Problem:
+        """The call that the cell asks for."""
+        return Problem(mask, self.cell.num_q_heads, self.cell.num_kv_heads, self.cell.head_dim, DTYPES[self.cell.dtype],
+                       self.device, needs_backward=self.cell.direction == "bwd")
+
+    def take_mask(self, mask: Mask) -> None:
+        """What a record keeps of the mask that was used."""
+        self.mask = MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands,
+                              drawn=mask.drawn)
+
+    def take_costs(self, prepared: Prepared | PreparedStrategy) -> None:
+        """What preparing has cost, after a stage that was timed as `prepare_ms`. What is not compiling is planning."""
+        prepare_ms = self.costs.pop("prepare_ms")
+        self.costs |= {"plan_ms": prepare_ms - prepared.costs.get("compile_ms", 0.0), **prepared.costs}
+        self.notes = tuple(prepared.notes)
+
+    @contextmanager
+    def at(self, stage: str, cost: str | None = None) -> Iterator[None]:
+        """Names what is going on, for an outcome; waits for the device, so that an error shows in the stage that made it."""
+        before, self.stage = self.stage, stage
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        if cost is not None:
+            self.costs[cost] = (time.perf_counter() - start) * 1e3
+        self.stage = before
+
+    def release_memory(self) -> None:
+        """Back to the device what earlier work only keeps for reuse."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()  # 32 MiB that matrix products of the oracle leave
+            torch.cuda.empty_cache()

@@ -1,0 +1,32 @@
+"""The masks that a study expects: masks.json, written before anything is measured."""
+
+import json
+from pathlib import Path
+
+from longca.bench.measure.result import Result
+from longca.core.cell import Cell
+from longca.core.errors import UserError
+from longca.core.record import Failed
+from longca.masks.table import mask_name
+
+
+def read_digests(path: Path) -> dict[str, str]:
+    """Name of a mask (`longca.masks.table.mask_name`) → digest; empty where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        return {row["key"]: row["digest"] for row in json.loads(path.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"Cannot use '{path}'", why=f"it is damaged ({type(error).__name__})",
+                        todo="Remove it: it is made again") from error
+
+
+def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
+    """The result as it is, or a failure where it was measured on another mask than the study's."""
+    expected = digests.get(mask_name(cell))
+    if expected is None or result.mask is None or result.mask.digest == expected:
+        return result
+    message = (f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
+               "the two ran different code or data; remove masks.json or have the workflow make it anew, then measure with `--retry error`")
+    return Result(outcome=Failed(type="MaskMismatch", message=message), mask=result.mask, nodes=result.nodes,
+                  software=result.software, notes=result.notes)

@@ -1,0 +1,171 @@
+"""The agent: a task of a job that is not the runner. It starts, watches and ends ranks' processes where it is, as the runner says.
+
+A rank's process speaks with the runner itself, over a socket that the agent has opened and hands to it. When the process ends, the
+agent shuts that connection, whoever else may still hold it, so that the runner hears at once.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from longca.bench.workers.channel import Channel, Message
+from longca.bench.workers.launch import Place, worker_options
+from longca.bench.workers.process import WorkerProcess, threads_per_rank
+from longca.bench.workers.rendezvous import interface_of, join
+from longca.bench.workers.task import Task
+from longca.core.errors import UserError
+
+MEET_SECONDS = 300.0
+JOIN_SECONDS = 30.0  # of a rank's own connection, once the runner is known
+TICK_SECONDS = 0.1
+
+
+@dataclass
+class _Rank:
+    """One process under watch, and this side's hold on its connection."""
+
+    process: WorkerProcess
+    connection: socket.socket
+
+
+class RunnerLost(UserError):
+    """The runner has not come, or is gone."""
+
+    exit_code = 3
+
+
+def serve(task: Task, results: Path) -> None:
+    """Do what the runner says until it lets this task go. Raises RunnerLost."""
+    hello = {"task": task.number, "host": task.host, "local": task.local_number}
+    try:
+        control = join(results, task.job, hello, MEET_SECONDS)
+    except TimeoutError as error:
+        raise RunnerLost(f"{task.title} has not found the runner: {error}") from None
+    agent = _Agent(task, results, control)
+    with _deaf_to_signals():
+        try:
+            agent.run()
+        finally:
+            agent.close()
+
+
+class _Agent:
+    def __init__(self, task: Task, results: Path, control: Channel) -> None:
+        self.task, self.results, self.control = task, results, control
+        self.ranks: dict[int, _Rank] = {}
+        self.failures: dict[int, str] = {}  # why a process could not be started
+
+    def run(self) -> None:
+        while True:
+            try:
+                request = self.control.wait(TICK_SECONDS)
+            except TimeoutError:
+                self._reap()
+                continue
+            except EOFError:
+                raise RunnerLost(f"{self.task.title}: the runner is gone") from None
+            if request["do"] == "leave":
+                return
+            self._reap()
+            answer = getattr(self, f"do_{request.pop('do')}")(**request)
+            if answer is not None:
+                with suppress(EOFError):  # found at the next wait
+                    self.control.send(answer)
+
+    def close(self) -> None:
+        for number in list(self.ranks):
+            self.do_stop(number, 0.0)
+        self.control.close()
+
+    def do_start(self, number: int, place: Message, device: str, log: str, num_local: int, address: str | None) -> None:
+        """A rank's process. Where that cannot be, its connection ends, and `do_cause` says why."""
+        try:
+            channel = join(self.results, self.task.job, {"rank": number}, JOIN_SECONDS)
+        except TimeoutError:
+            return  # the runner waits no longer than this
+        with channel:
+            connection = socket.socket(fileno=os.dup(channel.reader))
+            if address is not None:
+                address = address or connection.getsockname()[0]
+            options = worker_options(Place(**place), device) | {"reader": channel.reader, "writer": channel.reader}
+            try:
+                process = WorkerProcess(options, threads_per_task(num_local), Path(log), [channel.reader], gloo_interface(address))
+            except OSError as error:
+                self.failures[number] = f"its process could not be started: {error}"
+                connection.close()
+            else:
+                self.ranks[number] = _Rank(process, connection)
+
+    def do_begin(self, number: int, title: str) -> None:
+        if number in self.ranks:
+            self.ranks[number].process.begin(title)
+
+    def do_stack(self, number: int) -> None:
+        if number in self.ranks:
+            self.ranks[number].process.ask_for_stack()
+
+    def do_whereabouts(self, number: int) -> Message:
+        return {"where": self.ranks[number].process.whereabouts() if number in self.ranks else ""}
+
+    def do_tail(self, number: int) -> Message:
+        return {"tail": self.ranks[number].process.tail() if number in self.ranks else ""}
+
+    def do_cause(self, number: int) -> Message:
+        rank = self.ranks.get(number)
+        return {"cause": rank.process.cause_of_death() if rank else self.failures.get(number, "it has not been started")}
+
+    def do_kill(self, number: int) -> None:
+        if number in self.ranks:
+            self.ranks[number].process.kill()
+
+    def do_stop(self, number: int, patience_s: float) -> Message:
+        rank = self.ranks.pop(number, None)
+        if rank is not None:
+            rank.process.wait(patience_s)
+            rank.process.kill()
+            rank.process.wait(JOIN_SECONDS)
+            rank.connection.close()
+        return {"stopped": number}
+
+    def _reap(self) -> None:
+        """A process's children may hold its connection open: what has ended is cut off from the runner."""
+        for rank in self.ranks.values():
+            if not rank.process.is_alive:
+                with suppress(OSError):
+                    rank.connection.shutdown(socket.SHUT_RDWR)
+
+
+def gloo_interface(address: str | None) -> dict[str, str]:
+    """A variable for a worker's environment: gloo is to use the network that the tasks of several machines have met over.
+
+    By itself it takes what the machine's name resolves to, which on some systems is an address of the machine alone.
+
+    Args:
+        address: of this machine in that network; None where all tasks are on one machine.
+    """
+    name = interface_of(address) if address and "GLOO_SOCKET_IFNAME" not in os.environ else None
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
+
+
+def threads_per_task(num_local: int) -> int:
+    """CPU threads of a rank, of so many of the job on this machine; OMP_NUM_THREADS and Slurm's share of a task are heeded."""
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(given) if given.isdigit() and int(given) and "OMP_NUM_THREADS" not in os.environ else threads_per_rank(num_local)
+
+
+@contextmanager
+def _deaf_to_signals() -> Iterator[None]:
+    """A cluster that ends a job signals all its tasks. What to do about it is the runner's to say, for all of them: were a rank
+    to die of it first, its cell would seem to have failed.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]  # and not SIG_IGN, which children would inherit
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

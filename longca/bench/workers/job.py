@@ -1,0 +1,155 @@
+"""The job: many tasks, started by torchrun or srun, that together are one launcher of ranks. The runner's side of `workers.agent`.
+
+A group of fewer ranks than the job has tasks takes the first ones. A task that is gone is gone for the rest of the run; the
+others go on.
+"""
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from longca.bench.workers.agent import JOIN_SECONDS, MEET_SECONDS, TICK_SECONDS, gloo_interface, threads_per_task
+from longca.bench.workers.channel import Channel, Message, is_readable
+from longca.bench.workers.launch import HostLost, Place, Rank, end, rank_log
+from longca.bench.workers.local import RankProcess
+from longca.bench.workers.remote import AgentLink, RemoteRank
+from longca.bench.workers.rendezvous import Meeting
+from longca.bench.workers.task import Task
+from longca.core.errors import UserError
+
+
+class JobError(UserError):
+    """The job's machines are not as they were meant to be."""
+
+    exit_code = 3
+
+
+class Job:
+    """A launcher: rank 0 is a child of this process, each other one of another task's."""
+
+    def __init__(self, task: Task, results: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all tasks have come.
+
+        Args:
+            results: a folder that all of them see.
+            stopped: once it says yes, whatever is waited for ends with KeyboardInterrupt.
+
+        Raises:
+            JobError: some have not come in time.
+            UserError: the folder cannot be written.
+        """
+        self.task, self.stopped = task, stopped
+        self.agents: list[AgentLink] = []
+        self._num_started = 0
+        try:
+            self._meeting = Meeting(results, task.job)
+        except OSError as error:
+            raise UserError(f"Cannot write '{results}'", why=error.strerror or str(error),
+                            todo="Give another folder with `--results`") from error
+        try:
+            self._gather()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def num_ranks(self) -> int:
+        for agent in self.agents:
+            agent.look()
+        return 1 + sum(not agent.is_lost for agent in self.agents)
+
+    @property
+    def lost(self) -> str:
+        return ", ".join(agent.title for agent in self.agents if agent.is_lost)
+
+    def start(self, world: int, device: str, log: Path) -> list[Rank]:
+        agents = [agent for agent in self.agents if not agent.is_lost][:world - 1]
+        if len(agents) < world - 1:
+            raise HostLost(self.lost)
+        hosts = Counter([self.task.host, *(agent.host for agent in agents)])
+        facing = next((agent.address for agent in agents if agent.host != self.task.host), None)
+        ranks: list[Rank] = []
+        with socket.create_server(("", 0), backlog=512) as meeting:
+            port = meeting.getsockname()[1]
+            try:
+                place = Place(0, world, self.task.local_number, f"tcp://127.0.0.1:{port}" if world > 1 else "")
+                ranks.append(RankProcess(place, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
+                                         meeting if world > 1 else None, gloo_interface(facing)))
+                remote: dict[int, RemoteRank] = {}
+                for rank, agent in enumerate(agents, 1):
+                    self._num_started += 1
+                    place = Place(rank, world, agent.local_rank, f"tcp://{agent.address}:{port}")
+                    process = RemoteRank(place, agent, self._num_started, rank_log(log, rank, world))
+                    address = facing if facing is None or agent.host == self.task.host else ""
+                    agent.tell("start", self._num_started, place=asdict(place), device=device, log=str(process.log.absolute()),
+                               num_local=hosts[agent.host], address=address)
+                    remote[self._num_started] = process
+                    ranks.append(process)
+                self._connect(remote)
+            except BaseException:
+                end(ranks)
+                raise
+        return ranks
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.let_go()
+        self._meeting.close()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _gather(self) -> None:
+        """All agents, machine by machine in the order of their tasks, however srun has dealt these out: neighbours are near."""
+        deadline = time.monotonic() + MEET_SECONDS
+        while len(self.agents) < self.task.num_tasks - 1:
+            self._check(deadline)
+            for hello, channel, address in self._arrivals(set()):
+                if "task" in hello:
+                    self.agents.append(AgentLink(hello, channel, address))
+                else:
+                    channel.close()
+        first = {self.task.host: 0}
+        for agent in sorted(self.agents, key=lambda agent: agent.task):
+            first.setdefault(agent.host, agent.task)
+        self.agents.sort(key=lambda agent: (first[agent.host], agent.task))
+
+    def _check(self, deadline: float) -> None:
+        if self.stopped():
+            raise KeyboardInterrupt
+        if time.monotonic() > deadline:
+            missing = sorted(set(range(1, self.task.num_tasks)) - {agent.task for agent in self.agents})
+            raise JobError(f"Task {', '.join(map(str, missing))} of {self.task.num_tasks} of this job has not come in {MEET_SECONDS:.0f} s",
+                           todo="All tasks need the same command and the same folder of results")
+
+    def _connect(self, remote: dict[int, RemoteRank]) -> None:
+        """The connections of the ranks' own processes. Raises HostLost where one does not come."""
+        deadline, missing = time.monotonic() + 2 * JOIN_SECONDS, dict(remote)
+        while missing:
+            if self.stopped():
+                raise KeyboardInterrupt
+            for hello, channel, _ in self._arrivals({rank.agent for rank in missing.values()}):
+                rank = missing.pop(hello.get("rank", 0), None)
+                if rank is None:
+                    channel.close()
+                else:
+                    rank.channel = channel
+            late = time.monotonic() > deadline
+            for rank in missing.values():
+                if late:
+                    rank.agent.lose()
+                if rank.agent.is_lost:
+                    raise HostLost(rank.agent.title)
+
+    def _arrivals(self, agents: set[AgentLink]) -> list[tuple[Message, Channel, str]]:
+        """Who has connected within a tick; finds out, too, which of the agents are gone."""
+        found = self._meeting.accept() if is_readable(self._meeting, TICK_SECONDS) else None
+        for agent in agents:
+            agent.look()
+        return [] if found is None else [found]

@@ -1,0 +1,162 @@
+"""The pool: at most a few groups of workers at a time, one for each kernel and each number of ranks; sick ones are replaced."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from longca.bench.measure.result import FAILURES, Result
+from longca.bench.workers.group import Group, Late, Lost, Refused
+from longca.bench.workers.launch import HostLost, Launcher
+from longca.bench.workers.local import Local
+from longca.core.cell import Cell
+from longca.core.errors import UserError
+from longca.core.record import Failed, Unavailable
+from longca.core.schema import Frozen
+from longca.core.study import Measure
+
+MAX_CPU_RANKS = 8
+MAX_CPU_GROUPS = 3
+
+Key = tuple[str, str | None, int]
+
+
+class Device(Frozen):
+    """What cells are measured on."""
+
+    type: str
+    name: str
+    num_devices: int
+    """of this machine"""
+    num_tasks: int | None = None
+    """of the job, each with a device; None where there is no job"""
+
+    def too_few(self, world: int) -> str | None:
+        """Why that many ranks cannot be here; None if they can."""
+        if self.num_tasks is not None:
+            return None if world <= self.num_tasks else f"{world} ranks: this job has {self.num_tasks}"
+        if self.type == "cpu":
+            return None if world <= MAX_CPU_RANKS else f"{world} ranks on one CPU: at most {MAX_CPU_RANKS} are measured"
+        return None if world <= self.num_devices else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
+
+
+def worker_key(cell: Cell) -> Key:
+    """Cells of one key share a group of worker processes.
+
+    A kernel has one of its own. All context-parallel methods share that of their number of ranks: to start many ranks and have them
+    meet takes long, and methods that are compared run in the same processes.
+    """
+    return cell.kind, cell.kernel if cell.kind == "kernel" else None, cell.world
+
+
+class TooFewLeft(Exception):
+    """There were enough ranks for a cell, but machines have been lost since."""
+
+
+class Pool:
+    """Measures cells in worker processes.
+
+    On GPUs one group lives at a time, since each process keeps device memory that the next would miss; on a CPU
+    `MAX_CPU_GROUPS` do, of `MAX_CPU_RANKS` in all. The group that was used longest ago goes first.
+    """
+
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None) -> None:
+        """
+        Args:
+            device: "auto", "cpu" or "cuda".
+            logs: folder for what the workers print.
+            stopped: once it says yes, whatever is waited for ends with KeyboardInterrupt.
+            launcher: has the ranks; this machine if not given.
+
+        Raises:
+            UserError: no worker starts here, or the device is not here.
+        """
+        self.logs, self.stopped, self.launcher = logs, stopped, launcher or Local()
+        self._started, self._lost = 0, ""
+        self._groups: dict[Key | None, Group] = {}  # the one used last is last; None: not used yet
+        group = self._new_group(1, device)
+        try:
+            facts = group.ready()
+        except Refused as refusal:
+            raise UserError(f"There is no device '{device}' here", why=str(refusal),
+                            todo="Use `--device cpu` or `auto`") from None
+        except Lost as lost:
+            last = (lost.log.splitlines() or [""])[-1]
+            raise UserError("The measuring process does not start", why=last or lost.cause,
+                            todo=f"Its output is in {group.ranks[0].log}") from None
+        except Late:
+            raise UserError("The measuring process does not start", why="it says nothing",
+                            todo=f"Its output is in {group.ranks[0].log}") from None
+        self.device = Device(type=facts["type"], name=facts["name"], num_devices=facts["num_devices"], num_tasks=self.launcher.num_ranks)
+        self._groups[None] = group
+
+    def measure(self, cell: Cell, measure: Measure) -> Result:
+        """What came of the cell. Raises KeyboardInterrupt if told to stop, TooFewLeft, and nothing for what the cell does."""
+        reason = self.device.too_few(cell.world)
+        if reason:
+            return Result(outcome=Unavailable(reason=reason))
+        key = worker_key(cell)
+        try:
+            group = self._group(key)
+        except (Late, Lost, Refused) as error:
+            if self.launcher.lost != self._lost:  # not for what the cell does
+                return self.measure(cell, measure)
+            return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
+                                         message=str(error) or "its processes did not get ready in time"))
+        result = group.measure(cell, measure)
+        if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
+            self._groups.pop(key).close(gently=False)
+        return result
+
+    def _check(self, world: int) -> None:
+        """Raises TooFewLeft. Groups that had ranks on a machine that is gone are of no use any more."""
+        left = self.launcher.num_ranks
+        if self.launcher.lost != self._lost:
+            self._lost = self.launcher.lost
+            self.close(gently=False)
+        if left is not None and left < world:
+            raise TooFewLeft(f"{self._lost} is gone")
+
+    def close(self, *, gently: bool = True) -> None:
+        for group in self._groups.values():
+            group.close(gently=gently)
+        self._groups.clear()
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(gently=kind is None)
+
+    def _group(self, key: Key) -> Group:
+        world = key[2]
+        self._check(world)
+        if key not in self._groups and world == 1 and None in self._groups:
+            self._groups[key] = self._groups.pop(None)
+        if key in self._groups:
+            self._groups[key] = self._groups.pop(key)
+            return self._groups[key]
+        while self._groups and not self._has_room(world):
+            self._groups.pop(next(iter(self._groups))).close()
+        group = None
+        while group is None:
+            with suppress(HostLost):  # with those that are left, again
+                self._check(world)
+                group = self._new_group(world, self.device.type)
+        group.ready()
+        self._groups[key] = group
+        return group
+
+    def _has_room(self, world: int) -> bool:
+        """For a group of so many ranks, beside those that live."""
+        if self.device.type == "cuda":
+            return not self._groups
+        num_ranks = sum(1 if key is None else key[2] for key in self._groups)
+        return len(self._groups) < MAX_CPU_GROUPS and num_ranks + world <= MAX_CPU_RANKS
+
+    def _new_group(self, world: int, device: str) -> Group:
+        self._started += 1
+        try:
+            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped)
+        except OSError as error:  # no room for its log, no process left …
+            raise UserError("Cannot start a measuring process", why=str(error),
+                            todo="Finished cells are safe: run again") from error

@@ -1,0 +1,126 @@
+"""What a worker does between its first message and its last: holds a device, and measures one cell after another on it."""
+
+import gc
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from longca.bench.measure.environment import device_name, device_uuid
+from longca.bench.measure.failure import failure
+from longca.bench.measure.kernel import measure_kernel
+from longca.bench.measure.latest_masks import LatestMasks
+from longca.bench.measure.result import FAILURES, Result
+from longca.bench.measure.warm_math import warm_math
+from longca.bench.workers.channel import Message
+from longca.bench.workers.launch import Place
+from longca.core.cell import Cell
+from longca.core.study import Measure
+
+if TYPE_CHECKING:
+    from longca.cp.comm.process_group import Comm
+
+PING_SIZE = 64
+COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
+
+
+class NoDevice(Exception):
+    """The device that was asked for is not here."""
+
+
+class Session:
+    """One rank at work."""
+
+    def __init__(self, place: Place, device: str, num_threads: int, meeting: int | None = None) -> None:
+        """
+        Args:
+            device: "cpu", "cuda", or "auto" for a GPU where there is one.
+            meeting: file descriptor of the listening socket at which the ranks meet: of rank 0.
+
+        Raises:
+            NoDevice: there is no GPU for this rank.
+        """
+        torch.set_num_threads(num_threads)
+        warm_math()
+        self.device = _choose(device, place.local_rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.place, self.masks, self._meeting = place, LatestMasks(), meeting
+        self.comm = self._join() if place.world > 1 else None
+        gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
+
+    @property
+    def facts(self) -> Message:
+        """What the runner must know of the device."""
+        num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
+        return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices, "uuid": device_uuid(self.device)}
+
+    def measure(self, request: Message, answer: Callable[[Message], object]) -> None:
+        """Measure the cell of a request and answer; its memory is free again afterwards.
+
+        A failure is told first: to free memory can mean to wait for a GPU that waits for a rank which is gone.
+        """
+        cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
+        result = self._measure(cell, measure)
+        message = {"result": result.model_dump(mode="json")}
+        if result.outcome.status in FAILURES:
+            answer(message)
+            self._free()
+        else:
+            self._free()
+            answer(message)
+
+    def ping(self) -> Message:
+        """Whether the device still computes, and the other ranks still answer."""
+        try:
+            if self.comm is not None:
+                self.comm.barrier()
+            ones = torch.ones(PING_SIZE, PING_SIZE, device=self.device)
+            total = (ones @ ones).sum().item()
+        except Exception as error:  # whatever a sick device raises
+            return {"healthy": False, "reason": f"{type(error).__name__}: {error}"}
+        return {"healthy": total == PING_SIZE**3}
+
+    def close(self) -> None:
+        if self.comm is not None:
+            self.comm.close()
+
+    def _measure(self, cell: Cell, measure: Measure) -> Result:
+        try:
+            if cell.kind == "kernel":
+                return measure_kernel(cell, measure, self.device, self.masks)
+            from longca.bench.measure.cp import measure_cp
+
+            self.comm = self.comm or self._join()
+            return measure_cp(cell, measure, self.device, self.comm)
+        except Exception as error:  # the two make outcomes of what a cell does; this is for what they miss
+            return Result(outcome=failure(error, "measuring"))
+
+    def _join(self) -> "Comm":
+        from longca.cp.comm.process_group import Comm
+
+        place = self.place
+        return Comm(place.rank, place.world, self.device.index or 0, place.rendezvous, self.device.type, COMM_SECONDS, self._meeting)
+
+    def _free(self) -> None:
+        compiler: Any = sys.modules.get("torch._dynamo")
+        if compiler is not None:
+            compiler.reset()  # compiled graphs hold memory, and after a few of one function torch stops compiling it
+        gc.collect()
+        gc.freeze()  # what kernels import and keep: to look through it four times a cell costs half a second
+        if self.device.type == "cuda":
+            with suppress(RuntimeError):  # a sick device: the runner's ping finds out
+                torch.cuda.empty_cache()
+
+
+def _choose(device: str, local_rank: int) -> torch.device:
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not found):
+        return torch.device("cpu")
+    if found == 1:
+        local_rank = 0  # where each task of a job sees its own GPU alone; the runner finds out if it is not its own
+    if local_rank >= found:
+        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
+    return torch.device("cuda", local_rank)

@@ -1,0 +1,78 @@
+"""The measuring process: one rank, driven over two pipes or a socket. `python -m longca.bench.workers.worker`, started by its task."""
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+
+from longca.bench.workers.channel import Channel
+from longca.bench.workers.launch import Place
+from longca.bench.workers.process import STACK_SIGNAL
+
+PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
+NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process: a collective would wait on the GPU for ever
+    "TORCH_NCCL_ENABLE_MONITORING": "1",  # … also where the thread that looks for broken connections hangs itself,
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60",  # … after so long
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # dumps of past collectives delay the end by up to a minute, and nobody reads them
+}
+"""How a rank's own NCCL gives up; whatever it does, the runner ends all ranks when one has failed or the cell's time is over."""
+
+
+def main() -> None:
+    options = _options()
+    die_with(options.parent)
+    faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL, all_threads=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job: the runner's to act on, for all ranks
+    for name, value in NCCL.items():
+        os.environ.setdefault(name, value)
+    for descriptor in {options.reader, options.writer}:
+        os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
+    channel = Channel(options.reader, options.writer)
+
+    from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
+
+    place = Place(options.rank, options.world, options.local_rank, options.rendezvous)
+    try:
+        session = Session(place, options.device, options.threads, options.meeting)
+    except NoDevice as error:
+        channel.send({"refused": str(error)})
+        return
+    channel.send({"ready": session.facts})
+    for request in channel:
+        if request["do"] == "exit":
+            break
+        if request["do"] == "ping":
+            channel.send(session.ping())
+        else:
+            session.measure(request, channel.send)
+    session.close()
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent dies, however it dies.
+
+    Where there is no such call (not Linux), the end of the pipe ends it after the cell in flight.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        sys.exit(1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("rank", "world", "local-rank", "threads", "reader", "writer", "parent"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("rendezvous", "device"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--meeting", type=int, help="listening socket at which the ranks meet: of rank 0")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What the schedules of others need of the ranks beside `Comm.all_to_all`; counted like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from longca.cp.comm.p2p import peers
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm.process_group import Comm
+
+
+def pass_on(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """To the next rank. Called, what is returned waits for what comes from the one before, of the same shape; of two messages
+    under way the first is waited for first. On a GPU the current stream waits, not the host.
+    """
+    import torch
+    import torch.distributed as dist
+
+    received = torch.empty_like(x)
+    comm.moved_bytes += x.nbytes if comm.world > 1 else 0
+    sizes = [[0] * comm.world, [0] * comm.world]
+    sizes[0][(comm.rank - 1) % comm.world] = sizes[1][(comm.rank + 1) % comm.world] = x.numel()
+    with peers():
+        work = dist.all_to_all_single(received.view(-1), x.contiguous().view(-1), *sizes, async_op=True)
+
+    def arrived() -> torch.Tensor:
+        assert work is not None
+        with peers():
+            work.wait()
+        return received
+
+    return arrived
+
+
+def all_gather(comm: Comm, mine: torch.Tensor) -> torch.Tensor:
+    """The tensors of all ranks, of one shape, as (world, …) by rank."""
+    import torch.distributed as dist
+
+    gathered = mine.new_empty(comm.world, *mine.shape)
+    comm.moved_bytes += (comm.world - 1) * mine.nbytes
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.11
+    with peers():
+        gather(gathered.view(-1), mine.contiguous().view(-1))
+    return gathered
+
+
+def reduce_scatter(comm: Comm, parts: torch.Tensor) -> torch.Tensor:
+    """(world, …), a part for each rank → the sum over ranks of what is for this one, added in their dtype by the backend."""
+    import torch.distributed as dist
+
+    total = parts.new_empty(parts.shape[1:])
+    comm.moved_bytes += (comm.world - 1) * total.nbytes
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name up to torch 2.11
+    with peers():
+        scatter(total.view(-1), parts.contiguous().view(-1))
+    return total

@@ -1,0 +1,1 @@
+"""Communication: process groups, point-to-point messages, receive buffers, and symmetric memory written by copy engines."""

@@ -1,0 +1,1 @@
+"""Band attention's kernels for Hopper GPUs (sm_90), in Gluon."""

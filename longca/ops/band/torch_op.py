@@ -1,0 +1,93 @@
+"""Band attention as operators of torch: traced by torch.compile, differentiated by autograd, capturable in CUDA graphs.
+
+An operator takes tensors and numbers only, so a plan goes in as its tables and numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.ops.band.checks import as_usable, check_layout
+from longca.ops.band.config import Tuned, Use
+from longca.ops.band.launch import Kernels, Part, backward_memory, launch_backward, launch_forward
+from longca.ops.band.plan import BandPlan
+from longca.ops.band.tables.schedule import Lines
+
+NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(Tuned))  # of one kernel
+
+
+def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
+    """(tables, numbers), which `unflatten` turns back."""
+    tables: list[Tensor] = []
+    numbers: list[int] = []
+    for lines, tuned in plan.kernels.values():
+        tables += lines.tables
+        numbers += [lines.tile, lines.step, lines.num_slots, *astuple(tuned)]
+    return tables, numbers
+
+
+def unflatten(tables: Sequence[Tensor], numbers: Sequence[int]) -> Kernels:
+    kernels = {}
+    for place, use in enumerate(list(Use)[:len(tables) // NUM_TABLES]):
+        pieces, runs, shapes, splits, waits, waits_of = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
+        tile, step, num_slots, *tuned = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
+        kernels[use] = Lines(tile, step, pieces, runs, shapes, splits, num_slots, waits, waits_of), Tuned(*tuned)
+    return kernels
+
+
+@torch.library.custom_op("longca::band_forward", mutates_args=())
+def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float,
+                    carried_out: Tensor | None, carried_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    check_layout(q=q, k=k, v=v)
+    out, lse = _forward_memory(q, out_dtype)
+    carried = None if carried_out is None or carried_lse is None else (carried_out.contiguous(), carried_lse.contiguous())
+    launch_forward(q, k, v, unflatten(tables, numbers), scale, out=out, lse=lse, carried=carried)
+    return out, lse
+
+
+@band_forward_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float, carried_out: Tensor | None,
+      carried_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return _forward_memory(q, out_dtype)
+
+
+@torch.library.custom_op("longca::band_backward", mutates_args=())
+def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
+                     tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    kernels, (dq, dk, dv) = unflatten(tables, numbers), backward_memory(q, k, v, None)
+    dlse = None if dlse is None else dlse.contiguous()
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale, parts=[Part(kernels, None, dq)],
+                    dk=dk, dv=dv)
+    return dq, dk, dv
+
+
+@band_backward_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, tables: Sequence[Tensor],
+      numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    return backward_memory(q, k, v, None)
+
+
+def _forward_memory(q: Tensor, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return (torch.empty(q.shape, dtype=out_dtype, device=q.device),
+            torch.empty(q.shape[:2], dtype=torch.float32, device=q.device))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, tables, numbers, scale, *_ = inputs
+    ctx.save_for_backward(q, k, v, *output, *tables)
+    ctx.numbers, ctx.scale = numbers, scale
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+    q, k, v, out, lse, *tables = ctx.saved_tensors
+    grads: tuple[Tensor | None, ...] = (None, None, None)
+    if dout is not None or dlse is not None:
+        grads = band_backward_op(q, k, v, out, lse, torch.zeros_like(out) if dout is None else dout, dlse, tables, ctx.numbers, ctx.scale)
+    return *grads, [None] * len(tables), None, None, None, None, None
+
+
+band_forward_op.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,1 @@
+"""Band attention's portable kernels, in Triton."""

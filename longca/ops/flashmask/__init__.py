@@ -1,0 +1,1 @@
+"""Attention under FlashMask's column form, in Triton."""
