@@ -45,7 +45,7 @@ CHECKED_TOKENS = 509  # over all ranks: divides nothing
 
 
 @dataclass(frozen=True)
-class Trial:
+class CellMeasurement:
     """One line of the table; all ranks alike."""
 
     comm: Comm
@@ -187,7 +187,7 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
             for strategy in (ALONE, *options.strategies):
                 if comm.any(time.monotonic() - started > options.seconds):
                     return lines
-                line = attempt(Trial(comm, options, kernel, mask, strategy), alone)
+                line = attempt(CellMeasurement(comm, options, kernel, mask, strategy), alone)
                 if strategy == ALONE and "reason" not in line:
                     alone = {direction: line[f"{direction}_tflops"] for direction in DIRECTIONS}
                 lines.append(line)
@@ -198,7 +198,7 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
     return lines
 
 
-def attempt(trial: Trial, alone: dict[str, float]) -> dict[str, Any]:
+def attempt(trial: CellMeasurement, alone: dict[str, float]) -> dict[str, Any]:
     """A failure on all ranks is a line too; one rank's own ends the job when the others have waited long enough."""
     try:
         line = trial.run(alone)

@@ -28,7 +28,7 @@ MATMUL_SIZE = {"cuda": 8192, "cpu": 64}
 PLACE = "hop"
 
 
-class Hop:
+class CommStep:
     """A message of so many bytes to the next rank."""
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
@@ -59,7 +59,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
     for messages in WAYS:
         comm.use(messages)
         for size_mb in megabytes:
-            hop = Hop(comm, int(size_mb * 1e6))
+            hop = CommStep(comm, int(size_mb * 1e6))
             if any(comm.gather(not bool((hop() == (comm.rank - 1) % comm.world).all()))):
                 raise RuntimeError(f"{messages}: a message of {size_mb:g} MB has arrived damaged")
             hop_ms, both_ms = median_ms(comm, hop, MEASURE), median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE)

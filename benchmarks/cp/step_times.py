@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from longca.bench.measure.timer import time_calls
+from longca.cp.runtime.contributions import contributions_of
 from longca.cp.runtime.prepared_heads import HeadCall
 from longca.cp.runtime.steps import LocalSteps, cut_steps
-from longca.cp.runtime.visits import visits_of
 
 if TYPE_CHECKING:
     from longca.core.study import Measure
     from longca.cp.partition.heads import RankHeads
-    from longca.cp.runtime.accumulate import Running, RunningGradient
+    from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Kernel, Problem
 
@@ -61,7 +61,7 @@ class Clock:
         """
         steps, num_rows, keys = plan.steps(rank), int(plan.placement.num_tokens[rank]), {}
         cut = cut_steps(plan, rank, merging=self._kernel.merges)
-        visits = visits_of(cut, num_rows).of_step if self._kernel.merges else {}
+        visits = contributions_of(cut, num_rows).of_step if self._kernel.merges else {}
         for step in steps:
             first, behind, mask = cut[step.number]
             keys[step.number] = (mask.digest, first, behind, num_rows, problem.num_q_heads, problem.num_kv_heads,
@@ -153,7 +153,7 @@ class _Calls:
         keys_of_a_row = problem.mask.area / (problem.mask.num_groups * problem.mask.seqlen_q)
         lse = math.log(max(keys_of_a_row, 1.0)) + 0.5  # of standard normal scores
         self._lse = torch.full(shape[:2], lse, dtype=torch.float32, device=self._q.device)
-        self._totals: tuple[Running, RunningGradient] | None = None
+        self._totals: tuple[OutputAccumulator, DqAccumulator] | None = None
         self._added: set[int] = set()
         """steps that are in the totals"""
 
@@ -178,7 +178,7 @@ class _Calls:
         with torch.no_grad():
             return self._clock.seconds(forward), self._clock.seconds(backward)
 
-    def _before(self, number: int) -> tuple[Running, RunningGradient]:
+    def _before(self, number: int) -> tuple[OutputAccumulator, DqAccumulator]:
         """Results of the rank's steps before this one, to merge onto; so each row that a step merges with has been begun."""
         if self._totals is None:
             self._totals = self._steps.running(self._q), self._steps.running_gradient(self._q)

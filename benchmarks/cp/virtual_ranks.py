@@ -18,7 +18,7 @@ from longca.cp.schedule.cost import Rates
 if TYPE_CHECKING:
     from benchmarks.cp.step_times import Clock
     from longca.cp.schedule.plan import Plan
-    from longca.cp.schedule.work_partition import Division
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Problem
 
 FEWEST_RANKS = 2  # that are timed whatever the time
@@ -60,7 +60,7 @@ class Part:
 class VirtualRanks:
     """One strategy on one problem."""
 
-    def __init__(self, division: Division, problem: Problem, clock: Clock) -> None:
+    def __init__(self, division: WorkPartition, problem: Problem, clock: Clock) -> None:
         self.division, self._problem, self._clock = division, problem, clock
         self._keys: dict[tuple[int, int], PartKey] = {}
         """(chunk, number in the group) → its part"""

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.head_chunking import Weights
-    from longca.cp.schedule.work_partition import Division
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Forward, Kernel, Problem
     from longca.masks.traits import Traits
 
 
 @dataclass(frozen=True)
-class Shard:
+class TokenShard:
     """Which tokens this rank holds, in the order it holds them: position ids of the whole sequence."""
 
     positions_L: np.ndarray  # int64
@@ -40,7 +40,7 @@ class PreparedStrategy:
     counts_bytes: ClassVar[bool] = True
     """everything goes through `Comm`, which counts it; False where a library sends by itself, and the bytes moved are not known"""
 
-    def __init__(self, problem: Problem, shard: Shard) -> None:
+    def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
         self.shard = shard
         self.costs: dict[str, float] = {}  # by the names of `longca.core.costs`; permute_ms and moved_bytes are measured
@@ -99,7 +99,7 @@ class HeadStrategy(Strategy):
     Kernels are asked about all heads of a rank: one that does these does some of them.
     """
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> Division:
+    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
         """What `prepare` will follow, for so many ranks: made from the problem alone, without any rank.
 
         Args:

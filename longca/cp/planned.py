@@ -15,10 +15,10 @@ from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import HeadPlan, plan_heads
 from longca.cp.partition.mesh import Mesh
 from longca.cp.runtime.steps import seen_rows
-from longca.cp.schedule.chunk_choice import Load, bytes_of_head, chunks_of
+from longca.cp.schedule.chunk_choice import HeadCost, bytes_of_head, chunks_of
 from longca.cp.schedule.cost import Rates, cost_of
 from longca.cp.schedule.planner import Planner
-from longca.cp.schedule.work_partition import Division, among_heads
+from longca.cp.schedule.work_partition import WorkPartition, among_heads
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class PlannedStrategy(HeadStrategy):
         prepared.costs["formula_bytes"] = formula_bytes(problem, division.mesh)
         return prepared
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> Division:
+    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
         mesh = self.mesh(world, problem.num_kv_heads)
         if mesh.ring == 1 and mesh.heads > 1:
             return among_heads(problem, world, weights)
@@ -104,15 +104,15 @@ class PlannedStrategy(HeadStrategy):
         plan = self._plan_for(problem.mask, cell, kernel, problem.device.type)
         chunks = chunks_of(self._heads(cell), problem.mask.num_groups, self._load(plan, problem, mesh), problem.needs_backward,
                            weights if mesh.heads > 1 else (1,))
-        return Division(mesh, plan, chunks)
+        return WorkPartition(mesh, plan, chunks)
 
-    def _load(self, plan: Plan, problem: Problem, mesh: Mesh) -> Load:
+    def _load(self, plan: Plan, problem: Problem, mesh: Mesh) -> HeadCost:
         """Of the whole ring, heads shared out: its keys, too, are those of a chunk's heads."""
         num_q_heads = problem.num_q_heads // mesh.heads
         rates = Rates.of(num_q_heads, problem.num_kv_heads // mesh.heads, problem.head_dim, num_groups=problem.mask.num_groups,
                          elem_bytes=problem.dtype.itemsize)
         held = bytes_of_head(problem, problem.mask.seqlen_q // mesh.ring, mesh.heads)
-        return Load(cost_of(plan, replace(rates, call_s=0.0)).total_s / num_q_heads, held, plan.num_steps)
+        return HeadCost(cost_of(plan, replace(rates, call_s=0.0)).total_s / num_q_heads, held, plan.num_steps)
 
     def _plan_for(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> Plan:
         """The one that promises to be quickest, of those whose steps the kernel does; the same on all ranks."""

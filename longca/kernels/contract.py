@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.visit import Visit
+    from longca.kernels.contribution import Contribution
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
@@ -77,11 +77,11 @@ class Prepared:
         """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
         raise NotImplementedError
 
-    def expect(self, visits: Sequence[Visit]) -> None:
+    def expect(self, visits: Sequence[Contribution]) -> None:
         """That these are to come, where the kernel `merges`: what has to be made for them is made here."""
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: Sequence[Visit]) -> None:
+                     out: torch.Tensor, visits: Sequence[Contribution]) -> None:
         """Attention of some rows to these keys, merged with what (total, LSE) have of other keys, where the kernel `merges`.
 
         Args:
@@ -106,7 +106,7 @@ class Prepared:
         raise NotImplementedError
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
+                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk, dv) of `raw_backward`, whose dq is added to that of other keys, likewise.
 
         Args:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from longca.bench.workers import rendezvous as meeting_module
-from longca.bench.workers.rendezvous import FOLDER, Meeting, join
+from longca.bench.workers.rendezvous import FOLDER, Rendezvous, join
 from longca.bench.workers.task import Task, find_task
 from longca.core.errors import UserError
 from longca.core.record import Record
@@ -166,7 +166,7 @@ def test_tasks_leave_when_the_runner_refuses(start):
 
 def test_strangers_are_turned_away(tmp_path, monkeypatch):
     monkeypatch.setattr(meeting_module, "HANDSHAKE_SECONDS", 0.1)
-    meeting = Meeting(tmp_path, "job")
+    meeting = Rendezvous(tmp_path, "job")
     assert meeting.path.stat().st_mode & 0o777 == 0o600
     place = json.loads(meeting.path.read_text())
     try:

@@ -6,7 +6,7 @@ import torch
 
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.raster import Raster
+from longca.bench.check.raster import DenseMaskRows
 from longca.bench.check.scope import ROWS_PER_PIECE, affordable, whole
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy
@@ -36,7 +36,7 @@ def _judge(case: Case, dtype: torch.dtype = torch.float32, **given: object) -> A
 def test_rows_of_the_raster_are_those_of_the_mask(case: Case) -> None:
     mask, dense = case.mask, np.array(case.mask.dense(), ndmin=3)
     for group in range(mask.num_groups):
-        raster = Raster(mask, group, CPU)
+        raster = DenseMaskRows(mask, group, CPU)
         for first, last in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
             assert np.array_equal(raster.rows(first, last).numpy(), dense[group, first:last])
             assert raster.most_keys(first, last) >= dense[group, first:last].any(0).sum()

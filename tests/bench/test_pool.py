@@ -145,7 +145,7 @@ def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
             if self.world == 3:
                 with suppress(HostLost):
                     launcher.go()
-                raise group_module.Late
+                raise group_module.StartTimeout
             return {"type": "cpu", "name": "fake", "num_devices": 1}
 
         def measure(self, *_: object) -> Result:

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from longca.bench.workers.channel import Channel
-from longca.bench.workers.launch import Place, end
+from longca.bench.workers.launch import RankPlacement, end
 from longca.bench.workers.local import RankProcess
 from longca.bench.workers.process import threads_per_rank
 
 START_AND_WAIT = """
 import pathlib, sys, time
-from longca.bench.workers.launch import Place
+from longca.bench.workers.launch import RankPlacement
 from longca.bench.workers.local import RankProcess
-worker = RankProcess(Place(), "cpu", 1, pathlib.Path(sys.argv[1]) / "worker.log")
+worker = RankProcess(RankPlacement(), "cpu", 1, pathlib.Path(sys.argv[1]) / "worker.log")
 if sys.argv[2] == "ready":
     worker.receive()
 print(worker.process.pid, flush=True)
@@ -81,7 +81,7 @@ def test_a_worker_dies_with_a_runner_that_is_killed(tmp_path, stage):
 
 
 def test_a_worker_answers_and_leaves_when_told_to(tmp_path):
-    worker = RankProcess(Place(), "cpu", 1, tmp_path / "worker.log")
+    worker = RankProcess(RankPlacement(), "cpu", 1, tmp_path / "worker.log")
     assert worker.receive()[0]["ready"]["type"] == "cpu"
     worker.send({"do": "ping"})
     assert worker.receive() == [{"healthy": True}]
@@ -90,13 +90,13 @@ def test_a_worker_answers_and_leaves_when_told_to(tmp_path):
 
 
 def test_a_worker_ends_with_its_pipe(tmp_path):
-    worker = RankProcess(Place(), "cpu", 1, tmp_path / "worker.log")
+    worker = RankProcess(RankPlacement(), "cpu", 1, tmp_path / "worker.log")
     worker.channel.close()
     assert worker.process.wait(60) in (0, 1)  # 1: it had not said that it is ready
 
 
 def test_what_it_prints_is_in_its_log(tmp_path):
-    worker = RankProcess(Place(), "cpu", 0, tmp_path / "worker.log")  # torch refuses 0 threads
+    worker = RankProcess(RankPlacement(), "cpu", 0, tmp_path / "worker.log")  # torch refuses 0 threads
     worker.begin("a cell")
     with pytest.raises(EOFError):
         worker.receive()
@@ -114,7 +114,7 @@ def test_threads_are_shared_among_ranks(monkeypatch):
 
 
 def test_a_signal_without_a_name_is_no_crash(tmp_path: Path) -> None:
-    worker = RankProcess(Place(), "cpu", 1, tmp_path / "worker.log")
+    worker = RankProcess(RankPlacement(), "cpu", 1, tmp_path / "worker.log")
     os.kill(worker.process.pid, signal.SIGRTMIN + 3)
     assert worker.cause_of_death() == f"it was killed by signal {signal.SIGRTMIN + 3}"
     end([worker])

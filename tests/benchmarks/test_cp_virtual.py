@@ -16,16 +16,16 @@ from benchmarks.cp.virtual_ranks import FEWEST_RANKS, VirtualRanks, interpolated
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.schedule.plan import Plan
-from longca.cp.schedule.work_partition import Division
+from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Problem
-from longca.kernels.visit import Visit
+from longca.kernels.contribution import Contribution
 from tests.cp.case import Case
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]
 MEASURE = Measure(warmup=0, repeats=1, max_seconds=0.01)
 
 
-def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int) -> tuple[Division, Case]:
+def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int) -> tuple[WorkPartition, Case]:
     case = Case(mask, 32 * world, *heads, strategy=strategy, params=tuple(params.items()))
     return Registry("strategy").load(strategy).divide(case.problem(), Registry("kernel").load("naive"), world), case
 
@@ -123,12 +123,12 @@ def test_every_step_of_every_rank_is_timed_and_equal_ones_once(strategy: str):
 
 def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.MonkeyPatch):
     """The LSE that backward gets is one that the inputs could have."""
-    from longca.cp.runtime.accumulate import RunningGradient
+    from longca.cp.runtime.accumulate import DqAccumulator
     from longca.cp.runtime.steps import LocalSteps
 
     grads, plain = [], LocalSteps.backward
 
-    def backward(self: LocalSteps, number: int, total: RunningGradient, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(self: LocalSteps, number: int, total: DqAccumulator, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dk, dv = plain(self, number, total, *given)
         assert total.waiting is not None
         grads.append((total.waiting[1], dk, dv))
@@ -149,7 +149,7 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     found, found_dq = [], []
 
     def forward_onto(self: NaivePrepared, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: tuple[Visit, ...]) -> None:
+                     out: torch.Tensor, visits: tuple[Contribution, ...]) -> None:
         found.extend((visit.begins, visit.ends) for visit in visits)
         part = self.forward(q, k, v)
         assert part.lse is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from longca.cp.runtime.merge import merge, no_keys
-from longca.cp.schedule.plan import Move, Plan, Step
+from longca.cp.schedule.plan import Plan, Step, Transfer
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -61,7 +61,7 @@ class PlanRun:
 
     def _keys(self, step: Step) -> torch.Tensor:
         """Positions of a step's keys, which must be the rank's own or have been sent to it."""
-        own = Move(step.rank, step.rank, 0, len(self.positions[step.rank]))
+        own = Transfer(step.rank, step.rank, 0, len(self.positions[step.rank]))
         there = [own] * (step.number == 0 or self.plan.kept(step.rank, step.number) > 0) + self.plan.receives(step.rank, step.number)
         for source, first, behind in step.keys:
             assert any(move.source == source and move.first <= first <= behind <= move.behind for move in there)

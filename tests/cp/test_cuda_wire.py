@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from longca.cp.comm import symmetric_trial
-from longca.cp.comm.symmetric import SymmetricLane
+from longca.cp.comm.symmetric import SymmetricCommStream
 from longca.cp.comm.symmetric_cuda import NUMBERS, CudaWire
 from longca.cp.comm.symmetric_trial import why_not
 from tests.cp.virtual import Job
@@ -97,15 +97,15 @@ def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
     """Rounds in which all send to all, each pair with another number of messages before."""
     def talk(comm: SymmetricVirtualComm, memory: Memory) -> list[list[int]]:
         whole: Any = comm
-        lane, heap = SymmetricLane(memory.wire(), whole), memory.heap(4 * WORLD)
+        lane, heap = SymmetricCommStream(memory.wire(), whole), memory.heap(4 * WORLD)
         landed, heard = heap.view(comm.rank, 0, (WORLD, 1), torch.int32), []
 
-        class Spot:
+        class BufferOffset:
             def at(self, peer: int, x: torch.Tensor) -> torch.Tensor:
                 return heap.view(peer, 4 * comm.rank, x.shape, x.dtype)
 
         for number in range(1, 13):
-            spot: Any = Spot()
+            spot: Any = BufferOffset()
             others = [peer for peer in range(WORLD) if peer != comm.rank and number % (1 + peer + comm.rank) == 0]
             sends = [(peer, torch.tensor([100 * number + comm.rank], dtype=torch.int32), spot) for peer in others]
             lane.post(sends, [(peer, landed[peer]) for peer in others]).wait()

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
-from longca.cp.schedule.chunk_choice import CALL_S, Load, bytes_of_head, seconds
+from longca.cp.schedule.chunk_choice import CALL_S, HeadCost, bytes_of_head, seconds
 from longca.cp.schedule.division_time import division_times
 from longca.cp.schedule.time_model import Links
-from longca.cp.schedule.work_partition import Division
+from longca.cp.schedule.work_partition import WorkPartition
 from tests.cp.case import Case
 
 STRATEGIES = ("loongtrain", "ring_allgather", "ring_p2p", "ulysses", "usp")
 FREE = Links(near_bytes_per_s=1e30, far_bytes_per_s=1e30, message_s=0.0)
 
 
-def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (16, 4), **how) -> tuple[Division, Case]:
+def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (16, 4), **how) -> tuple[WorkPartition, Case]:
     case = Case(mask, 64 * world, *heads, strategy=strategy)
     return Registry("strategy").load(strategy).divide(case.problem(), Registry("kernel").load("naive"), world, **how), case
 
 
-def steps_of(division: Division, pair_s: float) -> dict[tuple[int, int], np.ndarray]:
+def steps_of(division: WorkPartition, pair_s: float) -> dict[tuple[int, int], np.ndarray]:
     """Kernels at one rate, so that ranks take what their areas are."""
     return {(place, number): len(chunk.q[number]) * pair_s * division.plan_of(division.groups(chunk, number)).step_areas
             for place, chunk in enumerate(division.chunks) for number in range(division.mesh.heads) if chunk.q[number]}
@@ -73,7 +73,7 @@ def test_heads_alone_take_what_their_chunks_were_chosen_by():
     head_s = 1e-9 * problem.mask.area
     calls = {key: step_s + CALL_S * (np.arange(step_s.shape[1]) == 0) for key, step_s in steps_of(division, 1e-9).items()}
     times = division_times(division, problem, calls, Links(), backward=False)
-    load = Load(head_s, bytes_of_head(problem, problem.mask.seqlen_q, 2))
+    load = HeadCost(head_s, bytes_of_head(problem, problem.mask.seqlen_q, 2))
     np.testing.assert_allclose(times.total_s, seconds(division.chunks, load, needs_backward=False))
 
 

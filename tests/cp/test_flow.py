@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longca.cp.comm.flow import Await, Flow, Tell
+from longca.cp.comm.flow import Await, Handshake, Tell
 
 NUM_SLOTS = 3
 Value = tuple[int, int]
@@ -78,7 +78,7 @@ class Rank:
     """Its kernels' stream does `script`, its lane what has been posted."""
 
     number: int
-    flow: Flow
+    flow: Handshake
     script: deque[tuple[str, int]] = field(default_factory=deque)
     lane: deque[tuple[int, object]] = field(default_factory=deque)
     ended: set[int] = field(default_factory=set)
@@ -94,7 +94,7 @@ class Machine:
         self.program, self.expected, self._one_queue = program, expected(program), one_queue
         self.slots: dict[tuple[int, int], Value] = {}
         self.told: dict[tuple[int, str, int], int] = {}
-        self.ranks = [Rank(rank, Flow(rank, program.world), script(program, rank)) for rank in range(program.world)]
+        self.ranks = [Rank(rank, Handshake(rank, program.world), script(program, rank)) for rank in range(program.world)]
 
     def enabled(self) -> list[tuple[Rank, str]]:
         return [(rank, what) for rank in self.ranks for what in ("kernels", "lane") if self._can(rank, what)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longca.core.plugin import Registry
 from longca.cp.comm.process_group import Comm
 from longca.cp.partition.heads import HeadPlan, plan_heads
-from longca.cp.schedule.chunk_choice import PARTS, WAYS, Load, chunks_of, seconds
+from longca.cp.schedule.chunk_choice import PARTS, WAYS, HeadCost, chunks_of, seconds
 from longca.cp.schedule.cost import BYTES_PER_S
 from longca.cp.schedule.head_chunking import HeadChunk, cut_heads
 from tests.cp.case import Case
@@ -79,7 +79,7 @@ def test_chunks_have_whole_groups_of_the_mask():
 
 def chosen(head_s: float, head_bytes: float, *, backward: bool = False) -> list[int]:
     """Query heads of the first rank in each chunk, of 64:8 heads on 2 ranks."""
-    return [len(chunk.q[0]) for chunk in chunks_of(plan_heads(64, 8, 2), 1, Load(head_s, head_bytes), backward)]
+    return [len(chunk.q[0]) for chunk in chunks_of(plan_heads(64, 8, 2), 1, HeadCost(head_s, head_bytes), backward)]
 
 
 def test_nothing_is_cut_where_it_does_not_pay():
@@ -92,7 +92,7 @@ def test_nothing_is_cut_where_it_does_not_pay():
 
 @given(st.floats(1e-7, 1e-2), st.floats(0, 1e8), st.booleans())
 def test_what_is_chosen_is_within_its_margin_of_the_quickest(head_s: float, head_bytes: float, backward: bool):
-    load, heads = Load(head_s, head_bytes), plan_heads(64, 8, 2)
+    load, heads = HeadCost(head_s, head_bytes), plan_heads(64, 8, 2)
     cuts = (cut_heads(heads, weights, parts=parts) for weights in WAYS for parts in PARTS)
     all_s = [seconds(chunks, load, backward) for chunks in cuts if chunks is not None]
     found_s = seconds(chunks_of(heads, 1, load, backward), load, backward)
@@ -103,7 +103,7 @@ def test_what_is_chosen_is_within_its_margin_of_the_quickest(head_s: float, head
 def test_a_timeline_by_hand():
     """Two equal chunks of 1 s that move 1 s in all each way: the first half comes, the last goes, and what is hidden costs a share."""
     one, two = (cut_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
-    load = Load(0.5, BYTES_PER_S / 6)  # 2 heads: 6 messages of heads in, 2 out
+    load = HeadCost(0.5, BYTES_PER_S / 6)  # 2 heads: 6 messages of heads in, 2 out
     assert seconds(one, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
     assert seconds(two, load, False) == pytest.approx(1 / 6 + 1 + 1 / 2 + 0.3 * (1 / 2 + 1 / 6), abs=1e-3)
 
@@ -111,7 +111,7 @@ def test_a_timeline_by_hand():
 def test_weights_are_met_as_nearly_as_heads_can_be_cut():
     def chunks(num_q_heads: int, num_kv_heads: int, world: int, *weights: int, num_groups: int = 1) -> list[int]:
         heads = plan_heads(num_q_heads, num_kv_heads, world)
-        return [len(chunk.q[0]) for chunk in chunks_of(heads, num_groups, Load(1.0, 1.0), False, weights)]
+        return [len(chunk.q[0]) for chunk in chunks_of(heads, num_groups, HeadCost(1.0, 1.0), False, weights)]
 
     assert chunks(64, 8, 2, 1, 2, 1) == [8, 16, 8]
     assert chunks(64, 8, 2, 1, 6, 1) == [4, 4, 16, 4, 4]

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.cp.partition.load_balance import CANDIDATES, LEVEL, place
-from longca.cp.partition.mask_partition import cut_mask
+from longca.cp.partition.mask_partition import partition_mask
 from longca.cp.partition.mesh import Mesh
-from longca.cp.partition.sharding import Stripes
+from longca.cp.partition.sharding import StripedSharding
 from longca.cp.schedule.cost import Rates, cost_of
-from longca.cp.schedule.plan import Gather, Move, Plan, Ring, Step
+from longca.cp.schedule.plan import Gather, Plan, Ring, Step, Transfer
 from longca.cp.schedule.planner import Planner
 from longca.cp.schedule.ring import RingPlan
 from longca.masks import Mask, build_mask
@@ -64,7 +64,7 @@ def test_every_visible_pair_is_computed_once(plan: Plan):
 def test_what_is_received_is_what_was_sent(plan: Plan):
     for number in range(plan.num_steps):
         received = {(rank, move) for rank in range(plan.world) for move in plan.receives(rank, number)}
-        sent = {(move.peer, Move(rank, move.source, move.first, move.behind))
+        sent = {(move.peer, Transfer(rank, move.source, move.first, move.behind))
                 for rank in range(plan.world) for move in plan.sends(rank, number)}
         assert received == sent
         assert all(move.peer != rank and len(move) > 0 for rank, move in received)
@@ -82,7 +82,7 @@ def test_gradients_go_home_to_who_holds_the_keys(plan: Plan):
     """Those of all that a rank computes with, each key's once for each rank that sees it."""
     for number in range(plan.num_steps):
         sent = {(rank, move) for rank in range(plan.world) for move in plan.gradient_sends(rank, number)}
-        received = {(move.peer, Move(rank, move.source, move.first, move.behind))
+        received = {(move.peer, Transfer(rank, move.source, move.first, move.behind))
                     for rank in range(plan.world) for move in plan.gradient_receives(rank, number)}
         assert sent == received
         assert all(move.peer == move.source != rank and len(move) > 0 for rank, move in sent)
@@ -106,10 +106,10 @@ def test_nothing_moves_that_nobody_needs(plan: Plan):
                     if any(part[0] == source for part in plan.keys(later, step)) and passes(plan, number, step)]
                 needed = np.any([seen[other][keys] for other in waiting], axis=0)
                 assert needed.any()
-                if not isinstance(plan.placement, Stripes):
+                if not isinstance(plan.placement, StripedSharding):
                     inside = needed[first:behind]
                     assert inside[0] and inside[-1] if plan.coupled else inside.all()
-                assert plan.coupled or isinstance(plan.placement, Stripes) or plan.step_areas[rank, number] > 0
+                assert plan.coupled or isinstance(plan.placement, StripedSharding) or plan.step_areas[rank, number] > 0
 
 
 def passes(plan: Plan, number: int, step: int) -> bool:
@@ -184,7 +184,7 @@ def test_zigzag_causal_has_three_bands_in_a_step_at_most():
 
 def test_heap_balances_documents():
     mask = build_mask("causal_document", seqlen=8192, documents=np.array([5000, 100, 92, 3000]))
-    areas = {name: cut_mask(mask, place(name, mask, 4)).areas.sum(axis=1) for name in ("contiguous", "heap-64")}
+    areas = {name: partition_mask(mask, place(name, mask, 4)).areas.sum(axis=1) for name in ("contiguous", "heap-64")}
     assert areas["heap-64"].max() < 1.02 * areas["heap-64"].mean()
     assert areas["contiguous"].max() > 1.4 * areas["contiguous"].mean()
 
@@ -194,7 +194,7 @@ def test_heap_balances_documents():
 def test_level_never_makes_the_largest_area_larger(name: str, world: int):
     mask = build_mask(name, seqlen=world * 1024, seed=3)
     plain, placed = place("contiguous", mask, world), place("level-64", mask, world)
-    plain_areas, areas = (cut_mask(mask, one).areas.sum(axis=1) for one in (plain, placed))
+    plain_areas, areas = (partition_mask(mask, one).areas.sum(axis=1) for one in (plain, placed))
     assert areas.sum() == plain_areas.sum() and areas.max() <= plain_areas.max()
     assert (placed.num_tokens == plain.num_tokens).all()
 
@@ -202,7 +202,7 @@ def test_level_never_makes_the_largest_area_larger(name: str, world: int):
 def test_level_leaves_most_tokens_where_they_are():
     mask = build_mask("causal_document", seqlen=8192, documents=np.array([5000, 100, 92, 3000]))
     plain, placed = place("contiguous", mask, 4), place("level-64", mask, 4)
-    areas = cut_mask(mask, placed).areas.sum(axis=1)
+    areas = partition_mask(mask, placed).areas.sum(axis=1)
     assert areas.max() <= LEVEL * areas.mean()
     stayed = np.mean([np.isin(placed.positions(rank), plain.positions(rank)) for rank in range(4)])
     of_heap = np.mean([np.isin(place("heap-64", mask, 4).positions(rank), plain.positions(rank)) for rank in range(4)])
@@ -236,7 +236,7 @@ def test_levels_are_not_tried_where_none_can_be_best():
 def test_meetings_are_the_rows_that_see_keys_of_a_rank(mask: str, placement: str):
     """Of masks with one band at each row."""
     built = build_mask(mask, seqlen=777, **({"window": 40} if "window" in mask else {}))
-    cut, seen = cut_mask(built, placed := place(placement, built, 4)), built.dense().reshape(777, 777)
+    cut, seen = partition_mask(built, placed := place(placement, built, 4)), built.dense().reshape(777, 777)
     positions = [placed.positions(rank) for rank in range(4)]
     rows = [[int(seen[np.ix_(mine, theirs)].any(axis=1).sum()) for theirs in positions] for mine in positions]
     np.testing.assert_array_equal(cut.meetings, rows)
@@ -298,6 +298,6 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match="no placement 'heap-x'"):
         place("heap-x", mask, 4)
     with pytest.raises(ValueError, match="placement of 64 tokens cannot cut"):
-        cut_mask(Mask(64, 32, mask.groups), place("zigzag", mask, 4))
+        partition_mask(Mask(64, 32, mask.groups), place("zigzag", mask, 4))
     with pytest.raises(ValueError, match="not in -1"):
         Gather(-1).plan(mask, place("zigzag", mask, 4))

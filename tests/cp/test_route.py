@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.cp.partition.load_balance import place
-from longca.cp.schedule.buffer_schedule import OWN, START, Route
+from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule
 from longca.cp.schedule.plan import Gather, Plan, Ring
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
@@ -17,7 +17,7 @@ from tests.masks.strategies import quick
 def test_a_buffer_is_written_when_nobody_needs_it(plan: Plan, early: bool):
     """Steps in the order in which a rank's host goes through them."""
     for rank in range(plan.world):
-        route = Route(plan, rank, early)
+        route = BufferSchedule(plan, rank, early)
         held = {OWN: 0}  # buffer → step of the keys in it
         for number in range(START, plan.num_steps):
             if number > 0:
@@ -36,7 +36,7 @@ def test_a_buffer_is_written_when_nobody_needs_it(plan: Plan, early: bool):
 @quick
 @given(plans(), st.booleans())
 def test_ranks_post_alike(plan: Plan, early: bool):
-    routes = [Route(plan, rank, early) for rank in range(plan.world)]
+    routes = [BufferSchedule(plan, rank, early) for rank in range(plan.world)]
     for hops in zip(*(route.hops for route in routes), strict=True):
         assert len({(hop.after, hop.lane, hop.buffer, hop.source) for hop in hops}) == 1
 
@@ -47,13 +47,13 @@ def test_ranks_post_alike(plan: Plan, early: bool):
 def test_the_number_of_buffers_does_not_grow_with_ranks(schedule: Gather | Ring, num_buffers: int, mask: str, early: bool):
     for world in (16, 48):
         whole = build_mask(mask, seqlen=world * 8)
-        route = Route(schedule.plan(whole, place("zigzag", whole, world)), 1, early)
+        route = BufferSchedule(schedule.plan(whole, place("zigzag", whole, world)), 1, early)
         assert len(route.buffer_keys) == num_buffers
 
 
 def test_keys_for_the_next_window_set_out_a_window_ahead():
     mask = build_mask("full", seqlen=64)
-    hops = Route(Ring(4).plan(mask, place("contiguous", mask, 16)), 0, early=False).hops
+    hops = BufferSchedule(Ring(4).plan(mask, place("contiguous", mask, 16)), 0, early=False).hops
     assert {hop.number: (hop.after, hop.lane) for hop in hops if hop.number % 4 == 0} == {
         4: (START, "keys of windows"), 8: (3, "keys of windows"), 12: (7, "keys of windows")}
     assert {(hop.number - hop.after, hop.lane) for hop in hops if hop.number % 4} == {(2, "keys")}

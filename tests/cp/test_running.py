@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.runtime.accumulate import Running, RunningGradient
+from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
+from longca.cp.runtime.contributions import Contributions, contributions_of
 from longca.cp.runtime.merge import merge, no_keys
 from longca.cp.runtime.steps import LocalStep, cut_steps
-from longca.cp.runtime.visits import Visits, visits_of
 from longca.cp.schedule.plan import Plan
-from longca.kernels.visit import UNIT_ROWS, Visit
+from longca.kernels.contribution import UNIT_ROWS, Contribution
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick
@@ -31,7 +31,7 @@ def drawn(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("steps", STEPS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_queries(steps: list[tuple[int, int]], dtype: torch.dtype):
-    running, expected = RunningGradient(torch.empty(ROWS, 2, 4, dtype=dtype)), torch.zeros(ROWS, 2, 4)
+    running, expected = DqAccumulator(torch.empty(ROWS, 2, 4, dtype=dtype)), torch.zeros(ROWS, 2, 4)
     for number, (first, behind) in enumerate(steps):
         part = drawn(behind - first, 2, 4 + number)[..., :4].to(dtype)
         running.waiting = LocalStep(first, behind, None), part, number == len(steps) - 1  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ class Given:
     """A kernel that merges; its results are given in place of keys and values."""
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor, out: torch.Tensor,
-                     visits: tuple[Visit, ...]) -> None:
+                     visits: tuple[Contribution, ...]) -> None:
         for visit in visits:
             for rows in of(visit, len(q)):
                 merged, of_merged = (total[rows].clone(), lse[rows].clone()) if not visit.begins else no_keys(total[rows])
@@ -53,22 +53,22 @@ class Given:
                 (out if visit.ends else total)[rows], lse[rows] = merged, of_merged
 
     def backward_onto(self, given: tuple[torch.Tensor, ...], total: torch.Tensor, dq: torch.Tensor,
-                      visits: tuple[Visit, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+                      visits: tuple[Contribution, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         for visit in visits:
             for rows in of(visit, len(total)):
                 (dq if visit.ends else total)[rows] = given[0][rows] + (0 if visit.begins else total[rows])
         return given[1], given[2]
 
 
-def of(visit: Visit, num_rows: int) -> list[slice]:
+def of(visit: Contribution, num_rows: int) -> list[slice]:
     return [slice(*rows) for rows in visit.rows or ((0, num_rows),)]
 
 
-def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], Visits]:
+def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], Contributions]:
     """Whose rows are given in units."""
     masks = {number: (UNIT_ROWS * first, rows := min(UNIT_ROWS * behind, MANY), build_mask("full", seqlen=rows - UNIT_ROWS * first))
              for number, (first, behind) in enumerate(steps)}
-    visits = visits_of(masks, MANY)
+    visits = contributions_of(masks, MANY)
     return [LocalStep(first, behind, Given(), visits.of_step[number])  # type: ignore[arg-type]
             for number, (first, behind, _) in masks.items()], visits
 
@@ -77,7 +77,7 @@ def local_steps(steps: list[tuple[int, int]]) -> tuple[list[LocalStep], Visits]:
 def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
     """Rows are brought to the dtype once, by whatever step is their last; those of no step are 0, with an LSE of −inf."""
     local, visits = local_steps(steps)
-    running = Running(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), visits)
+    running = OutputAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), visits)
     out, lse = torch.zeros(MANY, 2, 4), torch.full((MANY, 2), -torch.inf)
     for step in local:
         part, of_part = drawn(step.behind - step.first, 2, 4), drawn(step.behind - step.first, 2)
@@ -92,7 +92,7 @@ def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
     local, visits = local_steps(steps)
-    running, expected = RunningGradient(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), visits), torch.zeros(MANY, 2, 4)
+    running, expected = DqAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), visits), torch.zeros(MANY, 2, 4)
     for number, step in enumerate(local):
         part, dk, dv = (drawn(step.behind - step.first, 2, 4 + number)[..., :4] for _ in range(3))
         assert running.add_onto(step, (part, dk, dv)) == (dk, dv)
@@ -104,7 +104,7 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 @quick
 @given(plans(), st.sampled_from([1, 2, 5, UNIT_ROWS]))
 def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
-    with mock.patch("longca.cp.runtime.visits.UNIT_ROWS", unit), mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit):
+    with mock.patch("longca.cp.runtime.contributions.UNIT_ROWS", unit), mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit):
         check_visits(plan)
 
 
@@ -112,7 +112,7 @@ def check_visits(plan: Plan) -> None:
     for rank in range(plan.world):
         num_rows = int(plan.placement.num_tokens[rank])
         cut = cut_steps(plan, rank, merging=True)
-        visits = visits_of(cut, num_rows)
+        visits = contributions_of(cut, num_rows)
         begun, ended, seen = (np.zeros(num_rows, dtype=int) for _ in range(3))
         for number, (first, behind, _) in cut.items():
             here = np.zeros(num_rows, dtype=int)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from longca.cp.comm.buffers import Landings
+from longca.cp.comm.buffers import ReceiveBuffers
 
 WAIT_S = 60.0
 Message = tuple[int, torch.Tensor]
@@ -61,8 +61,8 @@ class VirtualComm:
         self._whole.moved_bytes += sum(piece.nbytes for number, piece in enumerate(pieces) if number != self.rank)
         return torch.cat(received)
 
-    def landings(self) -> Landings:
-        return Landings()
+    def landings(self) -> ReceiveBuffers:
+        return ReceiveBuffers()
 
     def lane(self, name: str) -> VirtualLane:
         return (OrderedLane if self.keeps_order else VirtualLane)(self, name, self._job)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from longca.cp.comm.buffers import SymmetricLandings
+from longca.cp.comm.buffers import SymmetricReceiveBuffers
 from longca.cp.comm.flow import Signal
 from longca.cp.comm.p2p import Pending
-from longca.cp.comm.symmetric import SymmetricLane
+from longca.cp.comm.symmetric import SymmetricCommStream
 from tests.cp.virtual import WAIT_S, Job, Message, Outgoing, VirtualComm
 
 PAUSE_S = 1e-3
@@ -93,7 +93,7 @@ class VirtualMark:
             one.result(WAIT_S)
 
 
-class DamagingLane(SymmetricLane):
+class DamagingLane(SymmetricCommStream):
     """One that damages what is received into as soon as that is allowed."""
 
     def __init__(self, wire: VirtualWire, comm: Any, mine: Callable[[torch.Tensor], bool]) -> None:
@@ -127,9 +127,9 @@ class SymmetricVirtualComm(VirtualComm):
         self.gather(None)
         return VirtualHeap([self._shared.heaps[number, rank] for rank in range(self.world)])
 
-    def landings(self) -> SymmetricLandings:
+    def landings(self) -> SymmetricReceiveBuffers:
         comm: Any = self
-        return SymmetricLandings(comm, self)
+        return SymmetricReceiveBuffers(comm, self)
 
     def lane(self, name: str) -> Any:
         if name not in self._lanes:

@@ -10,7 +10,7 @@ from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.nvml import open_gpu
 from longca.bench.measure.timer import L2_FACTOR, CudaStopwatch, time_calls
-from longca.bench.measure.trial import Trial
+from longca.bench.measure.trial import CellMeasurement
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu
@@ -68,7 +68,7 @@ def test_memory_is_the_call_s_own() -> None:
 
 def test_what_matrix_products_leave_is_released() -> None:
     """Else the workspace that the oracle's need would be held against the first strategy of a process."""
-    trial = Trial(small_cell("control", "full", seqlen=512), Measure(), GPU)
+    trial = CellMeasurement(small_cell("control", "full", seqlen=512), Measure(), GPU)
     x = torch.randn(512, 512, device=GPU, dtype=torch.float64)
     for _ in range(2):
         trial.release_memory()

@@ -11,7 +11,7 @@ import torch
 from longca.bench.workers.group import GRACE_SECONDS
 from longca.bench.workers.pool import Pool
 from longca.core.plugin import Registry
-from longca.cp.comm.buffers import Landings
+from longca.cp.comm.buffers import ReceiveBuffers
 from longca.cp.comm.process_group import Comm
 from longca.kernels.contract import Problem
 from tests.bench.misbehaving import MEASURE, cp_cell
@@ -27,7 +27,7 @@ START_S = 60.0  # of two processes that have to load CUDA and NCCL
 pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here")]
 
 
-def send_to_all(comm: Comm, landings: Landings, size: int, number: int) -> torch.Tensor:
+def send_to_all(comm: Comm, landings: ReceiveBuffers, size: int, number: int) -> torch.Tensor:
     """A message from each rank to all others → how many of their elements are wrong, without a host that waits."""
     others = [rank for rank in range(comm.world) if rank != comm.rank]
     mine = torch.full((size,), 1000 * number + comm.rank, dtype=torch.int32, device=comm.device)

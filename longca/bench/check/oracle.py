@@ -30,10 +30,10 @@ from collections.abc import Iterator
 import torch
 
 from longca.bench.check.inputs import Inputs
-from longca.bench.check.raster import Raster
+from longca.bench.check.raster import DenseMaskRows
 from longca.bench.check.reference import Arithmetic, Chunk, Keys, Rows, attend
-from longca.bench.check.scope import Scope, whole
-from longca.bench.check.tally import EPS32, Tally
+from longca.bench.check.scope import CheckedSubset, whole
+from longca.bench.check.tally import EPS32, ErrorAccumulator
 from longca.core.record import Accuracy
 from longca.kernels.contract import Problem
 
@@ -50,7 +50,7 @@ class Oracle:
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, kv_heads: tuple[int, ...] | None = None,
-                 scope: Scope | None = None) -> None:
+                 scope: CheckedSubset | None = None) -> None:
         self.problem, self.inputs = problem, inputs
         self.scope = whole(problem, kv_heads) if scope is None else scope
 
@@ -80,7 +80,7 @@ class Oracle:
         if grads is not None:
             given |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
         eps = torch.finfo(self.problem.dtype).eps
-        tallies = {name: Tally(eps) for name in given}
+        tallies = {name: ErrorAccumulator(eps) for name in given}
         empty_rows_ok: list[bool] = []
         for kv_heads, raster in self._groups():
             _Comparison(self, kv_heads, raster, given, tallies, empty_rows_ok).run()
@@ -93,13 +93,13 @@ class Oracle:
                         worst_row={name: tally.worst_row() for name, tally in finite.items()},
                         empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
 
-    def _groups(self) -> Iterator[tuple[list[int], Raster]]:
+    def _groups(self) -> Iterator[tuple[list[int], DenseMaskRows]]:
         """KV heads in scope that share a mask, with its raster."""
         mask = self.problem.mask
         heads_per_group = self.problem.num_kv_heads // mask.num_groups
         for group in sorted({head // heads_per_group for head in self.scope.kv_heads}):
             heads = [head for head in self.scope.kv_heads if head // heads_per_group == group]
-            yield heads, Raster(mask, group, self.inputs.q_THD.device)
+            yield heads, DenseMaskRows(mask, group, self.inputs.q_THD.device)
 
 
 def wrong(accuracy: Accuracy) -> str | None:
@@ -121,8 +121,8 @@ def wrong(accuracy: Accuracy) -> str | None:
 class _Comparison:
     """One head group's mask and the KV heads under it, chunk by chunk."""
 
-    def __init__(self, oracle: Oracle, kv_heads: list[int], raster: Raster, given: dict[str, torch.Tensor],
-                 tallies: dict[str, Tally], empty_rows_ok: list[bool]) -> None:
+    def __init__(self, oracle: Oracle, kv_heads: list[int], raster: DenseMaskRows, given: dict[str, torch.Tensor],
+                 tallies: dict[str, ErrorAccumulator], empty_rows_ok: list[bool]) -> None:
         self.scope, self.inputs, self.scale = oracle.scope, oracle.inputs, oracle.problem.scale
         self.kv_heads, self.raster, self.given = kv_heads, raster, given
         self.tallies, self.empty_rows_ok = tallies, empty_rows_ok

@@ -9,7 +9,7 @@ from longca.masks import band
 from longca.masks.mask import Mask
 
 
-class Raster:
+class DenseMaskRows:
     """What one head group sees, some rows at a time."""
 
     def __init__(self, mask: Mask, group: int, device: torch.device) -> None:

@@ -15,7 +15,7 @@ GROUPS = 4  # KV heads that are looked at where each has a mask of its own
 
 
 @dataclass(frozen=True)
-class Scope:
+class CheckedSubset:
     """KV heads, with the query heads that share them, and ranges of query rows."""
 
     kv_heads: tuple[int, ...]
@@ -27,13 +27,13 @@ class Scope:
         return sum(last - first for first, last in self.rows)
 
 
-def whole(problem: Problem, kv_heads: tuple[int, ...] | None = None) -> Scope:
+def whole(problem: Problem, kv_heads: tuple[int, ...] | None = None) -> CheckedSubset:
     """All rows, of all KV heads or of those given."""
     kv_heads = tuple(range(problem.num_kv_heads)) if kv_heads is None else tuple(kv_heads)
-    return Scope(kv_heads, ((0, problem.mask.seqlen_q),), _heads_text(problem, kv_heads) or "all")
+    return CheckedSubset(kv_heads, ((0, problem.mask.seqlen_q),), _heads_text(problem, kv_heads) or "all")
 
 
-def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -> Scope:
+def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -> CheckedSubset:
     """What the budget pays for: fewer KV heads first, then fewer rows, of one KV head, or of a few that have masks of their own.
 
     The part is drawn by `seed`. Rows are taken in pieces, the first and the last always, since mistakes live at edges.
@@ -57,9 +57,9 @@ def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -
         return whole(problem, kv_heads)
     pieces = np.concatenate([[0, num_pieces - 1], 1 + rng.choice(num_pieces - 2, chosen - 2, replace=False)])
     rows = tuple((piece * ROWS_PER_PIECE, min((piece + 1) * ROWS_PER_PIECE, mask.seqlen_q)) for piece in sorted(pieces.tolist()))
-    scope = Scope(kv_heads, rows, "")
+    scope = CheckedSubset(kv_heads, rows, "")
     heads = _heads_text(problem, kv_heads) or "all heads"
-    return Scope(kv_heads, rows, f"{heads}; {scope.num_rows} of {mask.seqlen_q} query rows")
+    return CheckedSubset(kv_heads, rows, f"{heads}; {scope.num_rows} of {mask.seqlen_q} query rows")
 
 
 def _heads_text(problem: Problem, kv_heads: tuple[int, ...]) -> str:

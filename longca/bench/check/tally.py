@@ -12,7 +12,7 @@ EPS32 = torch.finfo(torch.float32).eps
 TINY = torch.finfo(torch.float64).tiny
 
 
-class Tally:
+class ErrorAccumulator:
     """Error of a result and of the emulation against the reference, relative to the reference's Frobenius norm.
 
     `size_squared` is what was summed where that is more than the sum: its root is the size that float32's rounding

@@ -22,7 +22,7 @@ from longca.bench.measure.memory import peak_memory, resident_bytes, tensor_byte
 from longca.bench.measure.permute import Permutation
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
-from longca.bench.measure.trial import Trial
+from longca.bench.measure.trial import CellMeasurement
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Memory, Ok, Outcome, Unavailable, Unsupported
@@ -41,7 +41,7 @@ def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm) -
     Ranks return the same, but where one fails alone; rank 0's result is the record's. Costs are the largest over ranks.
     """
     assert cell.world == comm.world, f"a cell of {cell.world} ranks on {comm.world}"
-    trial = _CpTrial(cell, measure, device, comm)
+    trial = _CpMeasurement(cell, measure, device, comm)
     try:
         outcome = trial.run()
     except _EndedTogether as end:
@@ -69,7 +69,7 @@ class _Shards:
     dout_checked_LHD: torch.Tensor  # that the check is made with
 
 
-class _CpTrial(Trial):
+class _CpMeasurement(CellMeasurement):
     def __init__(self, cell: Cell, measure: Measure, device: torch.device, comm: Comm) -> None:
         super().__init__(cell, measure, device)
         self.comm = comm

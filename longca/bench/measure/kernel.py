@@ -14,7 +14,7 @@ from longca.bench.measure.latest_masks import LatestMasks
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
-from longca.bench.measure.trial import Trial
+from longca.bench.measure.trial import CellMeasurement
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
@@ -25,7 +25,7 @@ from longca.kernels.control import PreparedControl
 
 def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None) -> Result:
     """The result of one cell of kind `kernel`. Never raises for what the cell does: it becomes an outcome."""
-    trial = _KernelTrial(cell, measure, device, masks or LatestMasks())
+    trial = _KernelMeasurement(cell, measure, device, masks or LatestMasks())
     try:
         outcome = trial.run()
     except Exception as error:  # any kernel may raise anything
@@ -33,7 +33,7 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
     return trial.result(outcome)
 
 
-class _KernelTrial(Trial):
+class _KernelMeasurement(CellMeasurement):
     def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks) -> None:
         super().__init__(cell, measure, device)
         self.masks = masks

@@ -20,7 +20,7 @@ from longca.kernels.contract import Prepared, Problem
 from longca.masks.mask import Mask
 
 
-class Trial:
+class CellMeasurement:
     """Collects a cell's result, stage by stage, so that one which ends early keeps what was known by then."""
 
     def __init__(self, cell: Cell, measure: Measure, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message
-from longca.bench.workers.launch import Place, worker_options
+from longca.bench.workers.launch import RankPlacement, worker_options
 from longca.bench.workers.process import WorkerProcess, threads_per_rank
 from longca.bench.workers.rendezvous import interface_of, join
 from longca.bench.workers.task import Task
@@ -91,7 +91,7 @@ class _Agent:
             connection = socket.socket(fileno=os.dup(channel.reader))
             if address is not None:
                 address = address or connection.getsockname()[0]
-            options = worker_options(Place(**place), device) | {"reader": channel.reader, "writer": channel.reader}
+            options = worker_options(RankPlacement(**place), device) | {"reader": channel.reader, "writer": channel.reader}
             try:
                 process = WorkerProcess(options, threads_per_task(num_local), Path(log), [channel.reader], gloo_interface(address))
             except OSError as error:

@@ -20,11 +20,11 @@ TICK_SECONDS = 0.25
 PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
 
 
-class Late(Exception):
+class StartTimeout(Exception):
     """Not all ranks answered in time."""
 
 
-class Lost(Exception):
+class RankDied(Exception):
     """A rank's process has ended."""
 
     def __init__(self, rank: Rank) -> None:
@@ -82,11 +82,11 @@ class Group:
         request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
         try:
             answers = self._ask(request, measure.timeout_s)
-        except Late:
+        except StartTimeout:
             notes = self._whereabouts()
             self.close(gently=False)
             return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
-        except Lost as lost:
+        except RankDied as lost:
             self.close(gently=False)
             return Result(outcome=Failed(type="WorkerDied", message=f"worker died: {lost}", log=lost.log))
         results = {rank: Result.model_validate(answer["result"]) for rank, answer in sorted(answers.items())}
@@ -102,7 +102,7 @@ class Group:
             return False
         try:
             return all(answer.get("healthy") for answer in self._ask({"do": "ping"}, PING_SECONDS).values())
-        except (Late, Lost):
+        except (StartTimeout, RankDied):
             return False
 
     def close(self, *, gently: bool = True) -> None:
@@ -144,7 +144,7 @@ class Group:
             try:
                 rank.send(request)
             except EOFError:
-                raise Lost(rank) from None
+                raise RankDied(rank) from None
         return self._collect(timeout_s)
 
     def _collect(self, timeout_s: float) -> dict[int, Message]:
@@ -159,7 +159,7 @@ class Group:
             if left <= 0 and has_failure:
                 return answers
             if left <= 0:
-                raise Late
+                raise StartTimeout
             # before the wait, so that the last words of a process that dies meanwhile are still read
             dead = [rank for rank in self.ranks if rank.place.rank not in answers and not rank.is_alive]
             ready = [key.fileobj for key, _ in self._selector.select(min(left, TICK_SECONDS))]
@@ -170,10 +170,10 @@ class Group:
                         if _is_failure(message) and not has_failure:
                             has_failure, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
                 except EOFError:
-                    raise Lost(rank) from None
+                    raise RankDied(rank) from None
             for rank in dead:
                 if rank not in ready:  # a grandchild holds its pipe open
-                    raise Lost(rank)
+                    raise RankDied(rank)
         return answers
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from longca.bench.workers.agent import JOIN_SECONDS, MEET_SECONDS, TICK_SECONDS, gloo_interface, threads_per_task
 from longca.bench.workers.channel import Channel, Message, is_readable
-from longca.bench.workers.launch import HostLost, Place, Rank, end, rank_log
+from longca.bench.workers.launch import HostLost, Rank, RankPlacement, end, rank_log
 from longca.bench.workers.local import RankProcess
 from longca.bench.workers.remote import AgentLink, RemoteRank
-from longca.bench.workers.rendezvous import Meeting
+from longca.bench.workers.rendezvous import Rendezvous
 from longca.bench.workers.task import Task
 from longca.core.errors import UserError
 
@@ -45,7 +45,7 @@ class Job:
         self.agents: list[AgentLink] = []
         self._num_started = 0
         try:
-            self._meeting = Meeting(results, task.job)
+            self._meeting = Rendezvous(results, task.job)
         except OSError as error:
             raise UserError(f"Cannot write '{results}'", why=error.strerror or str(error),
                             todo="Give another folder with `--results`") from error
@@ -75,13 +75,13 @@ class Job:
         with socket.create_server(("", 0), backlog=512) as meeting:
             port = meeting.getsockname()[1]
             try:
-                place = Place(0, world, self.task.local_number, f"tcp://127.0.0.1:{port}" if world > 1 else "")
+                place = RankPlacement(0, world, self.task.local_number, f"tcp://127.0.0.1:{port}" if world > 1 else "")
                 ranks.append(RankProcess(place, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
                                          meeting if world > 1 else None, gloo_interface(facing)))
                 remote: dict[int, RemoteRank] = {}
                 for rank, agent in enumerate(agents, 1):
                     self._num_started += 1
-                    place = Place(rank, world, agent.local_rank, f"tcp://{agent.address}:{port}")
+                    place = RankPlacement(rank, world, agent.local_rank, f"tcp://{agent.address}:{port}")
                     process = RemoteRank(place, agent, self._num_started, rank_log(log, rank, world))
                     address = facing if facing is None or agent.host == self.task.host else ""
                     agent.tell("start", self._num_started, place=asdict(place), device=device, log=str(process.log.absolute()),

@@ -12,7 +12,7 @@ from longca.bench.workers.channel import Message
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlacement:
     """Where a rank stands among the others."""
 
     rank: int = 0
@@ -26,7 +26,7 @@ class Place:
 class Rank(Protocol):
     """A worker process, seen from the runner, wherever it runs."""
 
-    place: Place
+    place: RankPlacement
     log: Path
     """the file that takes what it prints"""
     host: str
@@ -112,7 +112,7 @@ def end(ranks: list[Rank], *, patience_s: float = 0.0) -> None:
         rank.stop(deadline)
 
 
-def worker_options(place: Place, device: str) -> dict[str, object]:
+def worker_options(place: RankPlacement, device: str) -> dict[str, object]:
     """What the worker's command line says of its place."""
     return {**asdict(place), "device": device}
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message
-from longca.bench.workers.launch import Place, Rank, end, rank_log, worker_options
+from longca.bench.workers.launch import Rank, RankPlacement, end, rank_log, worker_options
 from longca.bench.workers.process import WorkerProcess, threads_per_rank
 
 
@@ -17,7 +17,7 @@ class RankProcess(WorkerProcess):
 
     host = ""
 
-    def __init__(self, place: Place, device: str, num_threads: int, log: Path, meeting: socket.socket | None = None,
+    def __init__(self, place: RankPlacement, device: str, num_threads: int, log: Path, meeting: socket.socket | None = None,
                  env: Mapping[str, str] | None = None) -> None:
         """
         Args:
@@ -80,7 +80,8 @@ class Local:
             url = f"tcp://127.0.0.1:{meeting.getsockname()[1]}" if world > 1 else ""
             try:
                 for rank in range(world):
-                    ranks.append(RankProcess(Place(rank, world, rank, url), device, threads_per_rank(world), rank_log(log, rank, world),
+                    place = RankPlacement(rank, world, rank, url)
+                    ranks.append(RankProcess(place, device, threads_per_rank(world), rank_log(log, rank, world),
                                              meeting if world > 1 and rank == 0 else None))
             except BaseException:
                 end(ranks)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.measure.result import FAILURES, Result
-from longca.bench.workers.group import Group, Late, Lost, Refused
+from longca.bench.workers.group import Group, RankDied, Refused, StartTimeout
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
 from longca.core.cell import Cell
@@ -79,11 +79,11 @@ class Pool:
         except Refused as refusal:
             raise UserError(f"There is no device '{device}' here", why=str(refusal),
                             todo="Use `--device cpu` or `auto`") from None
-        except Lost as lost:
+        except RankDied as lost:
             last = (lost.log.splitlines() or [""])[-1]
             raise UserError("The measuring process does not start", why=last or lost.cause,
                             todo=f"Its output is in {group.ranks[0].log}") from None
-        except Late:
+        except StartTimeout:
             raise UserError("The measuring process does not start", why="it says nothing",
                             todo=f"Its output is in {group.ranks[0].log}") from None
         self.device = Device(type=facts["type"], name=facts["name"], num_devices=facts["num_devices"], num_tasks=self.launcher.num_ranks)
@@ -97,7 +97,7 @@ class Pool:
         key = worker_key(cell)
         try:
             group = self._group(key)
-        except (Late, Lost, Refused) as error:
+        except (StartTimeout, RankDied, Refused) as error:
             if self.launcher.lost != self._lost:  # not for what the cell does
                 return self.measure(cell, measure)
             return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message, is_readable
-from longca.bench.workers.launch import Place
+from longca.bench.workers.launch import RankPlacement
 
 ANSWER_SECONDS = 30.0  # of an agent: it does nothing that lasts, but for the end of a process that it has killed
 
@@ -62,7 +62,7 @@ class AgentLink:
 class RemoteRank:
     """A rank that an agent has started, driven over the rank's own connection."""
 
-    def __init__(self, place: Place, agent: AgentLink, number: int, log: Path) -> None:
+    def __init__(self, place: RankPlacement, agent: AgentLink, number: int, log: Path) -> None:
         self.place, self.log, self.host = place, log, agent.host
         self.agent, self._number = agent, number
         self.channel: Channel | None = None

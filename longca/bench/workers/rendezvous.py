@@ -27,7 +27,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER
 """A machine that vanishes is noticed after 25 s of silence, by the system; a process that ends, at once"""
 
 
-class Meeting:
+class Rendezvous:
     """The runner's end: where it listens."""
 
     def __init__(self, results: Path, job: str) -> None:

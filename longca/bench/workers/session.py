@@ -15,7 +15,7 @@ from longca.bench.measure.latest_masks import LatestMasks
 from longca.bench.measure.result import FAILURES, Result
 from longca.bench.measure.warm_math import warm_math
 from longca.bench.workers.channel import Message
-from longca.bench.workers.launch import Place
+from longca.bench.workers.launch import RankPlacement
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
@@ -33,7 +33,7 @@ class NoDevice(Exception):
 class Session:
     """One rank at work."""
 
-    def __init__(self, place: Place, device: str, num_threads: int, meeting: int | None = None) -> None:
+    def __init__(self, place: RankPlacement, device: str, num_threads: int, meeting: int | None = None) -> None:
         """
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.

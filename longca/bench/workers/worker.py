@@ -8,7 +8,7 @@ import signal
 import sys
 
 from longca.bench.workers.channel import Channel
-from longca.bench.workers.launch import Place
+from longca.bench.workers.launch import RankPlacement
 from longca.bench.workers.process import STACK_SIGNAL
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
@@ -36,7 +36,7 @@ def main() -> None:
 
     from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
 
-    place = Place(options.rank, options.world, options.local_rank, options.rendezvous)
+    place = RankPlacement(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
         session = Session(place, options.device, options.threads, options.meeting)
     except NoDevice as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
 from longca.cp.baselines.padded_documents import PaddedDocuments
-from longca.cp.contract import PreparedStrategy, Shard, Strategy
+from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.masks.segments import diagonal_segments
 
@@ -64,7 +64,7 @@ class PaperStylePrepared(PreparedStrategy):
         assert segments is not None, "`supports` has been asked"
         self.documents, self.causal = PaddedDocuments(segments.bounds, comm.world), segments.window == CAUSAL
         self.mine = self.documents.held(comm.rank)
-        super().__init__(problem, Shard(self.mine.positions))
+        super().__init__(problem, TokenShard(self.mine.positions))
         self.comm, self._kernel, self._counted = comm, kernel, Counter()
         self._kv_rows = self.both(self.mine.rows)
         if self.documents.num_padding:

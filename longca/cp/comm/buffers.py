@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALIGNED_BYTES = 512
 
 
-class Landings:
+class ReceiveBuffers:
     """Of one prepared strategy: tensors that are made anew each time, anywhere."""
 
     fixed: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class Landings:
         """What has landed, as a tensor that nobody will write to."""
         return landed
 
-    def spot(self, name: str, first: int) -> Spot | None:
+    def spot(self, name: str, first: int) -> BufferOffset | None:
         """Where a message begins in a place, in elements: for the sender. None where it need not know."""
         return None
 
@@ -63,7 +63,7 @@ class OpenMemory(Protocol):
         ...
 
 
-class SymmetricLandings(Landings):
+class SymmetricReceiveBuffers(ReceiveBuffers):
     """Places in a heap, which stays as it is as long as the strategy does."""
 
     fixed = True
@@ -94,8 +94,8 @@ class SymmetricLandings(Landings):
     def keep(self, landed: torch.Tensor) -> torch.Tensor:
         return landed.clone()
 
-    def spot(self, name: str, first: int) -> Spot:
-        return Spot(self, name, first)
+    def spot(self, name: str, first: int) -> BufferOffset:
+        return BufferOffset(self, name, first)
 
     def at(self, rank: int, name: str, first: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A part of a rank's place, from its element `first` on."""
@@ -106,10 +106,10 @@ class SymmetricLandings(Landings):
 
 
 @dataclass(frozen=True)
-class Spot:
+class BufferOffset:
     """Where a message lands, wherever it goes."""
 
-    landings: SymmetricLandings
+    landings: SymmetricReceiveBuffers
     name: str
     first: int
 

@@ -46,7 +46,7 @@ class Write:
 Step = Tell | Await | Write
 
 
-class Flow:
+class Handshake:
     """One rank's end of a lane. What is one batch with a peer here is one batch with this rank there."""
 
     def __init__(self, rank: int, world: int) -> None:

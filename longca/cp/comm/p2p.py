@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.buffers import Spot
+    from longca.cp.comm.buffers import BufferOffset
 
     Message = tuple[int, torch.Tensor]  # peer, contiguous tensor
-    Outgoing = tuple[int, torch.Tensor, Spot | None]  # peer, contiguous tensor, where it lands there
+    Outgoing = tuple[int, torch.Tensor, BufferOffset | None]  # peer, contiguous tensor, where it lands there
 
 
 class PeerLost(RuntimeError):
@@ -34,7 +34,7 @@ class Pending:
         self._tensors = ()
 
 
-class Lane:
+class CommStream:
     """Messages between pairs of ranks, in the order in which they are posted; other lanes do not hold them up.
 
     A lane is a process group of its own. On a GPU that is a stream of its own, of high priority: a copy that waits beside an attention

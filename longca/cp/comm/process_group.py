@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from longca.core.errors import UserError
-from longca.cp.comm.buffers import Landings, SymmetricLandings
-from longca.cp.comm.p2p import Lane, exchange, peers
-from longca.cp.comm.symmetric import SymmetricLane
+from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
+from longca.cp.comm.p2p import CommStream, exchange, peers
+from longca.cp.comm.symmetric import SymmetricCommStream
 from longca.cp.comm.symmetric_cuda import CudaMemory
 from longca.cp.comm.symmetric_trial import why_not
 
@@ -69,7 +69,7 @@ class Comm:
         self.messages: Messages = "nccl"
         self.messages_note = ""
         """what came of asking for others, for a reader; the same on all ranks"""
-        self._lanes: dict[tuple[Messages, str], Lane | SymmetricLane] = {}
+        self._lanes: dict[tuple[Messages, str], CommStream | SymmetricCommStream] = {}
         self._memory = CudaMemory(self)
         self._refused: str | None = None  # why "symmetric" is not to be had, "" if it is; None before it was tried
 
@@ -109,17 +109,17 @@ class Comm:
         else:
             self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
 
-    def lane(self, name: str) -> Lane | SymmetricLane:
+    def lane(self, name: str) -> CommStream | SymmetricCommStream:
         """The lane of that name: made when it is first asked for, by all ranks alike, and kept."""
         key = self.messages, name
         if key not in self._lanes:
             symmetric = self.messages == "symmetric"
-            self._lanes[key] = SymmetricLane(self._memory.wire(), self) if symmetric else Lane(self._new_group(), self)
+            self._lanes[key] = SymmetricCommStream(self._memory.wire(), self) if symmetric else CommStream(self._new_group(), self)
         return self._lanes[key]
 
-    def landings(self) -> Landings:
+    def landings(self) -> ReceiveBuffers:
         """Where messages of one prepared strategy land."""
-        return SymmetricLandings(self, self._memory) if self.messages == "symmetric" else Landings()
+        return SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
 
     @property
     def unseen_bytes(self) -> int:

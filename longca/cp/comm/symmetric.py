@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longca.cp.comm.flow import Await, Flow, Signal, Tell
+from longca.cp.comm.flow import Await, Handshake, Signal, Tell
 from longca.cp.comm.p2p import Pending
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class Wire(Protocol):
         ...
 
 
-class SymmetricLane:
-    """As `channels.Lane`; what is received into is of `Landings.empty`, and senders name its spot."""
+class SymmetricCommStream:
+    """As `channels.CommStream`; what is received into is of `ReceiveBuffers.empty`, and senders name its spot."""
 
     def __init__(self, wire: Wire, comm: Comm) -> None:
-        self._wire, self._comm, self._flow = wire, comm, Flow(comm.rank, comm.world)
+        self._wire, self._comm, self._flow = wire, comm, Handshake(comm.rank, comm.world)
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
-        """As `Lane.post`. Besides, what is one batch with a peer here must be one batch there."""
+        """As `CommStream.post`. Besides, what is one batch with a peer here must be one batch there."""
         sends = [(peer, x, spot) for peer, x, spot in sends if x.numel()]
         receives = [(peer, x) for peer, x in receives if x.numel()]
         if not sends and not receives:
@@ -54,7 +54,7 @@ class SymmetricLane:
             else:
                 for peer, x, spot in sends:
                     if peer == step.peer:
-                        assert spot is not None, "of `SymmetricLandings`"
+                        assert spot is not None, "of `SymmetricReceiveBuffers`"
                         self._wire.write(spot.at(peer, x), x)
         self._comm.moved_bytes += sum(x.nbytes for _, x, _ in sends)
         return Pending([self._wire.mark()], [x for _, x, *_ in (*sends, *receives)])

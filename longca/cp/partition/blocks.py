@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import Cut
-from longca.cp.partition.sharding import Placement, Stripes, TokenRanges
+from longca.cp.partition.mask_partition import MaskPartition
+from longca.cp.partition.sharding import Sharding, StripedSharding, TokenRanges
 from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KeyRange
 
 
-class GridCut(Cut):
-    def __init__(self, mask: Mask, placement: Placement) -> None:
+class BlockPartition(MaskPartition):
+    def __init__(self, mask: Mask, placement: Sharding) -> None:
         assert mask.grid is not None
         super().__init__(mask, placement)
         self._grid = mask.grid
@@ -55,7 +55,7 @@ class GridCut(Cut):
         num_keys = sum(behind - first for _, first, behind in keys)
         if num_queries == 0 or num_keys == 0:
             return Mask(num_queries, num_keys, tuple(np.empty((0, 6)) for _ in range(self.mask.num_groups)), name=self.mask.name)
-        parts = self._of_stripes(rank, keys) if isinstance(self.placement, Stripes) else self._of_runs(rank, keys)
+        parts = self._of_stripes(rank, keys) if isinstance(self.placement, StripedSharding) else self._of_runs(rank, keys)
         return Mask(num_queries, num_keys, grid=parts, name=self.mask.name)
 
     def _of_stripes(self, rank: int, keys: Sequence[KeyRange]) -> BlockGrid:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import Cut, KeyBuffer, joined, moved, tagged
-from longca.cp.partition.sharding import Runs, TokenRanges, by_rank
+from longca.cp.partition.mask_partition import KeyBuffer, MaskPartition, joined, moved, tagged
+from longca.cp.partition.sharding import ChunkedSharding, TokenRanges, by_rank
 from longca.masks.band import INF, areas, tight
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KeyRange
 
 
-class RunCut(Cut):
-    placement: Runs
+class ChunkedPartition(MaskPartition):
+    placement: ChunkedSharding
 
-    def __init__(self, mask: Mask, placement: Runs) -> None:
+    def __init__(self, mask: Mask, placement: ChunkedSharding) -> None:
         super().__init__(mask, placement)
         edges = placement.edges
         bands, group = tagged(mask)

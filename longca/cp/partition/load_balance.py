@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 
-from longca.cp.partition.sharding import Placement, Runs, Stripes
+from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding
 from longca.cp.partition.split import even_ranges
 from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
@@ -16,22 +16,22 @@ from longca.masks.ragged import spread
 LEVEL, MOST_SWAPS, MOST_ASKED = 1.05, 192, 4
 
 
-def contiguous(seqlen: int, world: int) -> Placement:
+def contiguous(seqlen: int, world: int) -> Sharding:
     """Rank r holds the r-th part: a window needs the neighbours alone."""
-    return Runs("contiguous", _lengths(seqlen, world), range(world), world)
+    return ChunkedSharding("contiguous", _lengths(seqlen, world), range(world), world)
 
 
-def zigzag(seqlen: int, world: int) -> Placement:
+def zigzag(seqlen: int, world: int) -> Sharding:
     """2P chunks, the r-th and the r-th from the end on rank r: balances what grows evenly along the sequence, as causal does."""
-    return Runs("zigzag", _lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
+    return ChunkedSharding("zigzag", _lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
 
 
-def stripes(seqlen: int, world: int) -> Placement:
+def stripes(seqlen: int, world: int) -> Sharding:
     """Token t on rank t mod P: balances every mask and every step, at the price of more edges for kernels' tiles."""
-    return Stripes(seqlen, world)
+    return StripedSharding(seqlen, world)
 
 
-def heap(mask: Mask, world: int, chunk: int) -> Placement:
+def heap(mask: Mask, world: int, chunk: int) -> Sharding:
     """Equal chunks of about `chunk` tokens, as many for each rank, dealt by area: the largest first, to whoever has least so far."""
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = np.empty(len(lengths), dtype=np.int64)
@@ -41,10 +41,10 @@ def heap(mask: Mask, world: int, chunk: int) -> Placement:
         owners[number] = rank
         if held + 1 < per_rank:
             heapq.heappush(least, (area + int(work[number]), held + 1, rank))
-    return Runs(f"heap-{chunk}", lengths, owners, world)
+    return ChunkedSharding(f"heap-{chunk}", lengths, owners, world)
 
 
-def level(mask: Mask, world: int, chunk: int) -> Placement:
+def level(mask: Mask, world: int, chunk: int) -> Sharding:
     """Contiguous, but for some equal chunks of about `chunk` tokens: the rank with the largest area swaps a chunk for a smaller one of a
     rank with little, until it has hardly more than its share, no swap helps, or there were enough. So most documents stay together.
     """
@@ -66,7 +66,7 @@ def level(mask: Mask, world: int, chunk: int) -> Placement:
             held[rank] = held[rank][np.argsort(work[held[rank]], kind="stable")]
     owners = np.empty(len(work), dtype=np.int64)
     owners[held] = np.arange(world)[:, None]
-    return Runs(f"level-{chunk}", lengths, owners, world)
+    return ChunkedSharding(f"level-{chunk}", lengths, owners, world)
 
 
 def _best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_area: int, rank: int) -> tuple[int, int, int, int]:
@@ -107,7 +107,7 @@ def _lengths(seqlen: int, parts: int) -> list[int]:
 CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024", "level-2048", "level-256", "stripes")
 
 
-def place(name: str, mask: Mask, world: int) -> Placement:
+def place(name: str, mask: Mask, world: int) -> Sharding:
     """The placement of that name: contiguous, zigzag, stripes, or heap-N or level-N with chunks of about N tokens."""
     kind, _, chunk = name.partition("-")
     by_area = {"heap": heap, "level": level}

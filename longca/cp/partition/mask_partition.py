@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.sharding import Placement, Runs, Stripes, TokenRanges
+from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges
 from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, normal
 from longca.masks.mask import Mask
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     KeyRange = tuple[int, int, int]  # rank that holds the keys; first and behind the last of them, as indices into what it holds
 
 
-class Cut:
+class MaskPartition:
     """One mask on one placement. Areas and counts are sums over head groups."""
 
-    def __init__(self, mask: Mask, placement: Placement) -> None:
+    def __init__(self, mask: Mask, placement: Sharding) -> None:
         self.mask, self.placement = mask, placement
 
     @cached_property
@@ -56,20 +56,20 @@ class Cut:
         return Mask(int(self.placement.num_tokens[rank]), num_keys, tuple(groups), name=self.mask.name)
 
 
-def cut_mask(mask: Mask, placement: Placement) -> Cut:
+def partition_mask(mask: Mask, placement: Sharding) -> MaskPartition:
     """Raises ValueError where the mask is not of the placement's tokens on both sides."""
-    from longca.cp.partition.blocks import GridCut
-    from longca.cp.partition.chunks import RunCut
-    from longca.cp.partition.stripes import StripeCut
+    from longca.cp.partition.blocks import BlockPartition
+    from longca.cp.partition.chunks import ChunkedPartition
+    from longca.cp.partition.stripes import StripedPartition
 
     if (mask.seqlen_q, mask.seqlen_k) != (placement.seqlen, placement.seqlen):
         raise ValueError(f"a placement of {placement.seqlen} tokens cannot cut {mask}")
     if mask.grid is not None:
-        return GridCut(mask, placement)
-    if isinstance(placement, Stripes):
-        return StripeCut(mask, placement)
-    assert isinstance(placement, Runs)
-    return RunCut(mask, placement)
+        return BlockPartition(mask, placement)
+    if isinstance(placement, StripedSharding):
+        return StripedPartition(mask, placement)
+    assert isinstance(placement, ChunkedSharding)
+    return ChunkedPartition(mask, placement)
 
 
 def tagged(mask: Mask) -> tuple[np.ndarray, np.ndarray]:

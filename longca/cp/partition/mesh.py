@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.cp.partition.sharding import Placement
+from longca.cp.partition.sharding import Sharding
 from longca.cp.partition.split import even_ranges
 
 RANKS_PER_NODE = 8  # of the machines that these meshes are for
@@ -39,11 +39,11 @@ class Mesh:
         """The ranks with which it runs a plan, in the plan's order."""
         return range(rank % self.heads, self.world, self.heads)
 
-    def tokens(self, placement: Placement, ring_rank: int) -> tuple[range, ...]:
+    def tokens(self, placement: Sharding, ring_rank: int) -> tuple[range, ...]:
         """What each rank of a group holds, as indices into the tokens of its rank in the plan."""
         return even_ranges(int(placement.num_tokens[ring_rank]), self.heads)
 
-    def positions(self, placement: Placement, rank: int) -> np.ndarray:
+    def positions(self, placement: Sharding, rank: int) -> np.ndarray:
         """Position ids of what a rank holds, int64."""
         ring_rank, number = self.of(rank)
         mine = self.tokens(placement, ring_rank)[number]

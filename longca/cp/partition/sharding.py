@@ -38,7 +38,7 @@ class TokenRanges:
         return self.first[here], self.behind[here]
 
 
-class Placement:
+class Sharding:
     """A permutation of S tokens over P ranks."""
 
     def __init__(self, name: str, seqlen: int, world: int) -> None:
@@ -87,7 +87,7 @@ class Placement:
         return found
 
 
-class Runs(Placement):
+class ChunkedSharding(Sharding):
     """Runs of tokens, each on one rank."""
 
     def __init__(self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int) -> None:
@@ -137,7 +137,7 @@ class Runs(Placement):
                 by_rank(np.maximum, ranges.rank, np.where(some, behind, 0), self.world, 0))
 
 
-class Stripes(Placement):
+class StripedSharding(Sharding):
     """Token t is on rank t mod P."""
 
     def __init__(self, seqlen: int, world: int) -> None:

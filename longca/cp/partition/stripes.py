@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import Cut, KeyBuffer, joined, tagged
-from longca.cp.partition.sharding import Stripes, TokenRanges
+from longca.cp.partition.mask_partition import KeyBuffer, MaskPartition, joined, tagged
+from longca.cp.partition.sharding import StripedSharding, TokenRanges
 from longca.masks.band import HI, INF, LO, Q0, Q1, tight
 from longca.masks.mask import Mask
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KeyRange
 
 
-class StripeCut(Cut):
-    placement: Stripes
+class StripedPartition(MaskPartition):
+    placement: StripedSharding
 
-    def __init__(self, mask: Mask, placement: Stripes) -> None:
+    def __init__(self, mask: Mask, placement: StripedSharding) -> None:
         super().__init__(mask, placement)
         self._bands, self._group = tagged(mask)
 

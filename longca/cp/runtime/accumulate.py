@@ -13,16 +13,16 @@ from longca.cp.runtime.merge import merge, no_keys
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.runtime.contributions import Contributions
     from longca.cp.runtime.kernel_call import Given
     from longca.cp.runtime.steps import LocalStep
-    from longca.cp.runtime.visits import Visits
     from longca.kernels.contract import Forward
 
 
-class Running:
+class OutputAccumulator:
     """(out, LSE) over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int, visits: Visits | None = None) -> None:
+    def __init__(self, q_LHD: torch.Tensor, num_steps: int, visits: Contributions | None = None) -> None:
         """
         Args:
             visits: of the steps, where kernels merge.
@@ -64,10 +64,10 @@ class Running:
         return out.to(self.q_LHD.dtype) if self._out is None else self._out, lse
 
 
-class RunningGradient:
+class DqAccumulator:
     """dq over the keys so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, visits: Visits | None = None) -> None:
+    def __init__(self, q_LHD: torch.Tensor, visits: Contributions | None = None) -> None:
         """
         Args:
             visits: of the steps, where kernels merge.
@@ -114,7 +114,7 @@ def _all_rows(step: LocalStep, q_LHD: torch.Tensor) -> bool:
     return step.first == 0 and step.behind == len(q_LHD)
 
 
-def _room(q_LHD: torch.Tensor, visits: Visits) -> tuple[torch.Tensor, torch.Tensor]:
+def _room(q_LHD: torch.Tensor, visits: Contributions) -> tuple[torch.Tensor, torch.Tensor]:
     """For results in the dtype of q, 0 if steps leave out rows; and for sums, if some row is of several steps: else the same tensor."""
     import torch
 

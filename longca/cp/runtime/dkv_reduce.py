@@ -17,17 +17,17 @@ from longca.cp.schedule.buffer_schedule import START
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.buffers import Landings
+    from longca.cp.comm.buffers import ReceiveBuffers
     from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.plan import Plan
 
 LANE = "gradients"  # of its own: keys of the next step must not wait for gradients of this one
 
 
-class Homecoming:
-    """The gradients of one rank of a plan. Arguments as of `Transport`."""
+class DkvReduce:
+    """The gradients of one rank of a plan. Arguments as of `KvExchange`."""
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: Landings, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
         self.sends = [plan.gradient_sends(rank, number) for number in numbers]
         self.receives = [plan.gradient_receives(rank, number) for number in numbers]
@@ -43,18 +43,18 @@ class Homecoming:
         for name in (*landing_names(LANE, 0), *landing_names(LANE, 1)):
             landings.reserve(name, self.num_keys * row_bytes)
 
-    def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> KeyGradients:
+    def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> DkvReduceInFlight:
         """Sums for a rank's own keys."""
-        return KeyGradients(self, k_LGD, v_LGD)
+        return DkvReduceInFlight(self, k_LGD, v_LGD)
 
 
-class KeyGradients:
+class DkvReduceInFlight:
     """One call's (dk, dv): float32 sums over all ranks that see the keys.
 
     Two receive buffers take turns: what arrives after one step is added up after the next.
     """
 
-    def __init__(self, homecoming: Homecoming, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
+    def __init__(self, homecoming: DkvReduce, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
         import torch
 
         self._homecoming, self._dtype = homecoming, k_LGD.dtype

@@ -18,7 +18,7 @@ from longca.cp.comm.p2p import Pending
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.buffers import Landings
+    from longca.cp.comm.buffers import ReceiveBuffers
     from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.kernels.contract import Problem
@@ -37,7 +37,7 @@ class HeadExchange:
         tokens: of each of them, in their order.
     """
 
-    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], landings: Landings) -> None:
+    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], landings: ReceiveBuffers) -> None:
         self.number, self.ranks, self.landings = list(ranks).index(comm.rank), list(ranks), landings
         self.num_tokens_of = [len(part) for part in tokens]
         self.num_tokens = sum(map(len, tokens))
@@ -106,7 +106,7 @@ class Arriving:
         return self._tensors if self._keep is None else [self._keep(x) for x in self._tensors]
 
 
-class Homecomers:
+class HeadGather:
     """Tensors L × all heads × D that fill up as heads come home. Heads that are on several ranks are added.
 
     Sums are in float32: in bfloat16 their error would grow with the number of ranks.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longca.cp.runtime.head_exchange import HeadExchange, Homecomers
+from longca.cp.runtime.head_exchange import HeadExchange, HeadGather
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class HeadPipeline:
         """
         under_way = [self._exchange.to_heads((q_LHD, k_LGD, v_LGD), (chunk.q, chunk.arriving, chunk.arriving), number, self._keeps)
                      for number, chunk in enumerate(self._chunks)]
-        home = Homecomers(self._exchange, [self._num_q_heads], [False], q_LHD)
+        home = HeadGather(self._exchange, [self._num_q_heads], [False], q_LHD)
         saved, keys = [], []
         for chunk, call in zip(self._chunks, self._calls, strict=True):
             q, *arrived = under_way.pop(0).wait()
@@ -69,7 +69,7 @@ class HeadPipeline:
         """(dq L × H × D, dk and dv L × G × D)."""
         under_way = [self._exchange.to_heads((dout_LHD,), (chunk.q,), number) for number, chunk in enumerate(self._chunks)]
         counts = self._num_q_heads, self._num_kv_heads, self._num_kv_heads
-        home = Homecomers(self._exchange, counts, (False, self._shared, self._shared), dout_LHD)
+        home = HeadGather(self._exchange, counts, (False, self._shared, self._shared), dout_LHD)
         sums = _Sums()
         for chunk, call, kept in zip(self._chunks, self._calls, saved, strict=True):
             (dout,) = under_way.pop(0).wait()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.kernels.contract import Kernel, Prepared, Problem
-    from longca.kernels.visit import Visit
+    from longca.kernels.contribution import Contribution
 
     Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     """(q, k, v, out, LSE, dout)"""
@@ -47,13 +47,13 @@ class LocalCall:
         return dq, dk, dv
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor, out: torch.Tensor,
-                     visits: Sequence[Visit]) -> None:
+                     visits: Sequence[Contribution]) -> None:
         """As the prepared kernel's, where it merges."""
         q, k, v = (self.prepared.to_layout(x) for x in (q, k, v))
         self.prepared.forward_onto(q, k, v, total, lse, out, visits)
 
     def backward_onto(self, given: Given, total: torch.Tensor, dq: torch.Tensor,
-                      visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
+                      visits: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk, dv) from what `backward` is given, where the kernel merges."""
         dk, dv = self.prepared.backward_onto(*self._laid_out(*given), total, dq, visits)
         return self.prepared.from_layout(dk), self.prepared.from_layout(dv)

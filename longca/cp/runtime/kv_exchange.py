@@ -13,14 +13,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
-from longca.cp.runtime.swap import Swap
-from longca.cp.schedule.buffer_schedule import OWN, START, Hop, Route
-from longca.cp.schedule.plan import Move
+from longca.cp.runtime.swap import AllToAll
+from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule, CommStep
+from longca.cp.schedule.plan import Transfer
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.buffers import Landings
+    from longca.cp.comm.buffers import ReceiveBuffers
     from longca.cp.comm.p2p import Message
     from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.plan import Plan
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     KeyTensors = tuple[torch.Tensor, torch.Tensor]
 
 
-class Transport:
+class KvExchange:
     """The keys of one rank of a plan.
 
     Args:
@@ -36,14 +36,14 @@ class Transport:
         rank: of the plan.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: Landings, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, row_bytes: int) -> None:
         """
         Args:
             row_bytes: of one key, without its value.
         """
         self.ranks, self.landings = ranks, landings
         self.keeps_order = comm.keeps_order
-        self.route = Route(plan, rank, early=self.keeps_order)
+        self.route = BufferSchedule(plan, rank, early=self.keeps_order)
         self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
         """of the keys that are there in a step, those that the rank computes with"""
         self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank,
@@ -56,9 +56,9 @@ class Transport:
             for name in landing_names("keys", number):
                 landings.reserve(name, num_keys * row_bytes)
 
-    def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> Journey:
+    def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> KvExchangeInFlight:
         """Sets out with a rank's own keys. All ranks alike, each time."""
-        return Journey(self, k_LGD.contiguous(), v_LGD.contiguous())
+        return KvExchangeInFlight(self, k_LGD.contiguous(), v_LGD.contiguous())
 
 
 @dataclass
@@ -68,10 +68,10 @@ class _Buffer:
     read: list[tuple[str, Pending]] = field(default_factory=list)
 
 
-class Journey:
+class KvExchangeInFlight:
     """One call's keys."""
 
-    def __init__(self, transport: Transport, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
+    def __init__(self, transport: KvExchange, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
         self._transport, self._route = transport, transport.route
         self._buffers = {OWN: _Buffer((k_LGD, v_LGD))}
         for number, num_keys in enumerate(self._route.buffer_keys):
@@ -104,7 +104,7 @@ class Journey:
             for _, messages in buffer.read:
                 messages.wait()
 
-    def _post(self, hop: Hop) -> None:
+    def _post(self, hop: CommStep) -> None:
         source, target = self._buffers[hop.source], self._buffers[hop.buffer]
         if hop.sends:
             self._settle([source.written], hop.lane)
@@ -123,7 +123,7 @@ class Journey:
                  for name, x in zip(landing_names("keys", hop.buffer), source.keys, strict=True)]
         self._posted(hop, lane.post(sends, pieces(hop.receives, received, transport.ranks)))
 
-    def _posted(self, hop: Hop, messages: Pending) -> None:
+    def _posted(self, hop: CommStep, messages: Pending) -> None:
         source, target = self._buffers[hop.source], self._buffers[hop.buffer]
         if hop.kept and hop.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
@@ -146,16 +146,16 @@ def _part(plan: Plan, rank: int, number: int) -> slice:
     return slice(first, first + sum(behind - begin for _, begin, behind in seen))
 
 
-def swaps(plan: Plan, moves: Sequence[tuple[Sequence[Move], Sequence[Move]]], ranks: Sequence[int], comm: Comm, landings: Landings
-          ) -> list[Swap | None]:
+def swaps(plan: Plan, moves: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
+          landings: ReceiveBuffers) -> list[AllToAll | None]:
     """Of each step from the second on, of which (sends, receives) are given; none where messages go one by one."""
     if not plan.straight or landings.fixed:
         return [None] * len(moves)
-    return [Swap(sends, receives, ranks, comm.world, is_empty=not plan.step_rows[:, number].any())
+    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.step_rows[:, number].any())
             for number, (sends, receives) in enumerate(moves, 1)]
 
 
-def _rows_of(x: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
+def _rows_of(x: torch.Tensor, moves: Sequence[Transfer]) -> torch.Tensor:
     import torch
 
     return torch.cat([x[move.first:move.behind] for move in moves]) if moves else x[:0]
@@ -166,7 +166,7 @@ def landing_names(what: str, number: int) -> tuple[str, str]:
     return f"{what} {number}: k", f"{what} {number}: v"
 
 
-def first_rows(landings: Landings, sends: Sequence[Move], receives_of: Callable[[int], Sequence[Move]], rank: int,
+def first_rows(landings: ReceiveBuffers, sends: Sequence[Transfer], receives_of: Callable[[int], Sequence[Transfer]], rank: int,
                begin_of: Callable[[int], int] = lambda _: 0) -> list[int]:
     """For each move that a rank sends, its first row where the receiver's moves lie one after the other; 0 where it need not be known.
 
@@ -184,7 +184,7 @@ def first_rows(landings: Landings, sends: Sequence[Move], receives_of: Callable[
     return [rows[move.peer].pop(0) for move in sends]
 
 
-def pieces(moves: Sequence[Move], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
+def pieces(moves: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
     """Messages with each tensor's rows for each move; the moves' rows lie one after the other."""
     found, start = [], 0
     for move in moves:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.cp.runtime.dkv_reduce import Homecoming
-from longca.cp.runtime.kv_exchange import Transport
+from longca.cp.runtime.dkv_reduce import DkvReduce
+from longca.cp.runtime.kv_exchange import KvExchange
 from longca.cp.runtime.steps import LocalSteps
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.buffers import Landings
+    from longca.cp.comm.buffers import ReceiveBuffers
     from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Kernel, Problem
@@ -33,11 +33,11 @@ class PlanAttention:
         problem: of these heads.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: Landings, problem: Problem) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, problem: Problem) -> None:
         self.plan, self._rank, self._problem = plan, rank, problem
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
-        self._transport = Transport(plan, rank, ranks, comm, landings, row_bytes)
-        self._homecoming = Homecoming(plan, rank, ranks, comm, landings, row_bytes) if problem.needs_backward else None
+        self._transport = KvExchange(plan, rank, ranks, comm, landings, row_bytes)
+        self._homecoming = DkvReduce(plan, rank, ranks, comm, landings, row_bytes) if problem.needs_backward else None
         self.num_key_buffers = len(self._transport.route.buffer_keys)
 
     def prepare(self, kernel: Kernel) -> None:

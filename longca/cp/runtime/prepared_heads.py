@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.contract import PreparedStrategy, Shard
+from longca.cp.contract import PreparedStrategy, TokenShard
 from longca.cp.partition.mesh import Mesh
 from longca.cp.partition.split import even_ranges
 from longca.cp.runtime.head_exchange import HeadExchange
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.process_group import Comm
     from longca.cp.partition.heads import RankHeads
-    from longca.cp.schedule.work_partition import Division
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel, Prepared, Problem
 
 
 class PreparedHeads(PreparedStrategy):
-    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, division: Division) -> None:
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, division: WorkPartition) -> None:
         """
         Args:
             division: one of heads alone.
         """
         tokens = even_ranges(problem.mask.seqlen_q, comm.world)
         mine = tokens[comm.rank]
-        super().__init__(problem, Shard(np.arange(mine.start, mine.stop, dtype=np.int64)))
+        super().__init__(problem, TokenShard(np.arange(mine.start, mine.stop, dtype=np.int64)))
         landings, chunks = comm.landings(), division.chunks
         exchange = HeadExchange(comm, range(comm.world), tokens, landings)
         exchange.reserve(chunks, problem)
@@ -51,7 +51,7 @@ class PreparedHeads(PreparedStrategy):
         if len(chunks) > 1:
             self.notes.insert(0, f"heads in chunks of {described(chunks)}")
 
-    def _prepare_calls(self, division: Division, problem: Problem, kernel: Kernel, rank: int) -> list[HeadCall | None]:
+    def _prepare_calls(self, division: WorkPartition, problem: Problem, kernel: Kernel, rank: int) -> list[HeadCall | None]:
         """Chunks of as many heads under equal masks share a prepared kernel."""
         calls: list[HeadCall | None] = []
         prepared: dict[tuple[str, int, int], Prepared] = {}

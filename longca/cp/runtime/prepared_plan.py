@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.contract import PreparedStrategy, Shard
+from longca.cp.contract import PreparedStrategy, TokenShard
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kernel_call import sum_of_costs
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.process_group import Comm
-    from longca.cp.schedule.work_partition import Division
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel, Problem
 
 
 class PreparedPlan(PreparedStrategy):
-    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, division: Division, planning_ms: float) -> None:
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, division: WorkPartition, planning_ms: float) -> None:
         """
         Args:
             planning_ms: what making the division has taken.
         """
         mesh, plan, chunks = division.mesh, division.plan, division.chunks
-        super().__init__(problem, Shard(mesh.positions(plan.placement, comm.rank)))
+        super().__init__(problem, TokenShard(mesh.positions(plan.placement, comm.rank)))
         ring_rank, number = mesh.of(comm.rank)
         # what all ranks must do together comes before anything that one of them may fail at
         landings = comm.landings()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.runtime.accumulate import Running, RunningGradient
+from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
+from longca.cp.runtime.contributions import contributions_of
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.cp.runtime.visits import visits_of
-from longca.kernels.visit import UNIT_ROWS
+from longca.kernels.contribution import UNIT_ROWS
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from longca.cp.schedule.plan import Plan, Step
     from longca.kernels.contract import Kernel, Problem
-    from longca.kernels.visit import Visit
+    from longca.kernels.contribution import Contribution
     from longca.masks.mask import Mask
 
 
@@ -33,7 +33,7 @@ class LocalStep:
     first: int
     behind: int
     call: LocalCall
-    visits: tuple[Visit, ...] = ()
+    visits: tuple[Contribution, ...] = ()
     """of a kernel that merges: which queries' results it begins and ends, counted from the first"""
 
     @property
@@ -47,7 +47,7 @@ class LocalSteps:
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
         start = time.perf_counter()
         cut = cut_steps(plan, rank, merging=kernel.merges)
-        self._visits = visits_of(cut, int(plan.placement.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
+        self._visits = contributions_of(cut, int(plan.placement.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
         self.cutting_ms = (time.perf_counter() - start) * 1e3
         """what making the masks of the steps has taken"""
         masks = {mask.digest: mask for _, _, mask in cut.values()}
@@ -59,14 +59,14 @@ class LocalSteps:
         self.last = max(self.steps, default=None)
         self.prepared = [call.prepared for call in calls.values()]
 
-    def running(self, q_LHD: torch.Tensor) -> Running:
-        return Running(q_LHD, len(self.steps), self._visits)
+    def running(self, q_LHD: torch.Tensor) -> OutputAccumulator:
+        return OutputAccumulator(q_LHD, len(self.steps), self._visits)
 
-    def running_gradient(self, q_LHD: torch.Tensor) -> RunningGradient:
-        return RunningGradient(q_LHD, self._visits)
+    def running_gradient(self, q_LHD: torch.Tensor) -> DqAccumulator:
+        return DqAccumulator(q_LHD, self._visits)
 
-    def forward(self, number: int, total: Running, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
-        """The step's kernel. Its result waits in `total` for `Running.add`, or is merged already by a kernel that can."""
+    def forward(self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
+        """The step's kernel. Its result waits in `total` for `OutputAccumulator.add`, or is merged already by a kernel that can."""
         step = self.steps[number]
         if step.visits:
             total.merge_onto(step, k_mGD, v_mGD)
@@ -74,7 +74,7 @@ class LocalSteps:
             kernel = step.call.prepared
             total.waiting = step, kernel.forward(*(kernel.to_layout(x) for x in (total.q_LHD[step.rows], k_mGD, v_mGD)))
 
-    def backward(self, number: int, total: RunningGradient, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
+    def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
                  lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq waits in `total`, or is added already, as above."""
         step = self.steps[number]

@@ -11,11 +11,11 @@ from longca.cp.comm.p2p import Pending
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.p2p import Lane
-    from longca.cp.schedule.plan import Move
+    from longca.cp.comm.p2p import CommStream
+    from longca.cp.schedule.plan import Transfer
 
 
-class Swap:
+class AllToAll:
     """Of a rank. All ranks make it of the same step, and post it alike.
 
     Args:
@@ -25,13 +25,14 @@ class Swap:
         is_empty: nothing moves between any two ranks.
     """
 
-    def __init__(self, sends: Sequence[Move], receives: Sequence[Move], ranks: Sequence[int], world: int, *, is_empty: bool) -> None:
+    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int], world: int, *,
+                 is_empty: bool) -> None:
         self._sent, self._received = (_rows(moves, ranks, world) for moves in (sends, receives))
         self._num_received, self._is_empty = sum(self._received), is_empty
         assert all(first.peer <= second.peer for moves in (sends, receives) for first, second in pairwise(moves))
         assert list(ranks) == sorted(ranks)
 
-    def post(self, lane: Lane, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Pending:
+    def post(self, lane: CommStream, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Pending:
         """
         Args:
             sent: the rows of all moves, one after the other, contiguous.
@@ -43,7 +44,7 @@ class Swap:
         return lane.all_to_all([x[:self._num_received] for x in received], sent, *sizes)
 
 
-def _rows(moves: Sequence[Move], ranks: Sequence[int], world: int) -> list[int]:
+def _rows(moves: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:
     """That go to or come from each rank of the job."""
     found = [0] * world
     for move in moves:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longca.cp.schedule.plan import Move, Plan
+from longca.cp.schedule.plan import Plan, Transfer
 
 OWN = -1  # the "buffer" of a rank's own keys
 START = -1  # for a move that is posted before the first kernel
 
 
 @dataclass(frozen=True)
-class Hop:
+class CommStep:
     """The moves before one step."""
 
     number: int
-    receives: tuple[Move, ...]
-    sends: tuple[Move, ...]
+    receives: tuple[Transfer, ...]
+    sends: tuple[Transfer, ...]
     buffer: int
     """that is received into"""
     source: int
@@ -38,7 +38,7 @@ class Hop:
         return self.kept + sum(map(len, self.receives)) if self.receives else 0
 
 
-class Route:
+class BufferSchedule:
     """All hops of one rank of a plan. Buffers and times are the same on all ranks, the sizes of buffers are not."""
 
     def __init__(self, plan: Plan, rank: int, early: bool) -> None:
@@ -59,13 +59,13 @@ class Route:
             after = max(free, START if ahead else plan.due(number), source.after if source else START)
             sends = tuple(plan.sends(rank, number))
             first = plan.keys(rank, origin)[0][1] if sends and source else 0
-            self.hops.append(Hop(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN, first,
+            self.hops.append(CommStep(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN, first,
                                  after, plan.lane(number), plan.kept(rank, number)))
         self._posted = {after: [hop for hop in self.hops if hop.after == after] for after in range(START, plan.num_steps)}
         self.buffer_keys = [max(hop.num_keys for hop in self.hops if hop.buffer == buffer) for buffer in range(len(self._held))]
         """keys that each buffer has room for"""
 
-    def posted_after(self, number: int) -> list[Hop]:
+    def posted_after(self, number: int) -> list[CommStep]:
         """In the order in which all ranks post them."""
         return self._posted[number]
 

@@ -26,7 +26,7 @@ PREFERENCE = 1.005  # a chunk more must promise so much
 
 
 @dataclass(frozen=True)
-class Load:
+class HeadCost:
     """What heads cost the rank that has most of them, forward."""
 
     head_s: float
@@ -37,7 +37,7 @@ class Load:
     """kernel calls for each chunk"""
 
 
-def chunks_of(heads: HeadPlan, num_groups: int, load: Load, needs_backward: bool, weights: Weights | None = None
+def chunks_of(heads: HeadPlan, num_groups: int, load: HeadCost, needs_backward: bool, weights: Weights | None = None
               ) -> tuple[HeadChunk, ...]:
     """Those that are quickest in a forward call, or with `needs_backward` in one of each direction.
 
@@ -58,7 +58,7 @@ def chunks_of(heads: HeadPlan, num_groups: int, load: Load, needs_backward: bool
     return next((chunks for chunks in all_ways if len(chunks) >= len(weights)), all_ways[-1])
 
 
-def seconds(chunks: Sequence[HeadChunk], load: Load, needs_backward: bool) -> float:
+def seconds(chunks: Sequence[HeadChunk], load: HeadCost, needs_backward: bool) -> float:
     """Of a forward call and, if there is one, its backward."""
     rank = max(range(len(chunks[0].q)), key=lambda rank: sum(len(chunk.q[rank]) for chunk in chunks))
     counts = [(len(chunk.q[rank]), 2 * len(chunk.arriving[rank]), 2 * len(chunk.leaving[rank])) for chunk in chunks]
@@ -73,14 +73,14 @@ def bytes_of_head(problem: Problem, num_tokens: int, world: int) -> float:
     return num_tokens * (world - 1) / world * problem.head_dim * problem.dtype.itemsize
 
 
-def _timeline(chunks: Iterable[tuple[float, int, int]], load: Load) -> float:
+def _timeline(chunks: Iterable[tuple[float, int, int]], load: HeadCost) -> float:
     """From (seconds to compute, heads that arrive, heads that go home) of each chunk."""
     computing, arriving, going = zip(*((work_s + CALL_S * load.num_calls, _message_s(comes, load), _message_s(goes, load))
                                        for work_s, comes, goes in chunks), strict=True)
     return head_pipeline(computing, arriving, going)
 
 
-def _message_s(num_heads: int, load: Load) -> float:
+def _message_s(num_heads: int, load: HeadCost) -> float:
     return MESSAGE_S + num_heads * load.head_bytes / BYTES_PER_S if num_heads else 0.0
 
 

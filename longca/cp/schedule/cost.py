@@ -38,7 +38,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlanCost:
     compute_s: float  # of the rank with the most to compute, as if keys were there
     move_s: float  # of the rank with the most to move, as if nothing hid it
     unslowed_s: float  # with keys on their way while others are computed with, as if these took nothing from kernels
@@ -49,12 +49,12 @@ class Cost:
         return self.unslowed_s + BESIDE * max(self.move_s - (self.unslowed_s - self.compute_s), 0)
 
 
-def cost_of(plan: Plan, rates: Rates) -> Cost:
+def cost_of(plan: Plan, rates: Rates) -> PlanCost:
     """Keys of step n + 1 move during step n."""
     compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + (plan.step_areas > 0) * rates.call_s
     move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
     total = _in_turn(plan, compute, move) if plan.coupled else _by_themselves(compute, move)
-    return Cost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
+    return PlanCost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
 
 
 def _by_themselves(compute: np.ndarray, move: np.ndarray) -> float:

@@ -16,7 +16,7 @@ from longca.cp.schedule.time_model import Links, Traffic, head_pipeline, timelin
 
 if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import HeadChunk
-    from longca.cp.schedule.work_partition import Division
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Problem
 
 StepTimes = Mapping[tuple[int, int], np.ndarray]
@@ -38,7 +38,7 @@ class RankTimes:
         return np.where(self.compute_s > 0, 1 - self.free_s / np.where(self.total_s > 0, self.total_s, 1), 0.0)
 
 
-def division_times(division: Division, problem: Problem, steps: StepTimes, links: Links, *, backward: bool) -> RankTimes:
+def division_times(division: WorkPartition, problem: Problem, steps: StepTimes, links: Links, *, backward: bool) -> RankTimes:
     """One direction of one call on all ranks."""
     free = Links(near_bytes_per_s=np.inf, far_bytes_per_s=np.inf, message_s=0.0, ranks_per_host=links.ranks_per_host)
     compute_s, free_s = _times(division, problem, steps, free, backward)
@@ -46,7 +46,7 @@ def division_times(division: Division, problem: Problem, steps: StepTimes, links
     return RankTimes(compute_s, free_s, total_s)
 
 
-def _times(division: Division, problem: Problem, steps: StepTimes, links: Links, backward: bool) -> tuple[np.ndarray, np.ndarray]:
+def _times(division: WorkPartition, problem: Problem, steps: StepTimes, links: Links, backward: bool) -> tuple[np.ndarray, np.ndarray]:
     """(seconds that each rank computes, until it is done), (P, N) each."""
     mesh = division.mesh
     compute_s, total_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((mesh.ring, mesh.heads))
@@ -70,7 +70,7 @@ def _times(division: Division, problem: Problem, steps: StepTimes, links: Links,
     return compute_s, total_s
 
 
-def _journeys(division: Division, problem: Problem, links: Links, ring_rank: int, number: int, backward: bool
+def _journeys(division: WorkPartition, problem: Problem, links: Links, ring_rank: int, number: int, backward: bool
               ) -> tuple[list[float], list[float]]:
     """(seconds in which each chunk arrives, in which it goes home) at one rank."""
     mesh = division.mesh

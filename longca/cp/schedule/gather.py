@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import Cut
-from longca.cp.schedule.plan import Gather, Move, Plan
+from longca.cp.partition.mask_partition import MaskPartition
+from longca.cp.schedule.plan import Gather, Plan, Transfer
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KeyRange
@@ -21,7 +21,7 @@ class GatherPlan(Plan):
     coupled = False
     straight = True
 
-    def __init__(self, cut: Cut, schedule: Gather) -> None:
+    def __init__(self, cut: MaskPartition, schedule: Gather) -> None:
         super().__init__(cut, schedule)
         stages = schedule.stages
         if stages < 0:
@@ -52,15 +52,15 @@ class GatherPlan(Plan):
     def kept(self, rank: int, number: int) -> int:
         return int(self.placement.num_tokens[rank]) if self._stage[rank, rank] == number else 0
 
-    def receives(self, rank: int, number: int) -> list[Move]:
-        return [Move(source, source, first, behind) for source, first, behind in self._needed(rank, self._senders(rank, number))]
+    def receives(self, rank: int, number: int) -> list[Transfer]:
+        return [Transfer(source, source, first, behind) for source, first, behind in self._needed(rank, self._senders(rank, number))]
 
-    def sends(self, rank: int, number: int) -> list[Move]:
+    def sends(self, rank: int, number: int) -> list[Transfer]:
         peers = np.flatnonzero(self._stage[:, rank] == number)
-        return [Move(int(peer), rank, first, behind) for peer in peers if peer != rank
+        return [Transfer(int(peer), rank, first, behind) for peer in peers if peer != rank
                 for _, first, behind in self._needed(int(peer), np.array([rank]))]
 
-    def gradient_sends(self, rank: int, number: int) -> list[Move]:
+    def gradient_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
 
     def _senders(self, rank: int, number: int) -> np.ndarray:

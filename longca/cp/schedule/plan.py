@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import Cut, cut_mask
+from longca.cp.partition.mask_partition import MaskPartition, partition_mask
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KeyRange
-    from longca.cp.partition.sharding import Placement
+    from longca.cp.partition.sharding import Sharding
 
 
 @dataclass(frozen=True)
-class Move:
+class Transfer:
     """Keys (and their values) that go between this rank and a peer; backward, their gradients go the other way."""
 
     peer: int
@@ -36,7 +36,7 @@ class Move:
 class Step:
     """One kernel call: all queries of a rank, and some keys."""
 
-    cut: Cut
+    cut: MaskPartition
     rank: int
     number: int
     keys: tuple[KeyRange, ...]
@@ -69,18 +69,18 @@ class Plan:
     step_areas: np.ndarray
     """visible pairs, (P, T) int64"""
     step_meetings: np.ndarray
-    """`Cut.meetings`, (P, T) int64"""
+    """`MaskPartition.meetings`, (P, T) int64"""
     step_rows: np.ndarray
     """keys that a rank receives for each step, (P, T) int64; for step 0 none"""
     sent_rows: np.ndarray
     """keys that a rank sends for each step, (P, T) int64"""
 
-    def __init__(self, cut: Cut, schedule: Gather | Ring) -> None:
+    def __init__(self, cut: MaskPartition, schedule: Gather | Ring) -> None:
         self.cut, self.schedule = cut, schedule
         self.world = cut.placement.world
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> Sharding:
         return self.cut.placement
 
     def of_mask(self, mask: Mask) -> Plan:
@@ -120,21 +120,21 @@ class Plan:
         """Keys of different lanes do not wait for each other."""
         return "keys"
 
-    def receives(self, rank: int, number: int) -> list[Move]:
+    def receives(self, rank: int, number: int) -> list[Transfer]:
         """What comes in for a step, in the order of the buffer."""
         raise NotImplementedError
 
-    def sends(self, rank: int, number: int) -> list[Move]:
+    def sends(self, rank: int, number: int) -> list[Transfer]:
         """What goes out for the same step of others, by peer."""
         raise NotImplementedError
 
-    def gradient_sends(self, rank: int, number: int) -> list[Move]:
+    def gradient_sends(self, rank: int, number: int) -> list[Transfer]:
         """Keys whose gradients go home after a step, straight to the rank that holds them, in the order of `seen` behind `kept`."""
         if number == 0 or not self.step_areas[rank, number]:
             return []
-        return [Move(source, source, first, behind) for source, first, behind in self.seen(rank, number)]
+        return [Transfer(source, source, first, behind) for source, first, behind in self.seen(rank, number)]
 
-    def gradient_receives(self, rank: int, number: int) -> list[Move]:
+    def gradient_receives(self, rank: int, number: int) -> list[Transfer]:
         """A rank's own keys of which gradients come home after the same step of others, by peer."""
         return self.sends(rank, number)
 
@@ -149,10 +149,10 @@ class Gather:
     stages: int = 1
     """in which remote keys are computed with: with more, the next arrive meanwhile. 0: in one step with a rank's own, when all are there"""
 
-    def plan(self, mask: Mask, placement: Placement) -> Plan:
-        return self.plan_of(cut_mask(mask, placement))
+    def plan(self, mask: Mask, placement: Sharding) -> Plan:
+        return self.plan_of(partition_mask(mask, placement))
 
-    def plan_of(self, cut: Cut) -> Plan:
+    def plan_of(self, cut: MaskPartition) -> Plan:
         """`plan` of what is already cut, so that several schedules can share it."""
         from longca.cp.schedule.gather import GatherPlan
 
@@ -171,10 +171,10 @@ class Ring:
     two_way: bool = False
     """keys go both ways, each half round: windows and documents then see their neighbours on either side after one hop"""
 
-    def plan(self, mask: Mask, placement: Placement) -> Plan:
-        return self.plan_of(cut_mask(mask, placement))
+    def plan(self, mask: Mask, placement: Sharding) -> Plan:
+        return self.plan_of(partition_mask(mask, placement))
 
-    def plan_of(self, cut: Cut) -> Plan:
+    def plan_of(self, cut: MaskPartition) -> Plan:
         """`plan` of what is already cut, so that several schedules can share it."""
         from longca.cp.schedule.ring import RingPlan
 

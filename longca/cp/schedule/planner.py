@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longca.cp.partition.load_balance import CANDIDATES, place, worth_trying
-from longca.cp.partition.mask_partition import Cut, cut_mask
-from longca.cp.schedule.cost import Cost, Rates, cost_of
+from longca.cp.partition.mask_partition import MaskPartition, partition_mask
+from longca.cp.schedule.cost import PlanCost, Rates, cost_of
 from longca.cp.schedule.plan import Gather, Plan, Ring
 from longca.masks.mask import Mask
 
@@ -18,7 +18,7 @@ BEST = "best"
 @dataclass(frozen=True)
 class Choice:
     plan: Plan
-    cost: Cost
+    cost: PlanCost
 
 
 class Planner:
@@ -33,7 +33,7 @@ class Planner:
         """
         self.rates, self.candidates, self._most = rates, tuple(candidates), kept
         self._kept: OrderedDict[tuple, Choice] = OrderedDict()
-        self._cuts: dict[tuple[str, int, str], Cut] = {}
+        self._cuts: dict[tuple[str, int, str], MaskPartition] = {}
         """of the last mask and number of ranks, since strategies try several schedules one after the other; 40 MB for 96 ranks and 1000
         documents"""
 
@@ -63,9 +63,9 @@ class Planner:
         plans = (schedule.plan_of(self._cut(mask, world, name)) for name in names)
         return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)
 
-    def _cut(self, mask: Mask, world: int, name: str) -> Cut:
+    def _cut(self, mask: Mask, world: int, name: str) -> MaskPartition:
         key = mask.digest, world, name
         if key not in self._cuts:
             self._cuts = {known: cut for known, cut in self._cuts.items() if known[:2] == key[:2]}
-            self._cuts[key] = cut_mask(mask, place(name, mask, world))
+            self._cuts[key] = partition_mask(mask, place(name, mask, world))
         return self._cuts[key]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import Cut
-from longca.cp.schedule.plan import Move, Plan, Ring
+from longca.cp.partition.mask_partition import MaskPartition
+from longca.cp.schedule.plan import Plan, Ring, Transfer
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KeyRange
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class RingPlan(Plan):
     coupled = True
 
-    def __init__(self, cut: Cut, schedule: Ring) -> None:
+    def __init__(self, cut: MaskPartition, schedule: Ring) -> None:
         super().__init__(cut, schedule)
         window, two_way = schedule.window, schedule.two_way
         if window is not None and (window < 1 or self.world % window or two_way):
@@ -68,23 +68,23 @@ class RingPlan(Plan):
     def senders(self, number: int) -> np.ndarray:
         return self._walk(self._source[:, number], self.step_before(number), 1)
 
-    def receives(self, rank: int, number: int) -> list[Move]:
+    def receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
         sender = int(self.senders(number)[rank])
-        return [Move(sender, *part) for part in self.keys(rank, number)]
+        return [Transfer(sender, *part) for part in self.keys(rank, number)]
 
-    def sends(self, rank: int, number: int) -> list[Move]:
+    def sends(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
         receiver = int(self._receiver(np.asarray(rank), number))
-        return [Move(receiver, *part) for part in self.keys(receiver, number)]
+        return [Transfer(receiver, *part) for part in self.keys(receiver, number)]
 
-    def gradient_receives(self, rank: int, number: int) -> list[Move]:
+    def gradient_receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
         peer = int(self._walk(np.asarray(rank), number, 1))
-        return [Move(peer, *part) for part in self._part(peer, rank)]
+        return [Transfer(peer, *part) for part in self._part(peer, rank)]
 
     def _walk(self, rank: np.ndarray, number: int, way: int) -> np.ndarray:
         """Where a rank's keys are in a step (way 1), or whose keys a rank has in it (−1)."""

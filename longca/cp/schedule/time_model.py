@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from longca.cp.partition.mesh import RANKS_PER_NODE
-from longca.cp.schedule.buffer_schedule import Route
+from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.cost import BESIDE, BYTES_PER_S
-from longca.cp.schedule.plan import Move, Plan
+from longca.cp.schedule.plan import Plan, Transfer
 
 FAR_BYTES_PER_S = 40e9  # assumed, never measured here: one adapter of 400 Gb/s for each GPU, at 80 %
 MESSAGE_S = 20e-6  # of a batch beside its bytes
@@ -67,12 +67,12 @@ class Traffic:
             for number in range(1, plan.num_steps):
                 _count(keys[number, rank], plan.receives(rank, number))
                 _count(gradients[number, :, rank], plan.gradient_sends(rank, number))
-        hops, later = Route(plan, 0, early=True).hops, range(1, plan.num_steps)  # times are the same on all ranks
+        hops, later = BufferSchedule(plan, 0, early=True).hops, range(1, plan.num_steps)  # times are the same on all ranks
         return cls(keys, gradients, plan.step_areas > 0, (0, *map(plan.step_before, later)), (-1, *(hop.after for hop in hops)),
                    ("", *map(plan.lane, later)))
 
 
-def _count(row: np.ndarray, moves: list[Move]) -> None:
+def _count(row: np.ndarray, moves: list[Transfer]) -> None:
     for move in moves:
         row[move.peer] += len(move)
 

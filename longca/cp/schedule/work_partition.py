@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from longca.cp.partition.heads import plan_heads
 from longca.cp.partition.load_balance import place
 from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.chunk_choice import Load, bytes_of_head, chunks_of
+from longca.cp.schedule.chunk_choice import HeadCost, bytes_of_head, chunks_of
 from longca.cp.schedule.cost import Rates, cost_of
 from longca.cp.schedule.plan import Gather
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Division:
+class WorkPartition:
     """The same on all ranks, which make it without asking each other."""
 
     mesh: Mesh
@@ -45,7 +45,7 @@ class Division:
         return self.plan if len(groups) == mask.num_groups else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
 
 
-def among_heads(problem: Problem, world: int, weights: Weights | None = None) -> Division:
+def among_heads(problem: Problem, world: int, weights: Weights | None = None) -> WorkPartition:
     """Heads divided among all ranks: each has the whole sequence.
 
     Args:
@@ -56,6 +56,6 @@ def among_heads(problem: Problem, world: int, weights: Weights | None = None) ->
     """
     rates = Rates.of(1, 1, problem.head_dim, num_groups=problem.mask.num_groups)
     whole = Gather().plan(problem.mask, place("contiguous", problem.mask, 1))
-    load = Load(cost_of(whole, rates).compute_s, bytes_of_head(problem, problem.mask.seqlen_q, world))
+    load = HeadCost(cost_of(whole, rates).compute_s, bytes_of_head(problem, problem.mask.seqlen_q, world))
     heads = plan_heads(problem.num_q_heads, problem.num_kv_heads, world)
-    return Division(Mesh(1, world), whole, chunks_of(heads, problem.mask.num_groups, load, problem.needs_backward, weights))
+    return WorkPartition(Mesh(1, world), whole, chunks_of(heads, problem.mask.num_groups, load, problem.needs_backward, weights))

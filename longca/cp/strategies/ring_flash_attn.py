@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import Cell
 from longca.cp.baselines.autograd import ByAutograd
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
-from longca.cp.contract import Shard, Strategy
+from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
 
@@ -64,7 +64,7 @@ class PreparedRingFlashAttn(ByAutograd):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         function = _function(problem.mask.traits)
         placement = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
-        super().__init__(problem, Shard(placement.positions(comm.rank)))
+        super().__init__(problem, TokenShard(placement.positions(comm.rank)))
         self._batched = function != "llama3"
         if self._batched:
             module = f"{function}_ring_flash_attn" if function == "zigzag" else "ring_flash_attn"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core.cell import Cell
-from longca.cp.contract import PreparedStrategy, Shard, Strategy
+from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
 from longca.kernels.contract import Forward
@@ -63,7 +63,8 @@ class PreparedTorchCp(PreparedStrategy):
         from torch.distributed.device_mesh import DeviceMesh
 
         self._causal = not problem.mask.traits.full
-        super().__init__(problem, Shard((zigzag if self._causal else contiguous)(problem.mask.seqlen_q, comm.world).positions(comm.rank)))
+        sharding = (zigzag if self._causal else contiguous)(problem.mask.seqlen_q, comm.world)
+        super().__init__(problem, TokenShard(sharding.positions(comm.rank)))
         assert dist.group.WORLD is not None
         mesh = DeviceMesh.from_group(dist.group.WORLD, problem.device.type)
         self._rotate, self._ring = rotate, _RINGS[kernel](mesh, self._causal, problem.scale)

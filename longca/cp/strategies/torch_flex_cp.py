@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
 from longca.cp.baselines.autograd import ByAutograd
-from longca.cp.contract import Shard, Strategy
+from longca.cp.contract import Strategy, TokenShard
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class PreparedTorchFlexCp(ByAutograd):
         mask, device = problem.mask, problem.device
         self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
         balancer = _PTRRLoadBalancer(block_mask(mask, device), comm.world)
-        super().__init__(problem, Shard(balancer._generate_indices()[0].chunk(comm.world)[comm.rank].cpu().numpy().astype("int64")))
+        super().__init__(problem, TokenShard(balancer._generate_indices()[0].chunk(comm.world)[comm.rank].cpu().numpy().astype("int64")))
         torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count
         start = time.perf_counter()
         local = _create_cp_block_mask(mask_mod(mask, device, problem.num_q_heads), 1, 1, mask.seqlen_q, mask.seqlen_k, self._mesh, balancer)

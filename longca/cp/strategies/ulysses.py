@@ -14,7 +14,7 @@ from longca.core.cell import Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
 from longca.cp.runtime.prepared_heads import PreparedHeads
-from longca.cp.schedule.work_partition import Division, among_heads
+from longca.cp.schedule.work_partition import WorkPartition, among_heads
 
 if TYPE_CHECKING:
     from longca.cp.comm.process_group import Comm
@@ -49,5 +49,5 @@ class Ulysses(HeadStrategy):
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedHeads:
         return PreparedHeads(problem, kernel, comm, self.divide(problem, kernel, comm.world, weights))
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> Division:
+    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
         return among_heads(problem, world, weights)

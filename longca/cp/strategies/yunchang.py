@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import Cell
 from longca.cp.baselines.autograd import ByAutograd
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
-from longca.cp.contract import Shard, Strategy
+from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.partition.mesh import Mesh
 from longca.cp.traffic_formula import summing_ring_bytes
@@ -68,7 +68,7 @@ class PreparedYunchang(ByAutograd):
         mesh = _mesh(comm.world, problem.num_kv_heads)
         causal = not problem.mask.traits.full
         placement = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
-        super().__init__(problem, Shard(mesh.positions(placement, comm.rank)))
+        super().__init__(problem, TokenShard(mesh.positions(placement, comm.rank)))
         module = load(PACKAGE, kernel)
         _make_groups(module("globals"), mesh, comm)
         attention_type = module("kernels").AttnType.FA

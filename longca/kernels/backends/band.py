@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.visit import Visit
+    from longca.kernels.contribution import Contribution
     from longca.masks.traits import Traits
     from longca.ops.band.plan import BandPlan
 
@@ -83,7 +83,7 @@ class BandPrepared(Prepared):
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: Sequence[Visit]) -> None:
+                     out: torch.Tensor, visits: Sequence[Contribution]) -> None:
         from longca.ops.band.api import band_forward
 
         for visit in visits:
@@ -102,13 +102,13 @@ class BandPrepared(Prepared):
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Visit]) -> tuple[torch.Tensor, torch.Tensor]:
+                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
         from longca.ops.band.api import band_backward_onto
 
         parts = [(self._plan_of(visit), None if visit.begins else total, dq if visit.ends else total) for visit in visits]
         return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
-    def expect(self, visits: Sequence[Visit]) -> None:
+    def expect(self, visits: Sequence[Contribution]) -> None:
         from longca.ops.band.plan import bytes_of, of_rows
 
         wait(self.problem.device)
@@ -120,5 +120,5 @@ class BandPrepared(Prepared):
         self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = bytes_of([self.plan, *self._plans.values()])
 
-    def _plan_of(self, visit: Visit) -> BandPlan:
+    def _plan_of(self, visit: Contribution) -> BandPlan:
         return self.plan if visit.rows is None else self._plans[visit.rows]

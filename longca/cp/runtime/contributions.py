@@ -10,21 +10,21 @@ from itertools import product
 
 import numpy as np
 
-from longca.kernels.visit import UNIT_ROWS, Visit
+from longca.kernels.contribution import UNIT_ROWS, Contribution
 from longca.masks.band import Q0, Q1
 from longca.masks.mask import Mask
 
 
 @dataclass(frozen=True)
-class Visits:
-    of_step: dict[int, tuple[Visit, ...]]
+class Contributions:
+    of_step: dict[int, tuple[Contribution, ...]]
     complete: bool
     """is every row of some step?"""
     shared: bool
     """are some of several?"""
 
 
-def visits_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Visits:
+def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Contributions:
     """
     Args:
         steps: (first row, row behind the last, mask of these rows) of each, in order; bands begin at whole units, blocks have all rows.
@@ -35,8 +35,9 @@ def visits_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Visi
     for place, (number, (first, behind, _)) in enumerate(steps.items()):
         kinds = {(begun, ended): seen[place] & (begins[place] == begun) & (ends[place] == ended)
                  for begun, ended in product((True, False), repeat=2)}
-        found[number] = tuple(Visit(begun, ended, _ranges(units, first, behind)) for (begun, ended), units in kinds.items() if units.any())
-    return Visits(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
+        found[number] = tuple(Contribution(begun, ended, _ranges(units, first, behind))
+                              for (begun, ended), units in kinds.items() if units.any())
+    return Contributions(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
 
 
 def _seen(first: int, mask: Mask, num_rows: int) -> np.ndarray:

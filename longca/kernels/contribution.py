@@ -6,7 +6,7 @@ UNIT_ROWS = 128  # queries that are visited together
 
 
 @dataclass(frozen=True)
-class Visit:
+class Contribution:
     """Some queries of a call of several, each of which is for other keys."""
 
     begins: bool
