@@ -75,11 +75,11 @@ class Finding:
         everywhere = [kernel for kernel in self.kernels if len(self.of(kernel)) == self.num_cases]
         lows = {kernel: min(self.of(kernel)) for kernel in everywhere}
         steady, *others = sorted(everywhere, key=lambda kernel: -lows[kernel])
-        opening = "**No kernel is the fastest under every mask.**" if len(leaders) > 1 else f"**`{leaders[0]}` is the fastest under every mask.**"
-        return (f"{opening} Over the {len(self.masks)} static masks, forward and backward, {self.num_cases} cases in all, the fastest is "
-                f"{counts} ({self.num_open} of them within the noise). {len(everywhere)} of {len(self.kernels)} kernels run them all. Of these "
-                f"`{steady}` loses least: it reaches {math.floor(lows[steady])} % of the fastest at its worst, the next one, `{others[0]}`, "
-                f"{math.floor(lows[others[0]])} %.")
+        subject = "No kernel" if len(leaders) > 1 else f"`{leaders[0]}`"
+        return (f"**{subject} is the fastest under every mask.** Over the {len(self.masks)} static masks, forward and backward, "
+                f"{self.num_cases} cases in all, the fastest is {counts} ({self.num_open} of them within the noise). {len(everywhere)} of "
+                f"{len(self.kernels)} kernels run them all. Of these `{steady}` loses least: at its worst it reaches "
+                f"{math.floor(lows[steady])} % of the fastest; the next one, `{others[0]}`, {math.floor(lows[others[0]])} %.")
 
     def caption(self) -> str:
         return (f"Percent of the fastest kernel of each mask and direction. {self.device}, {format_length(SEQLEN)} tokens, "
@@ -107,13 +107,14 @@ def finding(records: Path = RECORDS) -> Finding:
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
     of = {kernel: [share for (name, _, _), share in shares.items() if name == kernel] for kernel in set(table.kernel)}
     kernels = sorted(of, key=lambda kernel: (-len(of[kernel]), -sum(map(math.log, of[kernel])) / len(of[kernel])))
-    return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, int((~winners.clear.astype(bool)).sum()),
-                   len(table), int(table.num_samples.sum()))
+    num_open = int((~winners.clear.astype(bool)).sum())
+    return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, num_open, len(table),
+                   int(table.num_samples.sum()))
 
 
 def picture(found: Finding, theme: Theme) -> str:
     """The heat map as an SVG: kernels are rows, masks columns, forward to the left."""
-    width = LEFT + 2 * len(found.masks) * CELL_W + GAP + 66
+    width = LEFT + 2 * len(found.masks) * CELL_W + GAP + 84
     height = TOP + len(found.kernels) * CELL_H + 8
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
              'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
@@ -140,8 +141,9 @@ def _square(x: int, y: int, share: float | None, theme: Theme) -> list[str]:
     colour = "#" + "".join(f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True))
     best = share == 100
     mark = f' stroke="{theme.mark}" stroke-width="2"' if best else ""
-    text = _text(x + CELL_W / 2, y + 14.5, f"{math.floor(share)}", theme.texts[strength > 0.5], "middle", 'font-weight="700"' if best else "")
-    return [f'<rect {box} fill="{colour}"{mark}/>', text]
+    bold = 'font-weight="700"' if best else ""
+    return [f'<rect {box} fill="{colour}"{mark}/>',
+            _text(x + CELL_W / 2, y + 14.5, f"{math.floor(share)}", theme.texts[strength > 0.5], "middle", bold)]
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:

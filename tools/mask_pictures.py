@@ -62,15 +62,18 @@ def picture(visible: np.ndarray, title: str) -> str:
 
 def pictures() -> dict[Path, str]:
     """File → its content, for all masks."""
-    return {FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), f"{pattern.label}: {pattern.definition}".replace("<", "&lt;"))
-            for pattern in patterns()}
+    return {FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), _title(pattern)) for pattern in patterns()}
+
+
+def _title(pattern) -> str:
+    return f"{pattern.label}: {pattern.definition}".replace("<", "&lt;")
 
 
 def table() -> str:
     """The gallery as Markdown."""
-    lines = [f"Pictures: 64 tokens, queries downwards, keys to the right; documents of {', '.join(map(str, DOCUMENTS))} tokens. Density: the "
-             f"share of pairs that is visible at {format_length(REAL_SEQLEN)} tokens, with default parameters, documents of `{CORPUS}`, seed 0.",
-             "", "| # | mask | | query i sees key j iff | density |", "|---|---|---|---|---:|"]
+    lines = [f"Pictures: 64 tokens, queries downwards, keys to the right; documents of {', '.join(map(str, DOCUMENTS))} tokens. Density: "
+             f"the share of pairs that is visible at {format_length(REAL_SEQLEN)} tokens, with default parameters, documents of "
+             f"`{CORPUS}`, seed 0.", "", "| # | mask | | query i sees key j iff | density |", "|---|---|---|---|---:|"]
     for pattern in patterns():
         corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
         mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)
