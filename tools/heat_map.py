@@ -76,10 +76,10 @@ class Finding:
         lows = {kernel: min(self.of(kernel)) for kernel in everywhere}
         steady, *others = sorted(everywhere, key=lambda kernel: -lows[kernel])
         subject = "No kernel" if len(leaders) > 1 else f"`{leaders[0]}`"
-        return (f"**{subject} is the fastest under every mask.** Over the {len(self.masks)} static masks, forward and backward, "
-                f"{self.num_cases} cases in all, the fastest is {counts} ({self.num_open} of them within the noise). {len(everywhere)} of "
-                f"{len(self.kernels)} kernels run them all. Of these `{steady}` loses least: at its worst it reaches "
-                f"{math.floor(lows[steady])} % of the fastest; the next one, `{others[0]}`, {math.floor(lows[others[0]])} %.")
+        return (f"**{subject} is the fastest under every mask.** The {len(self.masks)} static masks, forward and backward, are "
+                f"{self.num_cases} cases. The fastest is {counts}; in {self.num_open} cases the first two lie within the noise. "
+                f"{len(everywhere)} of {len(self.kernels)} kernels run all cases. Of these `{steady}` loses least: at its worst it reaches "
+                f"{math.floor(lows[steady])} % of the fastest. The next one, `{others[0]}`, reaches {math.floor(lows[others[0]])} %.")
 
     def caption(self) -> str:
         return (f"Percent of the fastest kernel of each mask and direction. {self.device}, {format_length(SEQLEN)} tokens, "
