@@ -17,7 +17,7 @@ SOURCES = sorted(path for folder in ("longca", "tests", "tools", "benchmarks", "
 SOURCES += [ROOT / name for name in ("Makefile", "Snakefile", "pyproject.toml", ".ci/run") if (ROOT / name).exists()]
 LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"')
 PATH_OF_DOCS = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.(?:md|svg|png)\b")
-LIMITS = {"guide": 120, "design": 150, "results": 60, "notes": 120}  # lines, without what tools write between markers; of results only prose
+LIMITS = {"guide": 120, "design": 150, "results": 60, "notes": 120}  # lines that no tool writes; of results prose alone
 
 
 def _name(path: Path) -> str:
