@@ -18,7 +18,7 @@ from longca.core.study import Study
 NAME = "provenance.json"
 BUNDLE_VERSION = 1
 PAGE_PACKAGES = ("jinja2", "matplotlib", "numpy", "pandas", "pyarrow")
-DRAWN_BY = ("core", "store", "report")  # packages of longca whose code decides the page's bytes
+DRAWN_BY = "longca.report.build"  # the module that draws the page
 
 
 class Count(Frozen):
@@ -96,7 +96,7 @@ def page_maker() -> PageMaker:
     """Here and now."""
     import longca
 
-    return PageMaker(longca=longca.__version__, code=source_digest(*DRAWN_BY), python=platform.python_version(),
+    return PageMaker(longca=longca.__version__, code=source_digest(DRAWN_BY), python=platform.python_version(),
                      packages={name: metadata.version(name) for name in PAGE_PACKAGES})
 
 

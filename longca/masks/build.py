@@ -53,6 +53,11 @@ def cell_mask(cell: Cell) -> Mask:
     return build_mask(cell.mask, **cell.mask_key)
 
 
+def mask_name(cell: Cell) -> str:
+    """The mask of a cell in one string; equal for cells that share it."""
+    return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))
+
+
 def _documents(given: np.ndarray | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
     if given is not None:
         lengths = np.asarray(given)
