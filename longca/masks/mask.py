@@ -4,16 +4,14 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
 from longca.core.cell import Scalar
 from longca.masks import band
 from longca.masks.grid import BlockGrid
-
-if TYPE_CHECKING:
-    from longca.masks.traits import Traits
+from longca.masks.traits import Traits, derive
 
 
 class Mask:
@@ -120,11 +118,9 @@ class Mask:
         return Mask(self.seqlen_q, self.seqlen_k, self._groups, grid=self.grid, params={**params, **self.params}, name=name)
 
     @cached_property
-    def traits(self) -> "Traits":
+    def traits(self) -> Traits:
         """What kernels ask about a mask, derived from its bands."""
-        from longca.masks.traits import derive
-
-        return derive(self)
+        return derive(self, self.area)
 
     @cached_property
     def kept(self) -> dict[Hashable, Any]:

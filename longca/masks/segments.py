@@ -1,16 +1,28 @@
 """Masks that are squares along the diagonal under one window: what kernels for packed documents take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from longca.masks import band
 from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
+from longca.masks.grid import BlockGrid
 from longca.masks.ragged import spread
 
-if TYPE_CHECKING:
-    from longca.masks.mask import Mask
+
+class Bands(Protocol):
+    """The part of a `Mask` that traits and segments are derived from. A mask imports them, so they do not import it."""
+
+    seqlen_q: int
+    seqlen_k: int
+    grid: BlockGrid | None
+
+    @property
+    def num_groups(self) -> int: ...
+    @property
+    def groups(self) -> Sequence[np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,7 @@ class Segments:
     window: tuple[int, int]  # (left, right), FlashAttention's convention: -1 for no bound
 
 
-def diagonal_segments(mask: "Mask") -> Segments | None:
+def diagonal_segments(mask: Bands) -> Segments | None:
     """The fewest segments that are this mask, in every head group; None if there are none.
 
     A bound that binds in no segment is given as -1. O(bands · log bands), however the mask is cut into bands.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,7 @@ from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
-if TYPE_CHECKING:
-    from longca.store.ceilings import Ceilings
-    from longca.store.singles import Singles
+Place = tuple[str, str, str]  # study, device, dtype
 
 
 class View:
@@ -218,5 +217,62 @@ class View:
         return np.array([reduce(step) for step in steps], dtype=np.float64) if steps else None
 
 
+class Ceilings:
+    """The highest rates of the controls of each study, device and dtype, by median times; None where none was right.
+
+    A copy only moves bytes, so that it holds for all dtypes.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._tflops: dict[Place, float] = {}
+        self._gb_per_s: dict[Place, float] = {}
+        for record in records:
+            if record.work is None:
+                continue
+            view = View(record, Hardware())
+            _raise(self._tflops, _place(view), view.tflops(view.median_ms))
+            _raise(self._gb_per_s, _place(view, ""), view.gb_per_s)
+
+    def tflops(self, view: View) -> float | None:
+        """Of the matrix product that ran where this record was measured, in its dtype."""
+        return self._tflops.get(_place(view))
+
+    def gb_per_s(self, view: View) -> float | None:
+        """Of the copy that ran where this record was measured."""
+        return self._gb_per_s.get(_place(view, ""))
+
+
+class Singles:
+    """For each cell of context parallelism, the rate of its kernel on one device: in the same study, on the same model of device, over the
+    very same mask, so over all its tokens, with the same heads and in the same direction. Of several records the last one counts.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        content = list(records)
+        wanted = {record.cell.alone().cell_id for record in content if record.cell.kind == "cp"}
+        self._tflops: dict[tuple[str, str, str], float] = {}
+        for record in sorted(content, key=lambda record: record.started_at):
+            if record.cell_id in wanted and record.samples is not None:
+                view = View(record, Hardware())
+                rate = view.tflops(view.median_ms)
+                if rate is not None:
+                    self._tflops[record.study, view.device, record.cell_id] = rate
+
+    def tflops(self, view: View) -> float | None:
+        """None for what is no context parallelism, and where the kernel was not measured alone."""
+        if view.cell.kind != "cp":
+            return None
+        return self._tflops.get((view.record.study, view.device, view.cell.alone().cell_id))
+
+
 def _percent(rate: float | None, limit: float | None) -> float | None:
     return 100 * rate / limit if rate is not None and limit else None
+
+
+def _place(view: View, dtype: str | None = None) -> Place:
+    return view.record.study, view.device, view.cell.dtype if dtype is None else dtype
+
+
+def _raise(highest: dict[Place, float], place: Place, rate: float | None) -> None:
+    if rate is not None:
+        highest[place] = max(rate, highest.get(place, 0.0))
