@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from longca.archive.manifest import sha256
-from longca.archive.packing import Entry
+from longca.archive.packing import BundleFile
 from longca.core.checkout import source
 from longca.core.record import Record, Source
 from longca.core.schema import Frozen
@@ -68,7 +68,7 @@ class Provenance(Frozen):
     page: PageMaker
 
 
-def provenance(study: Study, records: Iterable[Record], files: Mapping[str, Entry]) -> Provenance:
+def provenance(study: Study, records: Iterable[Record], files: Mapping[str, BundleFile]) -> Provenance:
     """Of these records, at least one, and of the project's files."""
     return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()), source=source(),
                       locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},

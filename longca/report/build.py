@@ -17,7 +17,7 @@ from longca.report.rows import rows_json
 from longca.report.series import labelled, rate_unit, sampled
 from longca.report.style import Style, theme
 from longca.report.svg import draw, inline
-from longca.store.cells import Problem
+from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import csv_bytes, export
 from longca.store.files import replace_file
@@ -62,7 +62,7 @@ class Drawn:
         return not (self.wide or self.failure)
 
 
-def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str,
+def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
           hardware: Hardware | None = None) -> Path:
     """Write the page to `out`; beside `report.html` its figures to `figures/`, and the records' tables where there are none yet.
 

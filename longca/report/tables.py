@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Record
-from longca.store.hardware import Gpu, Hardware
+from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import format_bytes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
     return found.sort_values(["method", "device", "seqlen"], ascending=[False, True, True], kind="stable").to_dict("records")
 
 
-def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, Gpu | None]]:
+def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, GpuModel | None]]:
     """(facts, number of cells, what the GPU can do at best) of each machine and GPU that took part."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for record in records:

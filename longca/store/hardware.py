@@ -18,7 +18,7 @@ class Sourced(Frozen):
     source: str = Field(pattern=r"^https?://")
 
 
-class Gpu(Frozen):
+class GpuModel(Frozen):
     """One model of GPU."""
 
     name: str
@@ -32,9 +32,9 @@ class Gpu(Frozen):
 class Hardware(Frozen):
     """The GPUs that are known."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuModel, ...] = ()
 
-    def find(self, gpu_name: str) -> Gpu | None:
+    def find(self, gpu_name: str) -> GpuModel | None:
         """The GPU that reports this very name: "NVIDIA H20" is no "NVIDIA H200"."""
         return next((gpu for gpu in self.gpus if gpu_name in gpu.gpu_names), None)
 
