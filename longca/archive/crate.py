@@ -1,4 +1,4 @@
-"""The bundle described for machines that know nothing of longca: RO-Crate 1.1 with the terms of Workflow Run Crate.
+"""The bundle's machine-readable description: RO-Crate 1.1 with the terms of Workflow Run Crate.
 
 Sources: https://www.researchobject.org/ro-crate/specification/1.1/, https://www.researchobject.org/workflow-run-crate/.
 """

@@ -1,4 +1,4 @@
-"""The project's own files: what a bundle needs so that its study can be repeated."""
+"""The project's own files that a bundle needs, so that its study can be repeated."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def project_files(root: Path) -> dict[str, BundleFile]:
 
 
 def plugin_files() -> dict[str, BundleFile]:
-    """Path below `plugins` → file: what records may rest on outside the project. Two folders' files of one name cannot be."""
+    """Path below `plugins` → file: plug-ins outside the project, on which records may rest. One name in two folders is an error."""
     return {f"{PLUGINS}/{path.relative_to(folder).as_posix()}": _entry(path) for folder in plugin_folders()
             for path in sorted(folder.glob("*/*")) if path.suffix in (".py", ".json")}
 

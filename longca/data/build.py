@@ -78,7 +78,7 @@ def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
 
 
 class Lengths(Protocol):
-    """From documents to their lengths, in order."""
+    """A function from documents to their lengths, in order."""
 
     def __call__(self, documents: Iterable[str]) -> Iterator[int]: ...
 
@@ -118,12 +118,12 @@ def in_tokens(tokenizer: Path) -> Lengths:
 
 
 def _without_surrogates(document: str) -> str:
-    """JSON may hold halves of characters, which no tokenizer takes."""
+    """The text with surrogates replaced: JSON may hold halves of characters, which no tokenizer takes."""
     return document.encode("utf-8", "replace").decode("utf-8")
 
 
 def _target(name: str, folder: Path | None, force: bool) -> Path:
-    """The file to write; everything that would refuse it is asked before the files are read."""
+    """The file to write. All reasons to refuse it are checked before the files are read."""
     if not _NAME.fullmatch(name):
         raise UserError(f"'{name}' cannot name a corpus", todo="Use small letters, digits and underscores")
     if folder is None:
@@ -145,7 +145,7 @@ def _files(count: int) -> str:
 
 
 def _write(target: Path, text: str) -> None:
-    """All or nothing: a reader sees the old file or the new one."""
+    """Write the file completely or not at all: a reader sees the old file or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.")

@@ -1,4 +1,4 @@
-"""Tiles: which of a kernel's tiles are visible, apart where all of a tile is (full) and where a part is (partial)."""
+"""The visible tiles of a kernel: full tiles, whose every element is visible, and partial tiles, apart from each other."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,8 +58,8 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
                 whole: bool) -> tuple[Runs, Runs]:
     """A line's visible area per tile is a sum of steps, one up and one down for each range that a band covers alike."""
     num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1  # ranges of two lines never touch
-    line, first, behind, area = _covered(bands, tile_rows, tile_cols)
-    place = np.concatenate([line * stride + first, line * stride + behind])
+    line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
+    place = np.concatenate([line * stride + start_tile, line * stride + end_tile])
     order = np.argsort(place, kind="stable")
     place, total = place[order], np.cumsum(np.concatenate([area, -area])[order])
     last = np.flatnonzero(np.diff(place, append=-1))
@@ -75,26 +75,26 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
     joins = (start[1:] == end[:-1]) & (full[1:] == full[:-1])
     opens, closes = np.append(True, ~joins)[:len(start)], np.append(~joins, True)[:len(start)]
     line, start, end, full = line[opens], start[opens], end[closes], full[opens]
-    first, behind = start - line * stride, end - line * stride
-    return (Runs.of(line[full], first[full], behind[full], num_lines),
-            Runs.of(line[~full], first[~full], behind[~full], num_lines))
+    start_tile, end_tile = start - line * stride, end - line * stride
+    return (Runs.of(line[full], start_tile[full], end_tile[full], num_lines),
+            Runs.of(line[~full], start_tile[~full], end_tile[~full], num_lines))
 
 
 def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(line, first, behind, area): in each of the tiles [first, behind) of that line, some band has this area."""
+    """(line, start_tile, end_tile, area): in each of the tiles [start_tile, end_tile) of that line, some band has this area."""
     owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
     b = bands[owner]
     row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
     # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
     left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
     inner0, inner1 = np.maximum(b[:, K0], row1 - 1 + b[:, LO]), np.minimum(b[:, K1], row0 + 1 + b[:, HI])
-    first, behind = left // tile_cols, -(-right // tile_cols)
+    start_tile, end_tile = left // tile_cols, -(-right // tile_cols)
     full0, full1 = -(-inner0 // tile_cols), inner1 // tile_cols
     none = full0 >= full1
-    full0, full1 = np.where(none, behind, full0), np.where(none, behind, full1)
+    full0, full1 = np.where(none, end_tile, full0), np.where(none, end_tile, full1)
 
     # beside those tiles, a few in which the band must be measured
-    piece, tile = spread(np.concatenate([first, full1]), np.concatenate([full0, behind]))
+    piece, tile = spread(np.concatenate([start_tile, full1]), np.concatenate([full0, end_tile]))
     piece %= len(b)
     part = b[piece]
     part[:, Q0], part[:, Q1] = row0[piece], row1[piece]

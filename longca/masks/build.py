@@ -1,4 +1,4 @@
-"""From a pattern's name, a length and a seed to the mask."""
+"""Building of masks from a pattern's name, a length and a seed."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Masks that are squares along the diagonal under one window: what kernels for packed documents take."""
+"""Masks that are squares along the diagonal under one window, as kernels for packed documents (varlen) take them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,10 +81,10 @@ def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
     q0, q1, k0, k1, lo, hi = bands.T
     upper = np.stack([q0 + 1, np.where(hi > 0, np.minimum(k1, q1 + hi), 0)])
     lower = np.stack([np.maximum(k0, q0 + lo) + 1, np.where(lo < 0, q1, 0)])
-    begin, behind = np.concatenate([upper, lower], axis=1)
-    begin, behind = begin[begin < behind], behind[begin < behind]
+    begin, end = np.concatenate([upper, lower], axis=1)
+    begin, end = begin[begin < end], end[begin < end]
     order = np.argsort(begin)
-    reached = np.maximum.accumulate(np.append(0, behind[order]))
+    reached = np.maximum.accumulate(np.append(0, end[order]))
     return spread(reached, np.append(begin[order], seqlen + 1))[1]  # the gaps between the runs
 
 

@@ -1,4 +1,4 @@
-"""The masks of a study as plain rows: what the measuring jobs must meet."""
+"""The masks of a study as plain rows. Measuring jobs compare their own masks with them."""
 
 import time
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What kernels and strategies ask about a mask; derived from its bands, never declared."""
+"""Traits of a mask: scalars that kernels and strategies ask for. They are derived from its bands, never declared."""
 
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ def derive(mask: Bands, area: int) -> Traits:
 
 
 def _looks_ahead(mask: Bands) -> bool:
-    """Does some query see a key behind it? The farthest key of a band in normal form is at its upper offset."""
+    """True if some query sees a later key. The last key of a band in normal form is at its upper offset."""
     return any((np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]) > 0).any() for bands in mask.groups)
 
 
@@ -97,10 +97,10 @@ def most_row_runs(bands: np.ndarray) -> int:
     owner, number = spread(np.searchsorted(rows, q0), np.searchsorted(rows, q1))
     row = rows[number]
     begin = np.maximum(k0[owner], row + lo[owner])
-    behind = np.minimum(k1[owner], row + hi[owner] + 1)
+    end = np.minimum(k1[owner], row + hi[owner] + 1)
     order = np.lexsort([begin, number])
-    number, begin, behind = number[order], begin[order], behind[order]
-    joins = (number[1:] == number[:-1]) & (begin[1:] == behind[:-1])
+    number, begin, end = number[order], begin[order], end[order]
+    joins = (number[1:] == number[:-1]) & (begin[1:] == end[:-1])
     runs = np.bincount(number) - np.bincount(number[1:][joins], minlength=number.max() + 1)
     return int(runs.max())
 
@@ -111,7 +111,7 @@ def most_col_runs(bands: np.ndarray) -> int:
 
 
 def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
-    """Does every query see a key? In normal form each row of a band does."""
+    """True if every query sees a key. In normal form each row of a band does."""
     begin, end = bands[np.argsort(bands[:, Q0], kind="stable")][:, [Q0, Q1]].T
     reached = np.concatenate([[0], np.maximum.accumulate(end)])
     return bool((begin <= reached[:-1]).all() and reached[-1] >= seqlen_q)

@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing beside it, with its figures and tables as files for those who want them."""
+"""The report: one HTML page that needs no other file. Its figures and tables are also written as files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Drawn:
 
     @property
     def is_empty(self) -> bool:
-        """There are no data for it."""
+        """True if there are no data for the figure."""
         return not (self.wide or self.failure)
 
 
@@ -124,7 +124,7 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], beside: Path | None) -> Drawn:
-    """The figure, its files in `figures/` of that folder; in place of one that raises, why: one bad plug-in must not cost the page."""
+    """The figure, and its files in `figures/` of that folder. For one that raises, the reason: one bad plug-in must not cost the page."""
     try:
         return _draw(figure, table, methods, beside)
     except UserError:

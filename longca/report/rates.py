@@ -1,4 +1,4 @@
-"""Throughput figures: what the forward, backward, sparse and context-parallel ones share."""
+"""Data and drawing that the throughput figures share: forward, backward, sparse and context-parallel."""
 
 from __future__ import annotations
 

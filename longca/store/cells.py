@@ -39,7 +39,7 @@ class CellStore:
         return self.cells / cell_id[:2] / f"{cell_id}.json"
 
     def write(self, record: Record) -> Path:
-        """Put the record in place of the cell's last one, at once or not at all.
+        """Put the record in place of the cell's last one, completely or not at all.
 
         Raises:
             UserError: the disk is full, the folder is read-only, or the like; what was there stays.

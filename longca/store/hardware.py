@@ -1,4 +1,4 @@
-"""What GPUs can do at best, from config/hardware.yaml."""
+"""Peak rates of GPUs, from config/hardware.yaml."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ HARDWARE = Path("config/hardware.yaml")
 
 
 class Sourced(Frozen):
-    """A number and where it stands."""
+    """A number and the URL of its source."""
 
     value: float = Field(gt=0)
     source: str = Field(pattern=r"^https?://")
@@ -30,7 +30,7 @@ class GpuModel(Frozen):
 
 
 class Hardware(Frozen):
-    """The GPUs that are known."""
+    """All GPUs that are known."""
 
     gpus: tuple[GpuModel, ...] = ()
 
@@ -44,13 +44,13 @@ class Hardware(Frozen):
         return gpu.peak_tflops.value if gpu else None
 
     def bandwidth_gb_s(self, gpu_name: str) -> float | None:
-        """Of that GPU's memory; None where no source gives it."""
+        """The bandwidth of that GPU's memory; None where no source gives it."""
         gpu = self.find(gpu_name)
         return gpu.bandwidth_gb_s.value if gpu else None
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
-    """The file in the working folder's `config`, or else the one beside the package; none of both knows no GPU.
+    """The file in the working folder's `config`, or else the one beside the package. Without both, no GPU is known.
 
     Raises:
         UserError: the file is not valid, or lists a name twice.

@@ -1,4 +1,4 @@
-"""Records from wherever they lie: a study's folder of results, or exported files. What cannot be read is named, not lost."""
+"""Records from a study's folder of results, or from exported files. Files that cannot be read are reported, not dropped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from longca.store.export import RECORD_COLUMN
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was found."""
+    """Records, and the files and rows that could not be read."""
 
     records: list[Record]
     problems: list[UnusableFile]

@@ -1,4 +1,4 @@
-"""The derived table: one row a record, and nothing in it that the records do not say."""
+"""The derived table: one row a record, made of the records alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from one record: the arithmetic behind the columns of the derived table."""
+"""The arithmetic behind the columns of the derived table: facts that follow from one record, and from others beside it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class View:
     """A record with its derived facts, each computed when asked; None where it does not apply.
 
     Args:
-        hardware: what GPUs can do by their makers.
-        ceilings: what devices did at best beside the record; none if not given.
-        singles: what kernels did alone; none if not given.
+        hardware: peak rates of GPUs by their makers.
+        ceilings: highest rates of controls beside the record; none if not given.
+        singles: rates of kernels on one device; none if not given.
     """
 
     def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None, singles: Singles | None = None) -> None:
@@ -32,12 +32,12 @@ class View:
 
     @property
     def is_control(self) -> bool:
-        """It is no attention."""
+        """True for a matrix product, a copy or the like: it is no attention."""
         return self.record.work is not None
 
     @cached_property
     def reason(self) -> str:
-        """Why there is no number, in one line; empty for ok."""
+        """The reason why there is no number, in one line; empty for ok."""
         outcome = self.record.outcome
         if isinstance(outcome, OutOfMemory):
             size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
@@ -67,7 +67,7 @@ class View:
 
     @property
     def straggler_percent(self) -> float | None:
-        """By how much the slowest rank's median exceeds that of the median rank."""
+        """The excess of the slowest rank's median over that of the median rank, in percent."""
         times = self.rank_medians_ms
         return None if times is None else 100 * (float(times.max()) / float(np.median(times)) - 1)
 
@@ -94,7 +94,7 @@ class View:
 
     @cached_property
     def flops(self) -> int | None:
-        """Of attention from the exact area that was drawn; of a control by construction."""
+        """Floating-point operations: of attention from the exact area that was drawn, of a control by construction."""
         if self.record.work is not None:
             return self.record.work.flops
         mask = self.record.mask
@@ -102,7 +102,7 @@ class View:
 
     @property
     def nominal_flops(self) -> int | None:
-        """Of a block-sparse cell, as if the mask had just the density asked."""
+        """Operations of a block-sparse cell as if the mask had just the density asked for."""
         asked = self.cell.mask_params.get("density")
         return None if asked is None else self.cell.flops(round(float(asked) * self.cell.seqlen**2), 1)
 
@@ -113,7 +113,7 @@ class View:
 
     @property
     def gb_per_s(self) -> float | None:
-        """What a copy reads and writes, in 10⁹ bytes a second."""
+        """Rate at which a copy reads and writes, in 10⁹ bytes a second."""
         work = self.record.work
         return work.traffic_bytes / self.median_ms / 1e6 if work and work.traffic_bytes is not None and self.median_ms else None
 
@@ -136,7 +136,7 @@ class View:
 
     @cached_property
     def peak_percent(self) -> float | None:
-        """Of the peak rate; a copy's of the bandwidth."""
+        """Rate in percent of the device's peak; of a copy in percent of the bandwidth."""
         if self.gb_per_s is not None:
             return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
         return _percent(self.per_device(self.median_ms), self.peak_tflops)
@@ -151,7 +151,7 @@ class View:
 
     @property
     def ceiling_percent(self) -> float | None:
-        """Of what the matrix product reached; a ceiling has none."""
+        """Rate in percent of the matrix product's; None for a control itself."""
         return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
 
     @cached_property
@@ -187,7 +187,7 @@ class View:
 
     @cached_property
     def node(self) -> Node | None:
-        """That of rank 0."""
+        """The node of rank 0."""
         nodes = self.record.environment.nodes if self.record.environment else ()
         return nodes[0] if nodes else None
 
@@ -234,17 +234,19 @@ class Ceilings:
             _raise(self._gb_per_s, _place(view, ""), view.gb_per_s)
 
     def tflops(self, view: View) -> float | None:
-        """Of the matrix product that ran where this record was measured, in its dtype."""
+        """Rate of the matrix product that ran where this record was measured, in its dtype."""
         return self._tflops.get(_place(view))
 
     def gb_per_s(self, view: View) -> float | None:
-        """Of the copy that ran where this record was measured."""
+        """Rate of the copy that ran where this record was measured."""
         return self._gb_per_s.get(_place(view, ""))
 
 
 class Singles:
-    """For each cell of context parallelism, the rate of its kernel on one device: in the same study, on the same model of device, over the
-    very same mask, so over all its tokens, with the same heads and in the same direction. Of several records the last one counts.
+    """Single-GPU baselines: for each cell of context parallelism, the rate of its kernel on one device.
+
+    It was measured in the same study, on the same model of device, with the very same mask (so with all tokens of the sequence), the same
+    heads and direction. Of several records the last one counts.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -259,7 +261,7 @@ class Singles:
                     self._tflops[record.study, view.device, record.cell_id] = rate
 
     def tflops(self, view: View) -> float | None:
-        """None for what is no context parallelism, and where the kernel was not measured alone."""
+        """The kernel's rate on one device. None without context parallelism, and where the kernel was not measured alone."""
         if view.cell.kind != "cp":
             return None
         return self._tflops.get((view.record.study, view.device, view.cell.alone().cell_id))
