@@ -26,7 +26,7 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length
 from longca.cp.contract import HeadStrategy
-from longca.cp.runtime.steps import cut_steps
+from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
@@ -86,7 +86,7 @@ def _of_ranks(name: str) -> Iterator[Case]:
                 continue
             heads = [number // division.mesh.heads for number in HEADS.heads]
             for rank in range(division.plan.world):
-                for step, (_, _, mask) in cut_steps(division.plan, rank, merging=True).items():
+                for step, (_, _, mask) in step_masks(division.plan, rank, merging=True).items():
                     yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
 
 

@@ -22,7 +22,7 @@ from benchmarks.common.table import Table, add_options, milliseconds, names
 from benchmarks.cp.plan_costs import SCHEDULES
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.cp.runtime.steps import cut_steps
+from longca.cp.runtime.steps import step_masks
 from longca.cp.schedule.cost import Rates
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.planner import Planner
@@ -52,7 +52,7 @@ def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
 
 def rank_ms(plan: Plan, costs: np.ndarray) -> list[float]:
     """Of all kernel calls of each rank."""
-    return [sum(kernel_ms(mask, costs) for _, _, mask in cut_steps(plan, rank, merging=True).values()) for rank in range(plan.world)]
+    return [sum(kernel_ms(mask, costs) for _, _, mask in step_masks(plan, rank, merging=True).values()) for rank in range(plan.world)]
 
 
 def lines_of(mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int) -> list[dict[str, float | str]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.cp.schedule.head_chunking import Weights
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Forward, Kernel, Problem

@@ -14,7 +14,7 @@ from longca.core.cell import DTYPE_BYTES, Cell, Dtype
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import HeadPlan, plan_heads
 from longca.cp.partition.mesh import Mesh
-from longca.cp.runtime.steps import seen_rows
+from longca.cp.runtime.steps import active_rows
 from longca.cp.schedule.chunk_choice import HeadCost, bytes_of_head, chunks_of
 from longca.cp.schedule.cost import Rates, cost_of
 from longca.cp.schedule.planner import Planner
@@ -22,7 +22,7 @@ from longca.cp.schedule.work_partition import WorkPartition, among_heads
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.schedule.head_chunking import Weights
     from longca.cp.schedule.plan import Gather, Plan, Ring
@@ -82,8 +82,7 @@ class PlannedStrategy(HeadStrategy):
         return list(self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0])))
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedStrategy:
-        from longca.cp.runtime.prepared_heads import PreparedHeads
-        from longca.cp.runtime.prepared_plan import PreparedPlan
+        from longca.cp.runtime.prepared import PreparedHeads, PreparedPlan
 
         start_s = time.perf_counter()
         division = self.divide(problem, kernel, comm.world, weights)
@@ -161,7 +160,7 @@ class PlannedStrategy(HeadStrategy):
 
 
 def _step_traits(plan: Plan) -> Iterator[Traits]:
-    return (seen_rows(step)[2].traits for rank in _some(range(plan.world)) for step in _some(plan.steps(rank)))
+    return (active_rows(step)[2].traits for rank in _some(range(plan.world)) for step in _some(plan.steps(rank)))
 
 
 def _some(items: Sequence[T]) -> list[T]:

@@ -77,16 +77,17 @@ class Prepared:
         """Attention in the kernel's layout. With `needs_backward`, `saved` must let `backward` run many times."""
         raise NotImplementedError
 
-    def expect(self, visits: Sequence[Contribution]) -> None:
-        """That these are to come, where the kernel `merges`: what has to be made for them is made here."""
+    def expect(self, contributions: Sequence[Contribution]) -> None:
+        """Prepares for later calls with these contributions, where the kernel `merges`."""
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: Sequence[Contribution]) -> None:
-        """Attention of some rows to these keys, merged with what (total, LSE) have of other keys, where the kernel `merges`.
+                     out: torch.Tensor, contributions: Sequence[Contribution]) -> None:
+        """Attention of some rows to these keys, merged with (total, LSE), which cover other keys; where the kernel `merges`.
 
         Args:
-            total, lse: T × H × D and T × H, float32, contiguous.
-            out: T × H × D, contiguous, of the dtype of q: for rows which a visit ends. Those of no visit stay as they are.
+            total, lse: T × H × D and T × H, float32, contiguous; not read for rows whose contribution `is_first`.
+            out: T × H × D, contiguous, in the dtype of q: for rows whose contribution `is_last`; for others the result goes to `total`.
+            contributions: the rows to compute. Other rows stay as they are.
         """
         raise NotImplementedError
 
@@ -106,12 +107,13 @@ class Prepared:
         raise NotImplementedError
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(dk, dv) of `raw_backward`, whose dq is added to that of other keys, likewise.
+                      total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
+                      ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk, dv) of `raw_backward`; its dq is added to `total`, which covers other keys. Where the kernel `merges`.
 
         Args:
-            total: T × H × D, float32, contiguous.
-            dq: T × H × D, contiguous, of the dtype of q.
+            total: T × H × D, float32, contiguous; not read for rows whose contribution `is_first`.
+            dq: T × H × D, contiguous, in the dtype of q: for rows whose contribution `is_last`; for others the sum goes to `total`.
         """
         raise NotImplementedError
 

@@ -1,17 +1,25 @@
-"""Which queries one of several calls is for, where a kernel merges their results as it stores."""
+"""Row ranges of one kernel call among several, for kernels that merge the results of these calls as they store."""
 
 from dataclasses import dataclass
 
-UNIT_ROWS = 128  # queries that are visited together
+UNIT_ROWS = 128  # granularity of row ranges, in queries
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """Some queries of a call of several, each of which is for other keys."""
+    """Queries of one call that stand at the same place in their order of calls. Each call has other keys.
 
-    begins: bool
-    """no call before was for these queries"""
-    ends: bool
-    """no call after is"""
+    | is_first | is_last | forward_onto reads | and writes          |
+    |----------|---------|--------------------|---------------------|
+    | yes      | no      | nothing            | (total, LSE)        |
+    | no       | no      | (total, LSE)       | (total, LSE)        |
+    | no       | yes     | (total, LSE)       | (out, LSE)          |
+    | yes      | yes     | nothing            | (out, LSE)          |
+    """
+
+    is_first: bool
+    """no earlier call has these queries"""
+    is_last: bool
+    """no later call has them"""
     rows: tuple[tuple[int, int], ...] | None
-    """they, as ranges of whole units of `UNIT_ROWS`, the last one perhaps to the last row; None for all"""
+    """ranges (start, end) of whole units of `UNIT_ROWS` queries, the last one perhaps cut at the last row; None for all rows"""

@@ -149,15 +149,15 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     found, found_dq = [], []
 
     def forward_onto(self: NaivePrepared, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: tuple[Contribution, ...]) -> None:
-        found.extend((visit.begins, visit.ends) for visit in visits)
+                     out: torch.Tensor, contributions: tuple[Contribution, ...]) -> None:
+        found.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
         part = self.forward(q, k, v)
         assert part.lse is not None
         total.copy_(self.from_layout(part.out))
         lse.copy_(self.lse_from_layout(part.lse))
 
     def backward_onto(self: NaivePrepared, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        found_dq.extend((visit.begins, visit.ends) for visit in given[-1])
+        found_dq.extend((contribution.is_first, contribution.is_last) for contribution in given[-1])
         dq, dk, dv = self.raw_backward(*given[:6])
         assert self.from_layout(dq).shape == given[6].shape == given[7].shape
         return dk, dv

@@ -16,14 +16,14 @@ def in_parts(problem: Problem, kernel: Kernel, world: int, schedule: Gather | Ri
     grads = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v))
     for rank in range(world):
         steps, mine = LocalSteps(plan, rank, problem, kernel), torch.from_numpy(plan.placement.positions(rank)).to(q.device)
-        total = steps.running(q[mine])
+        total = steps.output_accumulator(q[mine])
         keys = {step.number: torch.cat([torch.from_numpy(plan.placement.positions(source)[first:behind])
                                         for source, first, behind in step.keys]).to(q.device) for step in plan.steps(rank)}
         for number, here in keys.items():
             steps.forward(number, total, k[here], v[here])
             total.add()
         out[mine], lse[mine] = total.result()
-        total_dq = steps.running_gradient(q[mine])
+        total_dq = steps.dq_accumulator(q[mine])
         for number, here in keys.items():
             dk, dv = steps.backward(number, total_dq, k[here], v[here], out[mine], lse[mine], dout[mine])
             total_dq.add()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from longca.cp.runtime.merge import merge, no_keys
+from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.schedule.plan import Plan, Step, Transfer
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from longca.cp.partition.heads import HeadPlan, plan_heads
 from longca.cp.schedule.chunk_choice import PARTS, WAYS, HeadCost, chunks_of, seconds
 from longca.cp.schedule.cost import BYTES_PER_S

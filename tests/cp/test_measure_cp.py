@@ -10,7 +10,7 @@ from longca.bench.measure.result import Result
 from longca.bench.workers.group import PEER_LOST
 from longca.core.cell import Cell
 from longca.core.study import Measure
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 
 WORLD = 2

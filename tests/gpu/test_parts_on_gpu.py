@@ -43,8 +43,8 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
 
 def _misfit(problem, kernel, schedule: Gather | Ring, permutation: str, cell: Cell) -> str | None:
     from longca.cp.partition.load_balance import place
-    from longca.cp.runtime.steps import seen_rows
+    from longca.cp.runtime.steps import active_rows
 
     plan = schedule.plan(problem.mask, place(permutation, problem.mask, WORLD))
-    masks = (seen_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))
+    masks = (active_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))
     return next(filter(None, (kernel.supports(cell, mask.traits, "cuda") for mask in masks)), None)

@@ -14,7 +14,7 @@ from longca.cp.partition.split import even_ranges
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
 
 REPEATS = 3
 

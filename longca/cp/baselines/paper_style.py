@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits

@@ -17,14 +17,14 @@ from longca.core.cell import Cell
 from longca.cp.baselines.collectives import pass_on
 from longca.cp.baselines.padded_documents import BOTH, causal_mask, full_mask
 from longca.cp.baselines.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.cp.runtime.merge import merge, no_keys
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -19,7 +19,7 @@ from longca.cp.traffic_formula import summing_ring_bytes
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -17,7 +17,7 @@ from longca.cp.contract import Strategy, TokenShard
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from longca.core.cell import Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
-from longca.cp.runtime.prepared_heads import PreparedHeads
+from longca.cp.runtime.prepared import PreparedHeads
 from longca.cp.schedule.work_partition import WorkPartition, among_heads
 
 if TYPE_CHECKING:
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.cp.schedule.head_chunking import Weights
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
