@@ -28,8 +28,8 @@ MATMUL_SIZE = {"cuda": 8192, "cpu": 64}
 NAME = "hop"
 
 
-class CommStep:
-    """A message of so many bytes to the next rank."""
+class RingMessage:
+    """A message to the next rank, and one from the rank before, of so many bytes."""
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
         self._comm, self._buffers = comm, comm.receive_buffers()
@@ -59,7 +59,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
     for messages in WAYS:
         comm.use(messages)
         for size_mb in megabytes:
-            hop = CommStep(comm, int(size_mb * 1e6))
+            hop = RingMessage(comm, int(size_mb * 1e6))
             if any(comm.gather(not bool((hop() == (comm.rank - 1) % comm.world).all()))):
                 raise RuntimeError(f"{messages}: a message of {size_mb:g} MB has arrived damaged")
             hop_ms, both_ms = median_ms(comm, hop, MEASURE), median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE)

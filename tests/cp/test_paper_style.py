@@ -10,7 +10,7 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.cp.baselines.padded_documents import PaddedDocuments
+from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.cp.comm.backend import Comm
 from longca.kernels.backends.naive import NaivePrepared
 from longca.masks.build import build_mask

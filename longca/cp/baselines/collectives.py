@@ -1,4 +1,4 @@
-"""What the schedules of others need of the ranks beside `Comm.all_to_all`; counted like it."""
+"""Collectives of other projects' schedules, besides `Comm.all_to_all`; their bytes are counted like its."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
 
 
-def pass_on(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """To the next rank. Called, what is returned waits for what comes from the one before, of the same shape; of two messages
-    under way the first is waited for first. On a GPU the current stream waits, not the host.
+def ring_shift(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Sends x to the next rank and receives as much from the rank before.
+
+    Returns:
+        A function that waits and returns the tensor received, of x's shape. Of two shifts in flight the first is waited for first.
+        On a GPU the current stream waits, not the host.
     """
     import torch
     import torch.distributed as dist
@@ -49,7 +52,7 @@ def all_gather(comm: Comm, mine: torch.Tensor) -> torch.Tensor:
 
 
 def reduce_scatter(comm: Comm, parts: torch.Tensor) -> torch.Tensor:
-    """(world, …), a part for each rank → the sum over ranks of what is for this one, added in their dtype by the backend."""
+    """Parts for all ranks, (world, …) → the sum over ranks of the parts for this one, added in their dtype by the backend."""
     import torch.distributed as dist
 
     total = parts.new_empty(parts.shape[1:])

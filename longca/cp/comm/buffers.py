@@ -44,7 +44,7 @@ class ReceiveBuffers:
         return like.new_empty(*shape)
 
     def keep(self, received: torch.Tensor) -> torch.Tensor:
-        """What has been received, as a tensor that later messages do not overwrite."""
+        """The received tensor, or a copy of it that later messages do not overwrite."""
         return received
 
     def offset(self, name: str, start: int) -> BufferOffset | None:

@@ -14,8 +14,17 @@ import numpy as np
 
 from longca.core.cell import Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
-from longca.cp.baselines.padded_documents import Held, causal_mask, full_mask
-from longca.cp.baselines.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.baselines.paper_style import (
+    CAUSAL,
+    HeldTokens,
+    PaperStyle,
+    PaperStylePrepared,
+    add_rows,
+    causal_mask,
+    full_mask,
+    local_cell,
+    rectangle,
+)
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
 
@@ -56,7 +65,7 @@ class PreparedAllgather(PaperStylePrepared):
         gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
         self.costs["formula_bytes"] = gathers * 2 * self.shard_bytes * (comm.world - 1)
 
-    def _half(self, held: Held) -> _Half:
+    def _half(self, held: HeldTokens) -> _Half:
         lengths = np.diff(self.documents.bounds)
         num_keys = np.where(held.lengths > 0, held.ends if self.causal else lengths, 0)
         rank, row = self.documents.rows_of(np.arange(len(lengths)), num_keys)

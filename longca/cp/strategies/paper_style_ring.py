@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.cell import Cell
-from longca.cp.baselines.collectives import pass_on
-from longca.cp.baselines.padded_documents import BOTH, causal_mask, full_mask
-from longca.cp.baselines.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.baselines.collectives import ring_shift
+from longca.cp.baselines.paper_style import (
+    BOTH,
+    CAUSAL,
+    PaperStyle,
+    PaperStylePrepared,
+    add_rows,
+    causal_mask,
+    full_mask,
+    local_cell,
+    rectangle,
+)
 from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
@@ -77,7 +86,7 @@ class PreparedRing(PaperStylePrepared):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         buffers, parts = [self.pad(k, v)], []
         for number, step in enumerate(self._steps):
-            arrived = pass_on(self.comm, buffers[number]) if number + 1 < self.comm.world else None
+            arrived = ring_shift(self.comm, buffers[number]) if number + 1 < self.comm.world else None
             if step is not None:
                 parts.append((step, *step.call.forward(q.index_select(0, step.queries), *self._keys(step, buffers[number]))))
             if arrived is not None:
@@ -98,8 +107,8 @@ class PreparedRing(PaperStylePrepared):
         buffer = self.pad(k, v)
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
         for number, step in enumerate(self._steps):
-            keys_arrived = pass_on(self.comm, buffer) if number + 1 < self.comm.world else None
-            sums_arrived = pass_on(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
+            keys_arrived = ring_shift(self.comm, buffer) if number + 1 < self.comm.world else None
+            sums_arrived = ring_shift(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
             grads = None
             if step is not None:
                 operands = (x.index_select(0, step.queries) for x in (forward.out, forward.lse, dout))
@@ -112,7 +121,7 @@ class PreparedRing(PaperStylePrepared):
             if keys_arrived is not None:
                 buffer = keys_arrived()
         if self.comm.world > 1:
-            dkv = pass_on(self.comm, dkv)()
+            dkv = ring_shift(self.comm, dkv)()
         return dq.to(q.dtype), *self.unpad(dkv)
 
     def _keys(self, step: _Step, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

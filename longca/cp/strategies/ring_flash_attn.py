@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
-from longca.cp.baselines.autograd import ByAutograd
+from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
@@ -60,7 +60,7 @@ def _function(traits: Traits) -> str:
     return "llama3"
 
 
-class PreparedRingFlashAttn(ByAutograd):
+class PreparedRingFlashAttn(AutogradPrepared):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         function = _function(problem.mask.traits)
         placement = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core.cell import Cell
-from longca.cp.baselines.autograd import ByAutograd
+from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TorchFlexCp(Strategy):
         return PreparedTorchFlexCp(problem, comm)
 
 
-class PreparedTorchFlexCp(ByAutograd):
+class PreparedTorchFlexCp(AutogradPrepared):
     def __init__(self, problem: Problem, comm: Comm) -> None:
         import torch
         import torch.distributed as dist

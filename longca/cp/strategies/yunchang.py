@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import Cell
-from longca.cp.baselines.autograd import ByAutograd
+from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
@@ -63,7 +63,7 @@ def _mesh(world: int, num_kv_heads: int) -> Mesh:
     return Mesh(world // heads, heads)
 
 
-class PreparedYunchang(ByAutograd):
+class PreparedYunchang(AutogradPrepared):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         mesh = _mesh(comm.world, problem.num_kv_heads)
         causal = not problem.mask.traits.full
