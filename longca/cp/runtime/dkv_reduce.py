@@ -29,10 +29,10 @@ class DkvReduce:
 
     def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
-        self.sends = [plan.gradient_sends(rank, number) for number in numbers]
-        self.receives = [plan.gradient_receives(rank, number) for number in numbers]
+        self.sends = [plan.dkv_sends(rank, number) for number in numbers]
+        self.receives = [plan.dkv_receives(rank, number) for number in numbers]
         self.first_rows = [
-            first_rows(landings, self.sends[number], lambda peer, number=number: plan.gradient_receives(peer, number), rank)
+            first_rows(landings, self.sends[number], lambda peer, number=number: plan.dkv_receives(peer, number), rank)
             for number in numbers]
         """of each step and move that is sent: where it lands, as a row of the receiver's buffer"""
         self.swaps = [None, *swaps(plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, landings)]
@@ -71,7 +71,7 @@ class DkvReduceInFlight:
             total.add_(part)
 
     def post(self, number: int, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
-        """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.seen` keys × heads × D."""
+        """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.needed_kv` keys × heads × D."""
         home = self._homecoming
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
         turn, swap = number % 2, home.swaps[number]
@@ -96,7 +96,7 @@ class DkvReduceInFlight:
         start = 0
         for move in moves:
             for total, arrived in zip(self._sums, self._buffers[number % 2], strict=True):
-                total[move.first:move.behind].add_(arrived[start:start + len(move)])
+                total[move.start:move.end].add_(arrived[start:start + len(move)])
             start += len(move)
         self._pending = (START, Pending())
 

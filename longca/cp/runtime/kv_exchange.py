@@ -47,11 +47,11 @@ class KvExchange:
         self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
         """of the keys that are there in a step, those that the rank computes with"""
         self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank,
-                                      lambda peer, number=hop.number: plan.kept(peer, number)) for hop in self.route.hops]
+                                      lambda peer, number=hop.number: plan.num_own_kv(peer, number)) for hop in self.route.comm_steps]
         """of each hop and move that is sent: where it lands, as a row of the receiver's buffer"""
-        self.swaps = swaps(plan, [(hop.sends, hop.receives) for hop in self.route.hops], ranks, comm, landings)
+        self.swaps = swaps(plan, [(hop.sends, hop.receives) for hop in self.route.comm_steps], ranks, comm, landings)
         """of each hop, where messages are collectives"""
-        self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.lane for hop in self.route.hops)}
+        self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.stream for hop in self.route.comm_steps)}
         for number, num_keys in enumerate(self.route.buffer_keys):
             for name in landing_names("keys", number):
                 landings.reserve(name, num_keys * row_bytes)
@@ -81,11 +81,11 @@ class KvExchangeInFlight:
         self.computed(START)
 
     def keys(self, number: int) -> KeyTensors:
-        """(k, v) that the rank computes with in a step: `Plan.seen`. They are there, in the order of the current stream."""
+        """(k, v) that the rank computes with in a step: `Plan.needed_kv`. They are there, in the order of the current stream."""
         if number == 0:
             return self._buffers[OWN].keys
         hop = self._route.hops[number - 1]
-        if hop.kept and not hop.receives:
+        if hop.num_own_kv and not hop.receives:
             return self._buffers[OWN].keys
         buffer = self._buffers[hop.buffer]
         buffer.written[1].wait()
@@ -105,33 +105,33 @@ class KvExchangeInFlight:
                 messages.wait()
 
     def _post(self, hop: CommStep) -> None:
-        source, target = self._buffers[hop.source], self._buffers[hop.buffer]
+        source, target = self._buffers[hop.send_buffer], self._buffers[hop.buffer]
         if hop.sends:
-            self._settle([source.written], hop.lane)
+            self._settle([source.written], hop.stream)
         if hop.receives:
-            self._settle([target.written, *target.read], hop.lane)
+            self._settle([target.written, *target.read], hop.stream)
             target.read = []
         transport, first_rows, swap = self._transport, self._transport.first_rows[hop.number - 1], self._transport.swaps[hop.number - 1]
-        lane, received = transport.lanes[hop.lane], [x[hop.kept:] for x in target.keys]
+        lane, received = transport.lanes[hop.stream], [x[hop.num_own_kv:] for x in target.keys]
         if swap is not None:
             messages = swap.post(lane, [_rows_of(x, hop.sends) for x in source.keys], received)
             self._posted(hop, messages)
             return
-        sends = [(transport.ranks[move.peer], x[move.first - hop.source_first:move.behind - hop.source_first],
+        sends = [(transport.ranks[move.peer], x[move.start - hop.send_start:move.end - hop.send_start],
                   transport.landings.spot(name, row * x[0].numel()))
                  for move, row in zip(hop.sends, first_rows, strict=True)
                  for name, x in zip(landing_names("keys", hop.buffer), source.keys, strict=True)]
         self._posted(hop, lane.post(sends, pieces(hop.receives, received, transport.ranks)))
 
     def _posted(self, hop: CommStep, messages: Pending) -> None:
-        source, target = self._buffers[hop.source], self._buffers[hop.buffer]
-        if hop.kept and hop.receives:
+        source, target = self._buffers[hop.send_buffer], self._buffers[hop.buffer]
+        if hop.num_own_kv and hop.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
-                x[:hop.kept].copy_(own)
+                x[:hop.num_own_kv].copy_(own)
         if hop.sends or not hop.receives:
-            source.read.append((hop.lane, messages))
+            source.read.append((hop.stream, messages))
         if hop.receives:
-            target.written = hop.lane, messages
+            target.written = hop.stream, messages
 
     def _settle(self, messages: Sequence[tuple[str, Pending]], lane: str) -> None:
         """Waits for messages that the next ones on a lane would overtake."""
@@ -141,7 +141,7 @@ class KvExchangeInFlight:
 
 
 def _part(plan: Plan, rank: int, number: int) -> slice:
-    held, seen = plan.keys(rank, number), plan.seen(rank, number)
+    held, seen = plan.held_kv(rank, number), plan.needed_kv(rank, number)
     first = seen[0][1] - held[0][1] if seen else 0
     return slice(first, first + sum(behind - begin for _, begin, behind in seen))
 
@@ -149,16 +149,16 @@ def _part(plan: Plan, rank: int, number: int) -> slice:
 def swaps(plan: Plan, moves: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
           landings: ReceiveBuffers) -> list[AllToAll | None]:
     """Of each step from the second on, of which (sends, receives) are given; none where messages go one by one."""
-    if not plan.straight or landings.fixed:
+    if not plan.is_all_to_all or landings.fixed:
         return [None] * len(moves)
-    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.step_rows[:, number].any())
+    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.received_kv[:, number].any())
             for number, (sends, receives) in enumerate(moves, 1)]
 
 
 def _rows_of(x: torch.Tensor, moves: Sequence[Transfer]) -> torch.Tensor:
     import torch
 
-    return torch.cat([x[move.first:move.behind] for move in moves]) if moves else x[:0]
+    return torch.cat([x[move.start:move.end] for move in moves]) if moves else x[:0]
 
 
 def landing_names(what: str, number: int) -> tuple[str, str]:

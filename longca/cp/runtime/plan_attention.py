@@ -73,7 +73,7 @@ class PlanAttention:
                     dk, dv = self.steps.backward(number, total_dq, *journey.keys(number), out, lse, dout)
                 journey.computed(number)
                 if dk is not None and dv is not None:
-                    own = self.plan.kept(self._rank, number)
+                    own = self.plan.num_own_kv(self._rank, number)
                     home.add(dk[:own], dv[:own])
                     dk, dv = dk[own:], dv[own:]
                 if number:

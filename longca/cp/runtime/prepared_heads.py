@@ -12,11 +12,11 @@ import numpy as np
 
 from longca.cp.contract import PreparedStrategy, TokenShard
 from longca.cp.partition.mesh import Mesh
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kernel_call import sum_of_costs
-from longca.cp.schedule.chunk_choice import described
+from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.traffic_formula import formula_bytes
 from longca.kernels.contract import Forward
 
@@ -49,7 +49,7 @@ class PreparedHeads(PreparedStrategy):
         self.costs |= _formula_bytes(problem, comm.world)
         self.notes += filter(None, [comm.messages_note])
         if len(chunks) > 1:
-            self.notes.insert(0, f"heads in chunks of {described(chunks)}")
+            self.notes.insert(0, f"heads in chunks of {describe_chunks(chunks)}")
 
     def _prepare_calls(self, division: WorkPartition, problem: Problem, kernel: Kernel, rank: int) -> list[HeadCall | None]:
         """Chunks of as many heads under equal masks share a prepared kernel."""
@@ -60,7 +60,7 @@ class PreparedHeads(PreparedStrategy):
             if not share.q:
                 calls.append(None)
                 continue
-            groups = division.groups(chunk, rank)
+            groups = division.mask_groups(chunk, rank)
             mask = problem.mask.select_groups(groups.start, groups.stop)
             key = mask.digest, len(share.q), len(share.local_kv)
             if key not in prepared:

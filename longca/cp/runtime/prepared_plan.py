@@ -18,7 +18,7 @@ from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kernel_call import sum_of_costs
 from longca.cp.runtime.plan_attention import PlanAttention
-from longca.cp.schedule.chunk_choice import described
+from longca.cp.schedule.head_chunking import describe_chunks
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ class PreparedPlan(PreparedStrategy):
             planning_ms: what making the division has taken.
         """
         mesh, plan, chunks = division.mesh, division.plan, division.chunks
-        super().__init__(problem, TokenShard(mesh.positions(plan.placement, comm.rank)))
+        super().__init__(problem, TokenShard(mesh.positions(plan.sharding, comm.rank)))
         ring_rank, number = mesh.of(comm.rank)
         # what all ranks must do together comes before anything that one of them may fail at
         landings = comm.landings()
         exchange = None
         if mesh.heads > 1:
-            exchange = HeadExchange(comm, mesh.group(comm.rank), mesh.tokens(plan.placement, ring_rank), landings)
+            exchange = HeadExchange(comm, mesh.group(comm.rank), mesh.tokens(plan.sharding, ring_rank), landings)
             exchange.reserve(chunks, problem)
         parts: dict[tuple[range, int, int], PlanAttention] = {}
         calls = []
         for chunk in chunks:
-            share, groups = chunk.heads.ranks[number], division.groups(chunk, number)
+            share, groups = chunk.heads.ranks[number], division.mask_groups(chunk, number)
             assert not share.expanded, "the mesh divides KV heads evenly"
             key = groups, len(share.q), len(share.kv)
             if key not in parts:
@@ -64,7 +64,7 @@ class PreparedPlan(PreparedStrategy):
         self.notes = [f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""), *self.notes]
         self.notes += filter(None, [comm.messages_note])
         if len(chunks) > 1:
-            self.notes.insert(1, f"in chunks of {described(chunks)}")
+            self.notes.insert(1, f"in chunks of {describe_chunks(chunks)}")
 
     def _count(self, parts: list[PlanAttention], calls: list[PlanAttention], planning_ms: float) -> None:
         prepared = [one for part in parts for one in part.steps.prepared]
@@ -76,7 +76,7 @@ class PreparedPlan(PreparedStrategy):
             "num_kernel_calls": float(sum(len(part.steps.steps) for part in calls)),
             "num_key_buffers": float(max(part.num_key_buffers for part in parts)),
             "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1))}
-        self.notes += dict.fromkeys([f"tokens: {parts[0].plan.placement.name}", *(note for one in prepared for note in one.notes)])
+        self.notes += dict.fromkeys([f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)])
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         q, k, v = (x.detach() for x in (q, k, v))

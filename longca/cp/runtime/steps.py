@@ -47,7 +47,7 @@ class LocalSteps:
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
         start = time.perf_counter()
         cut = cut_steps(plan, rank, merging=kernel.merges)
-        self._visits = contributions_of(cut, int(plan.placement.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
+        self._visits = contributions_of(cut, int(plan.sharding.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
         self.cutting_ms = (time.perf_counter() - start) * 1e3
         """what making the masks of the steps has taken"""
         masks = {mask.digest: mask for _, _, mask in cut.values()}
