@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from longca.cp.partition.sharding import even_ranges
 
 from longca.bench.measure.permute import Permutation
+from longca.cp.partition.sharding import even_ranges
 from tests.cp.virtual import VirtualComm, on_virtual_ranks
 
 TOKENS, WORLD = 11, 3

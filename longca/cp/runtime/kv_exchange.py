@@ -84,7 +84,7 @@ class KvExchangeInFlight:
         """(k, v) that the rank computes with in a step: `Plan.needed_kv`. They are there, in the order of the current stream."""
         if number == 0:
             return self._buffers[OWN].keys
-        hop = self._route.hops[number - 1]
+        hop = self._route.comm_steps[number - 1]
         if hop.num_own_kv and not hop.receives:
             return self._buffers[OWN].keys
         buffer = self._buffers[hop.buffer]
