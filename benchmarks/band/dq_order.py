@@ -81,8 +81,8 @@ def _of_ranks(name: str) -> Iterator[Case]:
             mask, plugin = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)), Registry("strategy").load(strategy)
             assert isinstance(plugin, HeadStrategy), "all of these divide"
             problem = Problem(mask, num_q_heads, num_kv_heads, HEADS.head_dim, torch.bfloat16, torch.device("cpu"), needs_backward=True)
-            division = plugin.divide(problem, kernel, world)
-            if division.of_heads_alone:
+            division = plugin.partition_work(problem, kernel, world)
+            if division.heads_only:
                 continue
             heads = [number // division.mesh.heads for number in HEADS.heads]
             for rank in range(division.plan.world):

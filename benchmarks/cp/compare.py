@@ -82,7 +82,7 @@ class CellMeasurement:
     def _refusal(self, cell: Cell) -> str | None:
         kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
         if cell.strategy is None:
-            return kernel.supports(cell, traits, self.comm.device.type)
+            return kernel.supports(cell.call_spec, traits, self.comm.device.type)
         strategy = Registry("strategy").load(cell.strategy)
         return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
 

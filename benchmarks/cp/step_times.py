@@ -59,7 +59,7 @@ class Clock:
         Args:
             problem: of the heads in question.
         """
-        steps, num_rows, keys = plan.steps(rank), int(plan.placement.num_tokens[rank]), {}
+        steps, num_rows, keys = plan.steps(rank), int(plan.sharding.num_tokens[rank]), {}
         cut = step_masks(plan, rank, merging=self._kernel.merges)
         contributions = contributions_of(cut, num_rows).of_step if self._kernel.merges else {}
         for step in steps:

@@ -1,4 +1,4 @@
-"""What an attention kernel must say and do. One file in `backends/` is one kernel.
+"""The contract of attention kernels. One file in `backends/` is one kernel.
 
 Shapes: T tokens, H query heads, G KV heads, D head dim. Public tensors are q_THD, k_TGD, v_TGD, out_THD, lse_TH.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell, Dtype
 from longca.core.plugin import Plugin
 from longca.core.record import Work
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One attention call: everything that is known before the tensors are."""
+    """One attention call: everything that is known before its tensors exist."""
 
     mask: Mask
     num_q_heads: int
@@ -38,6 +38,14 @@ class Problem:
     def scale(self) -> float:
         """Factor on q·k: 1 / sqrt(D)."""
         return self.head_dim ** -0.5
+
+    @property
+    def call_spec(self) -> CallSpec:
+        """The facts with which `Kernel.supports` is asked about this call."""
+        import torch
+
+        dtypes: dict[torch.dtype, Dtype] = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+        return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, dtypes[self.dtype], "bwd" if self.needs_backward else "fwd")
 
 
 @dataclass(frozen=True)
@@ -134,13 +142,19 @@ class Kernel(Plugin):
         """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not."""
         return missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        """None if it does this cell, else why not. Pure; decides by traits, never by the mask's name."""
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        """None if it does this call, else the reason why not. Pure: it decides by these facts, never by the mask's name.
+
+        Args:
+            traits: of the call's mask, its lengths included.
+            device_type: "cpu" or "cuda".
+        """
         raise NotImplementedError
 
-    def in_parts(self, cell: Cell, device_type: str) -> str | None:
-        """None if it can attend to some of a row's keys now and to others later, as context parallelism over keys needs: it gives its
-        LSE, and has a `raw_backward`. Else why not. Pure.
+    def in_parts(self, call: CallSpec, device_type: str) -> str | None:
+        """None if it can attend to some of a row's keys now and to others later, else the reason why not. Pure.
+
+        Context parallelism over keys needs this: the kernel returns its LSE, and for a backward it has a `raw_backward`.
         """
         return None if self.returns_lse else "it returns no LSE, by which results over parts of the keys are put together"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Prepared, Problem
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
     return f"it needs a GPU of {' or '.join(architectures)}, and this one is {found}"
 
 
-def unfit_build(cell: Cell, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
+def unfit_build(call: CallSpec, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
     """Why a kernel that was built for these head dims and dtypes alone does not do the cell; None if it does."""
-    if cell.head_dim in head_dims and cell.dtype in dtypes:
+    if call.head_dim in head_dims and call.dtype in dtypes:
         return None
     return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
 

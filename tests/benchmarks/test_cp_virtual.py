@@ -27,7 +27,7 @@ MEASURE = Measure(warmup=0, repeats=1, max_seconds=0.01)
 
 def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int) -> tuple[WorkPartition, Case]:
     case = Case(mask, 32 * world, *heads, strategy=strategy, params=tuple(params.items()))
-    return Registry("strategy").load(strategy).divide(case.problem(), Registry("kernel").load("naive"), world), case
+    return Registry("strategy").load(strategy).partition_work(case.problem(), Registry("kernel").load("naive"), world), case
 
 
 class CountingClock(Clock):
@@ -51,7 +51,7 @@ class PairsClock(CountingClock):
         self.pair_s, self._counted = pair_s, passes or Passes(0.0, 0.0, 0.0)
 
     def steps(self, plan: Plan, rank: int, problem: Problem) -> dict[int, tuple[float, float]]:
-        pairs = plan.step_areas[rank] + 128 * plan.step_meetings[rank]
+        pairs = plan.step_areas[rank] + 128 * plan.step_band_rows[rank]
         return {step.number: (self.pair_s * pairs[step.number], 2 * self.pair_s * pairs[step.number]) for step in plan.steps(rank)}
 
     def passes(self, problem: Problem) -> Passes:
@@ -183,7 +183,7 @@ def test_ranks_that_are_not_timed_are_interpolated():
     all_ranks.time(math.inf)
     few.time(-math.inf)
     assert few.timed.sum() == FEWEST_RANKS
-    load = division.plan.step_areas.sum(axis=1) + 128 * division.plan.step_meetings.sum(axis=1)
+    load = division.plan.step_areas.sum(axis=1) + 128 * division.plan.step_band_rows.sum(axis=1)
     assert few.timed[load.argmax()]
     for direction in ("fwd", "bwd"):
         np.testing.assert_allclose(few.step_s(direction)[0, 0], all_ranks.step_s(direction)[0, 0])

@@ -108,7 +108,7 @@ def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_a
 
 def check_visits(plan: Plan) -> None:
     for rank in range(plan.world):
-        num_rows = int(plan.placement.num_tokens[rank])
+        num_rows = int(plan.sharding.num_tokens[rank])
         cut = step_masks(plan, rank, merging=True)
         contributions = contributions_of(cut, num_rows)
         begun, ended, seen = (np.zeros(num_rows, dtype=int) for _ in range(3))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 
 if TYPE_CHECKING:
     import torch

@@ -43,11 +43,7 @@ class PaperStyle(Strategy):
         return None
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell, device_type)
-
-
-def local_cell(cell: Cell, seqlen: int) -> Cell:
-    return cell.alone(seqlen=max(seqlen, 1))
+        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell.call_spec, device_type)
 
 
 def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:

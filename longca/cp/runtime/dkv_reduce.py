@@ -35,10 +35,10 @@ class DkvReduce:
 
     def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
-        self.sends = [plan.gradient_sends(rank, number) for number in numbers]
-        self.receives = [plan.gradient_receives(rank, number) for number in numbers]
+        self.sends = [plan.dkv_sends(rank, number) for number in numbers]
+        self.receives = [plan.dkv_receives(rank, number) for number in numbers]
         self.target_rows = [
-            target_rows(receive_buffers, self.sends[number], lambda peer, number=number: plan.gradient_receives(peer, number), rank)
+            target_rows(receive_buffers, self.sends[number], lambda peer, number=number: plan.dkv_receives(peer, number), rank)
             for number in numbers]
         """for each step and transfer that is sent, its first row in the receiver's buffer"""
         self.all_to_alls = [
@@ -80,7 +80,7 @@ class DkvReduceInFlight:
         Called after the kernel of each step but the first.
 
         Args:
-            dk, dv: keys of `Plan.seen` × heads × D; None where the rank had no kernel.
+            dk, dv: keys of `Plan.needed_kv` after the rank's own × heads × D; None where the rank had no kernel.
         """
         reduce = self._reduce
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
@@ -107,7 +107,7 @@ class DkvReduceInFlight:
         start = 0
         for transfer in transfers:
             for total, received in zip(self._sums, self._buffers[number % 2], strict=True):
-                total[transfer.first:transfer.behind].add_(received[start:start + len(transfer)])
+                total[transfer.start:transfer.end].add_(received[start:start + len(transfer)])
             start += len(transfer)
         self._pending = (START, Pending())
 

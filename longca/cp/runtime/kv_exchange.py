@@ -4,15 +4,7 @@ In a ring, k and v of the same keys are two messages of one batch. They go strai
 kernels read: nothing is packed or copied. In a gather, what goes to others is packed once, and k and v are a collective each, however
 many ranges of keys move; a rank's own keys are copied where a kernel reads them with others.
 
-A ring of 4 ranks as posted on GPUs; "1" stands for the keys of the rank one before, and so on:
-
-    posted        kernel          receive buffer 0        receive buffer 1
-    at the start                  receive 1, send own     receive 2, send 1
-                  0: own keys
-                  1: buffer 0     read by the kernel
-    after 1                       receive 3, send 2
-                  2: buffer 1                             read by the kernel
-                  3: buffer 0     read by the kernel
+`longca.cp.schedule.buffer_schedule` draws when a ring posts its transfers, and into which buffers.
 
 Shapes: n keys, G KV heads, D head dim.
 """
@@ -54,14 +46,15 @@ class KvExchange:
         self.ranks, self.receive_buffers = ranks, receive_buffers
         self.keeps_order = comm.keeps_order
         self.schedule = BufferSchedule(plan, rank, early=self.keeps_order)
-        self.seen = [_seen_rows(plan, rank, number) for number in range(plan.num_steps)]
+        steps = self.schedule.comm_steps
+        self.needed_rows = [_needed_rows(plan, rank, number) for number in range(plan.num_steps)]
         """for each step, the rows of its buffer that the rank computes with"""
         self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer, number=step.number: plan.receives(peer, number), rank,
-                                        lambda peer, number=step.number: plan.kept(peer, number)) for step in self.schedule.hops]
+                                        lambda peer, number=step.number: plan.num_own_kv(peer, number)) for step in steps]
         """for each comm step and transfer that is sent, its first row in the receiver's buffer"""
-        self.all_to_alls = all_to_alls(plan, [(step.sends, step.receives) for step in self.schedule.hops], ranks, comm, receive_buffers)
+        self.all_to_alls = all_to_alls(plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers)
         """for each comm step, its collective; None where it sends messages"""
-        self.streams = {name: comm.stream(name) for name in dict.fromkeys(step.lane for step in self.schedule.hops)}
+        self.streams = {name: comm.stream(name) for name in dict.fromkeys(step.stream for step in steps)}
         for buffer, num_keys in enumerate(self.schedule.buffer_keys):
             for name in buffer_names("keys", buffer):
                 receive_buffers.reserve(name, num_keys * row_bytes)
@@ -91,15 +84,15 @@ class KvExchangeInFlight:
         self.post_after(START)
 
     def wait_keys(self, number: int) -> KeyTensors:
-        """(k, v) that the rank computes with in a step: `Plan.seen`. They are there, in the order of the current stream."""
+        """(k, v) that the rank computes with in a step: `Plan.needed_kv`. They are there, in the order of the current stream."""
         if number == 0:
             return self._buffers[OWN].keys
-        step = self._schedule.hops[number - 1]
-        if step.kept and not step.receives:
+        step = self._schedule.comm_steps[number - 1]
+        if step.num_own_kv and not step.receives:
             return self._buffers[OWN].keys
         buffer = self._buffers[step.buffer]
         buffer.written[1].wait()
-        k, v = (x[self._exchange.seen[number]] for x in buffer.keys)
+        k, v = (x[self._exchange.needed_rows[number]] for x in buffer.keys)
         return k, v
 
     def post_after(self, number: int) -> None:
@@ -115,20 +108,20 @@ class KvExchangeInFlight:
                 messages.wait()
 
     def _post(self, step: CommStep) -> None:
-        source, target = self._buffers[step.source], self._buffers[step.buffer]
+        source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
         if step.sends:
-            self._wait_unless_ordered([source.written], step.lane)
+            self._wait_unless_ordered([source.written], step.stream)
         if step.receives:
-            self._wait_unless_ordered([target.written, *target.read], step.lane)
+            self._wait_unless_ordered([target.written, *target.read], step.stream)
             target.read = []
         exchange, index = self._exchange, step.number - 1
-        stream, received = exchange.streams[step.lane], [x[step.kept:] for x in target.keys]
+        stream, received = exchange.streams[step.stream], [x[step.num_own_kv:] for x in target.keys]
         all_to_all = exchange.all_to_alls[index]
         if all_to_all is not None:
             messages = all_to_all.post(stream, [_packed(x, step.sends) for x in source.keys], received)
             self._remember(step, messages)
             return
-        sends = [(exchange.ranks[transfer.peer], x[transfer.first - step.source_first:transfer.behind - step.source_first],
+        sends = [(exchange.ranks[transfer.peer], x[transfer.start - step.send_start:transfer.end - step.send_start],
                   exchange.receive_buffers.offset(name, row * x[0].numel()))
                  for transfer, row in zip(step.sends, exchange.target_rows[index], strict=True)
                  for name, x in zip(buffer_names("keys", step.buffer), source.keys, strict=True)]
@@ -136,14 +129,14 @@ class KvExchangeInFlight:
 
     def _remember(self, step: CommStep, messages: Pending) -> None:
         """Notes which buffers the messages read and write; and copies own keys in front of those received, where a kernel reads both."""
-        source, target = self._buffers[step.source], self._buffers[step.buffer]
-        if step.kept and step.receives:
+        source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
+        if step.num_own_kv and step.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
-                x[:step.kept].copy_(own)
+                x[:step.num_own_kv].copy_(own)
         if step.sends or not step.receives:
-            source.read.append((step.lane, messages))
+            source.read.append((step.stream, messages))
         if step.receives:
-            target.written = step.lane, messages
+            target.written = step.stream, messages
 
     def _wait_unless_ordered(self, messages: Sequence[tuple[str, Pending]], name: str) -> None:
         """Waits for messages that later ones on the comm stream `name` could overtake."""
@@ -186,9 +179,9 @@ class AllToAll:
 def all_to_alls(plan: Plan, transfers: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
                 receive_buffers: ReceiveBuffers) -> list[AllToAll | None]:
     """The collective of each step from the second on, whose (sends, receives) are given; None where it sends messages one by one."""
-    if not plan.straight or receive_buffers.fixed:
+    if not plan.is_all_to_all or receive_buffers.fixed:
         return [None] * len(transfers)
-    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.step_rows[:, number].any())
+    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.received_kv[:, number].any())
             for number, (sends, receives) in enumerate(transfers, 1)]
 
 
@@ -226,16 +219,16 @@ def row_messages(transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor],
     return found
 
 
-def _seen_rows(plan: Plan, rank: int, number: int) -> slice:
-    held, seen = plan.keys(rank, number), plan.seen(rank, number)
-    start = seen[0][1] - held[0][1] if seen else 0
-    return slice(start, start + sum(behind - first for _, first, behind in seen))
+def _needed_rows(plan: Plan, rank: int, number: int) -> slice:
+    held, needed = plan.held_kv(rank, number), plan.needed_kv(rank, number)
+    start = needed[0][1] - held[0][1] if needed else 0
+    return slice(start, start + sum(end - first for _, first, end in needed))
 
 
 def _packed(x: torch.Tensor, transfers: Sequence[Transfer]) -> torch.Tensor:
     import torch
 
-    return torch.cat([x[transfer.first:transfer.behind] for transfer in transfers]) if transfers else x[:0]
+    return torch.cat([x[transfer.start:transfer.end] for transfer in transfers]) if transfers else x[:0]
 
 
 def _rows_by_rank(transfers: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:

@@ -86,7 +86,7 @@ class PlanAttention:
                     dk, dv = self.steps.backward(number, total_dq, *exchange.wait_keys(number), out, lse, dout)
                 exchange.post_after(number)
                 if dk is not None and dv is not None:
-                    own = self.plan.kept(self._rank, number)
+                    own = self.plan.num_own_kv(self._rank, number)
                     reduce.add_own(dk[:own], dv[:own])
                     dk, dv = dk[own:], dv[own:]
                 if number:

@@ -15,12 +15,12 @@ import numpy as np
 
 from longca.cp.contract import PreparedStrategy, TokenShard
 from longca.cp.partition.mesh import Mesh
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kernel_call import sum_of_costs
 from longca.cp.runtime.plan_attention import PlanAttention
-from longca.cp.schedule.chunk_choice import described
+from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.traffic_formula import formula_bytes
 from longca.kernels.contract import Forward
 
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
 class PreparedPlan(PreparedStrategy):
     """A strategy whose ranks divide the keys, and perhaps the heads too."""
 
-    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, division: WorkPartition, planning_ms: float) -> None:
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> None:
         """
         Args:
-            planning_ms: time that was taken to make the division.
+            planning_ms: time that was taken to make the work partition.
         """
-        mesh, plan, chunks = division.mesh, division.plan, division.chunks
-        super().__init__(problem, TokenShard(mesh.positions(plan.placement, comm.rank)))
+        mesh, plan, chunks = work.mesh, work.plan, work.chunks
+        super().__init__(problem, TokenShard(mesh.positions(plan.sharding, comm.rank)))
         ring_rank, number = mesh.of(comm.rank)
         # all ranks do this together, so it comes before what one of them may fail at
         receive_buffers = comm.receive_buffers()
         exchange = None
         if mesh.heads > 1:
-            exchange = HeadExchange(comm, mesh.group(comm.rank), mesh.tokens(plan.placement, ring_rank), receive_buffers)
+            exchange = HeadExchange(comm, mesh.group(comm.rank), mesh.tokens(plan.sharding, ring_rank), receive_buffers)
             exchange.reserve(chunks, problem)
         parts: dict[tuple[range, int, int], PlanAttention] = {}
         calls = []
         for chunk in chunks:
-            heads, groups = chunk.heads.ranks[number], division.groups(chunk, number)
+            heads, groups = chunk.heads.ranks[number], work.mask_groups(chunk, number)
             assert not heads.expanded, "the mesh divides KV heads evenly"
             key = groups, len(heads.q), len(heads.kv)
             if key not in parts:
-                own = division.plan_of(groups)
+                own = work.plan_of(groups)
                 of_heads = replace(problem, num_q_heads=len(heads.q), num_kv_heads=len(heads.kv))
                 parts[key] = PlanAttention(own, ring_rank, list(mesh.ring_of(comm.rank)), comm, receive_buffers, of_heads)
             calls.append(parts[key])
@@ -70,7 +70,7 @@ class PreparedPlan(PreparedStrategy):
         self.notes = [f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""), *self.notes]
         self.notes += filter(None, [comm.messages_note])
         if len(chunks) > 1:
-            self.notes.insert(1, f"in chunks of {described(chunks)}")
+            self.notes.insert(1, f"in chunks of {describe_chunks(chunks)}")
 
     def _count(self, parts: list[PlanAttention], calls: list[PlanAttention], planning_ms: float) -> None:
         """Fills in costs and notes.
@@ -88,7 +88,7 @@ class PreparedPlan(PreparedStrategy):
             "num_kernel_calls": float(sum(len(part.steps.steps) for part in calls)),
             "num_key_buffers": float(max(part.num_key_buffers for part in parts)),
             "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1))}
-        self.notes += dict.fromkeys([f"tokens: {parts[0].plan.placement.name}", *(note for one in prepared for note in one.notes)])
+        self.notes += dict.fromkeys([f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)])
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         q, k, v = (x.detach() for x in (q, k, v))
@@ -101,37 +101,37 @@ class PreparedPlan(PreparedStrategy):
 class PreparedHeads(PreparedStrategy):
     """A strategy whose ranks divide the heads alone: each runs the whole sequence by itself, one chunk of heads after another."""
 
-    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, division: WorkPartition) -> None:
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition) -> None:
         """
         Args:
-            division: one of heads alone.
+            work: one of heads alone.
         """
         tokens = even_ranges(problem.mask.seqlen_q, comm.world)
         mine = tokens[comm.rank]
         super().__init__(problem, TokenShard(np.arange(mine.start, mine.stop, dtype=np.int64)))
-        receive_buffers, chunks = comm.receive_buffers(), division.chunks
+        receive_buffers, chunks = comm.receive_buffers(), work.chunks
         exchange = HeadExchange(comm, range(comm.world), tokens, receive_buffers)
         exchange.reserve(chunks, problem)
         receive_buffers.allocate()
-        calls = self._prepare_calls(division, problem, kernel, comm.rank)
+        calls = self._prepare_calls(work, problem, kernel, comm.rank)
         self._pipeline = HeadPipeline(exchange, chunks, calls, problem.needs_backward)
         self.costs |= sum_of_costs({id(call.prepared): call.prepared for call in calls if call is not None}.values())
         self.costs["num_kernel_calls"] = float(sum(call is not None for call in calls))
         self.costs |= _formula_bytes(problem, comm.world)
         self.notes += filter(None, [comm.messages_note])
         if len(chunks) > 1:
-            self.notes.insert(0, f"heads in chunks of {described(chunks)}")
+            self.notes.insert(0, f"heads in chunks of {describe_chunks(chunks)}")
 
-    def _prepare_calls(self, division: WorkPartition, problem: Problem, kernel: Kernel, rank: int) -> list[HeadCall | None]:
+    def _prepare_calls(self, work: WorkPartition, problem: Problem, kernel: Kernel, rank: int) -> list[HeadCall | None]:
         """The call of each chunk. Chunks with as many heads and equal masks share a prepared kernel."""
         calls: list[HeadCall | None] = []
         prepared: dict[tuple[str, int, int], Prepared] = {}
-        for chunk in division.chunks:
+        for chunk in work.chunks:
             heads = chunk.heads.ranks[rank]
             if not heads.q:
                 calls.append(None)
                 continue
-            groups = division.groups(chunk, rank)
+            groups = work.mask_groups(chunk, rank)
             mask = problem.mask.select_groups(groups.start, groups.stop)
             key = mask.digest, len(heads.q), len(heads.local_kv)
             if key not in prepared:

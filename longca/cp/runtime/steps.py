@@ -46,7 +46,7 @@ class LocalSteps:
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
         start_s = time.perf_counter()
         parts = step_masks(plan, rank, merging=kernel.merges)
-        self._contributions = (contributions_of(parts, int(plan.placement.num_tokens[rank]))
+        self._contributions = (contributions_of(parts, int(plan.sharding.num_tokens[rank]))
                                if kernel.merges and len(parts) > 1 else None)
         self.masks_ms = (time.perf_counter() - start_s) * 1e3
         """time taken to make the masks of the steps"""

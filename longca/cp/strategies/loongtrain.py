@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh, double_ring, windowed
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Ring
+from longca.cp.schedule.ring import Ring
 
 
 class LoongTrain(PlannedStrategy):

@@ -12,19 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
-from longca.cp.baselines.paper_style import (
-    CAUSAL,
-    HeldTokens,
-    PaperStyle,
-    PaperStylePrepared,
-    add_rows,
-    causal_mask,
-    full_mask,
-    local_cell,
-    rectangle,
-)
+from longca.cp.baselines.paper_style import CAUSAL, HeldTokens, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
 
@@ -40,9 +30,9 @@ class PaperStyleAllgather(PaperStyle):
     label = "All-Gather, in the style of the paper"
     summary = "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 sums of gradients"
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         half = max(cell.seqlen // (2 * cell.world), 1)
-        return [(local_cell(cell, half), rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
+        return [(cell.call_spec, rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedAllgather:
         return PreparedAllgather(problem, kernel, comm)

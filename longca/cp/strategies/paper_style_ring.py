@@ -13,19 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import ring_shift
-from longca.cp.baselines.paper_style import (
-    BOTH,
-    CAUSAL,
-    PaperStyle,
-    PaperStylePrepared,
-    add_rows,
-    causal_mask,
-    full_mask,
-    local_cell,
-    rectangle,
-)
+from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
 from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
@@ -44,14 +34,14 @@ class PaperStyleRing(PaperStyle):
     label = "Ring P2P, in the style of the paper"
     summary = "The study's schedule done again: documents padded to 2P, P key buffers and P partial outputs, bf16 ring of gradients"
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share, half = max(cell.seqlen // cell.world, 1), max(cell.seqlen // (2 * cell.world), 1)
-        own = local_cell(cell, share), replace(traits, seqlen_q=share, seqlen_k=share)
+        own = cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share)
         if cell.world == 1:
             return [own]
         ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0  # padding is taken out before each call
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
-        return [own, *((local_cell(cell, num_q), replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
+        return [own, *((cell.call_spec, replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)

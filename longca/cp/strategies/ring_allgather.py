@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Gather
+from longca.cp.schedule.gather import Gather
 
 
 class RingAllGather(PlannedStrategy):

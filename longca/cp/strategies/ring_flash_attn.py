@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
@@ -46,9 +46,9 @@ class RingFlashAttn(Strategy):
         parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
         return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share = cell.seqlen // cell.world
-        return [(cell.alone(seqlen=share), replace(traits, seqlen_q=share, seqlen_k=share))]
+        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
         return PreparedRingFlashAttn(problem, kernel.name, comm)
@@ -63,8 +63,8 @@ def _function(traits: Traits) -> str:
 class PreparedRingFlashAttn(AutogradPrepared):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         function = _function(problem.mask.traits)
-        placement = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
-        super().__init__(problem, TokenShard(placement.positions(comm.rank)))
+        sharding = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
+        super().__init__(problem, TokenShard(sharding.positions(comm.rank)))
         self._batched = function != "llama3"
         if self._batched:
             module = f"{function}_ring_flash_attn" if function == "zigzag" else "ring_flash_attn"

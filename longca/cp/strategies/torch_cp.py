@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
@@ -46,10 +46,10 @@ class TorchCp(Strategy):
             return "on GPUs the cell must say which of SDPA's operators it is: cudnn or torch_flash"
         return super().refusal(cell, traits, kernel, device_type)
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         # of causal attention also its halves without a mask, which torch's operators take as they are
         share = cell.seqlen // cell.world
-        return [(cell.alone(seqlen=share), replace(traits, seqlen_q=share, seqlen_k=share))]
+        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchCp:
         return PreparedTorchCp(problem, kernel.name, comm, self.rotate)

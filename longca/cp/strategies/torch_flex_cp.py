@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
 
@@ -36,8 +36,8 @@ class TorchFlexCp(Strategy):
             return f"torch divides sequences of whole blocks of {BLOCK} for each rank: {cell.seqlen} tokens are none over {cell.world}"
         return "torch's balancer takes one mask for all heads" if traits.per_head else None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
-        return [(cell.alone(), replace(traits, seqlen_q=cell.seqlen // cell.world))]
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        return [(cell.call_spec, replace(traits, seqlen_q=cell.seqlen // cell.world))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchFlexCp:
         return PreparedTorchFlexCp(problem, comm)

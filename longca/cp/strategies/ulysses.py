@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
 from longca.cp.runtime.prepared import PreparedHeads
-from longca.cp.schedule.work_partition import WorkPartition, among_heads
+from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
-    from longca.cp.schedule.head_chunking import Weights
+    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -36,18 +36,18 @@ class Ulysses(HeadStrategy):
                     f"heads of rank {cut[0]} are no whole number of them")
         return None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         plan = plan_heads(cell.num_q_heads, cell.num_kv_heads, cell.world)
-        found: dict[Cell, Traits] = {}
+        found: dict[CallSpec, Traits] = {}
         for rank, share in enumerate(plan.ranks):
             groups = plan.mask_groups(rank, traits.num_groups)
             if share.q and groups is not None:
-                local = cell.alone(num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
+                local = replace(cell.call_spec, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
                 found[local] = replace(traits, num_groups=len(groups))
         return list(found.items())
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedHeads:
-        return PreparedHeads(problem, kernel, comm, self.divide(problem, kernel, comm.world, weights))
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedHeads:
+        return PreparedHeads(problem, kernel, comm, self.partition_work(problem, kernel, comm.world, weights))
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
-        return among_heads(problem, world, weights)
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+        return partition_heads(problem.mask, problem.call_spec, world, weights)

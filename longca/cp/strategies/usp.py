@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Ring
+from longca.cp.schedule.ring import Ring
 
 
 class Usp(PlannedStrategy):

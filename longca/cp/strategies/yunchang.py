@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
@@ -47,10 +47,10 @@ class Yunchang(Strategy):
         parts = cell.world if traits.full else math.lcm(cell.world, 2 * _mesh(cell.world, cell.num_kv_heads).ring)
         return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         mesh = _mesh(cell.world, cell.num_kv_heads)
         share = cell.seqlen // mesh.ring
-        local = cell.alone(seqlen=share, num_q_heads=cell.num_q_heads // mesh.heads, num_kv_heads=cell.num_kv_heads // mesh.heads)
+        local = replace(cell.call_spec, num_q_heads=cell.num_q_heads // mesh.heads, num_kv_heads=cell.num_kv_heads // mesh.heads)
         return [(local, replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedYunchang:
@@ -67,8 +67,8 @@ class PreparedYunchang(AutogradPrepared):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         mesh = _mesh(comm.world, problem.num_kv_heads)
         causal = not problem.mask.traits.full
-        placement = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
-        super().__init__(problem, TokenShard(mesh.positions(placement, comm.rank)))
+        sharding = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
+        super().__init__(problem, TokenShard(mesh.positions(sharding, comm.rank)))
         module = load(PACKAGE, kernel)
         _make_groups(module("globals"), mesh, comm)
         attention_type = module("kernels").AttnType.FA

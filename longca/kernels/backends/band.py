@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
@@ -34,13 +34,13 @@ class Band(Kernel):
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "takes bf16 and fp16 only"
-        if cell.head_dim not in HEAD_DIMS:
+        if call.head_dim not in HEAD_DIMS:
             return f"takes head dims {' and '.join(map(str, HEAD_DIMS))} only"
-        if cell.num_kv_heads % traits.num_groups:
-            return f"{cell.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
+        if call.num_kv_heads % traits.num_groups:
+            return f"{call.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
         return None
 
     def prepare(self, problem: Problem) -> BandPrepared:
