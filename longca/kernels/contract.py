@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contribution import Contribution
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
+
+UNIT_ROWS = 128  # granularity of the rows of a `Contribution`
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,26 @@ class Forward:
     out: torch.Tensor
     lse: torch.Tensor | None = None  # natural log of the row sums of exp(scale·q·k), float32; −inf for empty rows
     saved: Any = None  # whatever this kernel's backward needs
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """Rows of one kernel call among several with other keys each, for kernels that merge the results of these calls as they store.
+
+    | is_first | is_last | forward_onto reads | and writes          |
+    |----------|---------|--------------------|---------------------|
+    | yes      | no      | nothing            | (total, LSE)        |
+    | no       | no      | (total, LSE)       | (total, LSE)        |
+    | no       | yes     | (total, LSE)       | (out, LSE)          |
+    | yes      | yes     | nothing            | (out, LSE)          |
+    """
+
+    is_first: bool
+    """no earlier call has these queries"""
+    is_last: bool
+    """no later call has them"""
+    rows: tuple[tuple[int, int], ...] | None
+    """ranges (start, end) of whole units of `UNIT_ROWS` queries, the last one perhaps cut at the last row; None for all rows"""
 
 
 class Prepared:

@@ -17,8 +17,7 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
-from longca.kernels.contract import Problem
-from longca.kernels.contribution import Contribution
+from longca.kernels.contract import Contribution, Problem
 from tests.cp.case import Case
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]

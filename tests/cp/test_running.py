@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longca.cp.runtime.accumulate import Contributions, DqAccumulator, OutputAccumulator, contributions_of, merge, no_keys
 from longca.cp.runtime.steps import LocalStep, step_masks
 from longca.cp.schedule.plan import Plan
-from longca.kernels.contribution import UNIT_ROWS, Contribution
+from longca.kernels.contract import UNIT_ROWS, Contribution
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.kernels.contribution import UNIT_ROWS, Contribution
+from longca.kernels.contract import UNIT_ROWS, Contribution
 from longca.masks.band import Q0, Q1
 from longca.masks.mask import Mask
 

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contract import Forward, Kernel, Prepared, Problem
-    from longca.kernels.contribution import Contribution
+    from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem
 
     Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     """(q, k, v, out, LSE, dout)"""

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from longca.core.cell import CallSpec
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
+from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contribution import Contribution
     from longca.masks.traits import Traits
     from longca.ops.band.plan import BandPlan
 
