@@ -58,7 +58,7 @@ class Strategy(Plugin):
 
     summary: ClassVar[str] = ""
     url: ClassVar[str] = ""
-    needs: ClassVar[tuple[str, ...]] = ()  # modules beside torch
+    needs: ClassVar[tuple[str, ...]] = ()  # modules in addition to torch
     kernels: ClassVar[tuple[str, ...]] = ()  # the only kernels that it can run, if it calls them by its own means; empty: any
     baseline: ClassVar[bool] = False  # another project's strategy, to compare with: it need not do every mask
 

@@ -51,11 +51,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Forward:
-    """Result of a forward call, in the kernel's own layout."""
+    """The result of a forward call, in the kernel's own layout."""
 
     out: torch.Tensor
     lse: torch.Tensor | None = None  # natural log of the row sums of exp(scale·q·k), float32; −inf for empty rows
-    saved: Any = None  # whatever this kernel's backward needs
+    saved: Any = None  # all that this kernel's backward needs
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Contribution:
 
 
 class Prepared:
-    """A kernel made ready for one problem: layout, indices and compiling are done. Only these calls are timed."""
+    """A kernel, prepared for one problem: layout, indices and compilation are done. Only its calls are timed."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -121,14 +121,14 @@ class Prepared:
         raise NotImplementedError
 
     def backward(self, forward: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) of one forward result; never accumulates into `.grad`. Here: by `raw_backward`, `saved` being (q, k, v)."""
+        """(dq, dk, dv) of one forward result; never accumulates into `.grad`. The base calls `raw_backward`, with `saved` = (q, k, v)."""
         q, k, v = forward.saved
         assert forward.lse is not None
         return self.raw_backward(q, k, v, forward.out, forward.lse, dout)
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(dq, dk, dv) from an output and LSE that may cover more keys than these, as context parallelism needs.
+        """(dq, dk, dv) from an output and an LSE that may cover more keys than these. Context parallelism needs it.
 
         Args:
             lse: in the kernel's own form, as `forward` returns it and `lse_to_layout` makes it.
@@ -157,10 +157,10 @@ class Kernel(Plugin):
     summary: ClassVar[str] = ""  # one line for lists, of 120 characters at most
     returns_lse: ClassVar[bool] = False
     merges: ClassVar[bool] = False
-    """what it prepares merges with results over other keys as it stores, by `forward_onto` and `backward_onto`"""
+    """its prepared form can merge its results with those over other keys as it stores them: `forward_onto` and `backward_onto`"""
 
     def available(self, device_type: str) -> str | None:
-        """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not."""
+        """None if it can run on this machine's device of that type ("cpu", "cuda"), else the reason why not."""
         return missing_modules(self.needs)
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
@@ -180,22 +180,22 @@ class Kernel(Plugin):
         return None if self.returns_lse else "it returns no LSE, by which results over parts of the keys are put together"
 
     def prepare(self, problem: Problem) -> Prepared:
-        """Everything that need not be timed. Raises what the backend raises."""
+        """Does everything that need not be timed. Raises the backend's own errors."""
         raise NotImplementedError
 
     def work(self, cell: Cell) -> Work | None:
-        """For a control: what one call does by construction. None for attention, whose work is the mask's."""
+        """The work of one call of a control, by construction. None for attention, whose work follows from the mask."""
         return None
 
 
 def missing_modules(modules: tuple[str, ...]) -> str | None:
-    """Why these modules cannot be imported, without importing them or their parents; None if they are all there."""
+    """The reason why these modules cannot be imported; None if they are all installed. Imports neither them nor their parents."""
     missing = [name for name in modules if not _is_installed(name)]
     return f"module '{missing[0]}' is not installed" if missing else None
 
 
 def _is_installed(name: str) -> bool:
-    """Of a dotted name too, whose parents `importlib.util.find_spec` would import."""
+    """Tells whether a module is installed. `importlib.util.find_spec` alone would import the parents of a dotted name."""
     import importlib.util
     from importlib.machinery import PathFinder
 
@@ -209,7 +209,10 @@ def _is_installed(name: str) -> bool:
 
 
 def missing_compiler(device_type: str) -> str | None:
-    """Why code generated at run time cannot be compiled: Triton builds its launchers in C, torch.compile its CPU code in C++."""
+    """The reason why code generated at run time cannot be compiled; None if it can.
+
+    Triton builds its launchers in C, torch.compile its CPU code in C++.
+    """
     import os
     import shutil
     import sys
@@ -222,7 +225,7 @@ def missing_compiler(device_type: str) -> str | None:
 
 
 def missing_for_triton(modules: tuple[str, ...], device_type: str) -> str | None:
-    """Why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of that type; None if it can."""
+    """The reason why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of that type; None if it can."""
     if device_type != "cuda":
         return "runs on NVIDIA GPUs only"
     return missing_modules(modules) or missing_compiler(device_type)

@@ -20,9 +20,9 @@ from longca.cp.schedule.plan import Plan
 # give or take 2 %, over seven masks on 2 and 4 ranks.
 FLOPS_PER_S = 650e12
 END_PAIRS = 96  # hidden pairs at the end of each row of a band
-CALL_S = 100e-6  # of a kernel call beside its pairs: host time, and the kernel's first and last programs, when multiprocessors are idle
+CALL_S = 100e-6  # of a kernel call in addition to its pairs: host time, and the first and last programs, when multiprocessors are idle
 INTRA_NODE_BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
-MESSAGE_S = 20e-6  # of a batch of messages beside its bytes
+MESSAGE_S = 20e-6  # of a batch of messages in addition to its bytes
 OVERLAP_SLOWDOWN = 0.3  # time that kernels lose to overlapped messages, as a share of these: 7 % of 4.5 ms to 128 MB on an H200
 
 
@@ -35,7 +35,7 @@ class UnitCosts:
     kv_s: float
     """seconds to move the key and value of one token, for all KV heads"""
     call_s: float = 0.0
-    """seconds of a kernel call beside its pairs"""
+    """seconds of a kernel call in addition to its pairs"""
     end_pairs: int = END_PAIRS
     """hidden pairs that the end of a row costs"""
 

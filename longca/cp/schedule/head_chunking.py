@@ -20,7 +20,7 @@ ChunkWeights = Sequence[int]
 """Sizes of chunks relative to each other: (1, 2, 1) is a quarter of the heads, half of them, and the rest"""
 
 CANDIDATE_WEIGHTS: tuple[ChunkWeights, ...] = ((1,), (1, 1), (1, 2, 1), (1, 1, 1, 1), (1, 6, 1), (1, 3, 3, 1))
-"""Nothing hides the arrival of the first chunk and the results of the last one, so small ones around large ones hide most."""
+"""Nothing hides the arrival of the first chunk and the results of the last one, so small chunks around large ones hide most."""
 PARTS_OF_KV_HEAD = (1, 2, 4)
 """The numbers of parts into which the query heads of a KV head may be divided."""
 GAIN_OF_CHUNK = 1.005

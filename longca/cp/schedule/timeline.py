@@ -45,7 +45,7 @@ class LinkSpeeds:
     intra_node_bytes_per_s: float = INTRA_NODE_BYTES_PER_S
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S
     message_s: float = MESSAGE_S
-    """seconds of a batch of messages beside its bytes"""
+    """seconds of a batch of messages in addition to its bytes"""
     overlap_slowdown: float = OVERLAP_SLOWDOWN
     """time that kernels lose to overlapped messages, as a share of these"""
     ranks_per_node: int = RANKS_PER_NODE
@@ -117,7 +117,7 @@ def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message
     Args:
         step_s: seconds that each rank computes in each step, (P, T). Work in a step without a kernel waits for no KV.
         kv_s: seconds for the KV of a token, or its dK and dV, from rank to rank, (P, P).
-        message_s: seconds of a batch beside that.
+        message_s: seconds of a batch in addition to its tokens.
         backward: dK and dV are sent to their owners.
     """
     world, num_steps = step_s.shape

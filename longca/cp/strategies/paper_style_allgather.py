@@ -1,8 +1,8 @@
-"""The study's ring all-gather, written anew after its description: a gather of all keys, then two kernel calls.
+"""The study's ring all-gather, written anew from its description: an all-gather of all keys, then two kernel calls.
 
-Every rank gathers the keys and values of all ranks, padding included, before it computes anything; then each half of its queries
-meets the keys that precede it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and
-reduce-scatters them in it. Nothing overlaps.
+Every rank gathers the keys and values of all ranks, padding included, before it computes anything. Then each half of its queries attends to
+the keys before it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and reduce-scatters them in it.
+Nothing is overlapped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The study's ring, written anew after its description: keys go round in P steps, and everything is kept.
+"""The study's ring, written anew from its description: keys go round in P steps, and everything is kept.
 
-While a step is computed the keys of the next one arrive. Each step's keys stay in a buffer of their own, and each step's output
-until the end, when all are merged. Of a causal document, what precedes is met with the first half of its keys, and what follows meets
-the second half of its queries. Backward sends keys round again, and behind them their gradients, which are added in the dtype of
-the inputs at every rank.
+The keys of a step arrive while the step before is computed. Each step's keys stay in a buffer of their own. Each step's output stays until
+the end, when all outputs are merged. In causal documents, queries attend to the first half of the keys of earlier ranks; of later ranks'
+keys, only the second half of the queries sees something. Backward sends the keys round again, followed by their gradients, and every rank
+adds to these in the dtype of the inputs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PaperStyleRing(PaperStyle):
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One kernel call: queries of this rank, and keys of the rank that is so many steps before it."""
+    """One kernel call: queries of this rank, and the keys of the rank that is that many steps before it."""
 
     queries: torch.Tensor  # indices into what the rank holds
     keys: torch.Tensor  # rows of the other rank's buffer: of the keys, then of the values

@@ -1,7 +1,7 @@
-"""torch's own ring attention, what `context_parallel` puts in the place of SDPA; keys by one all-gather, torch's default.
+"""torch's own ring attention, which `context_parallel` puts in the place of SDPA. Keys come by one all-gather, torch's default.
 
-Its ring functions are called on the shards themselves. `context_parallel` reaches them through DTensor, which costs the host some time
-in every call; that is left out, in torch's favour. Causal attention is balanced head to tail, full attention is not permuted.
+Its ring functions are called on the shards directly. `context_parallel` reaches them through DTensor, which costs host time in every call;
+that time is left out, in torch's favour. Causal attention is balanced by a zigzag sharding, full attention is not permuted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TorchCp(Strategy):
         return super().refusal(cell, traits, kernel, device_type)
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        # of causal attention also its halves without a mask, which torch's operators take as they are
+        # causal attention also has halves without a mask: torch's operators take every one of these
         share = cell.seqlen // cell.world
         return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
@@ -89,7 +89,7 @@ class PreparedTorchCp(PreparedStrategy):
 
     @contextmanager
     def _options(self) -> Iterator[None]:
-        """torch keeps its choices in a module: set for the call, and set back."""
+        """Sets torch's choices, which it keeps in a module, for one call, and then sets them back."""
         from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
 
         before = _cp_options.enable_load_balance, _cp_options.rotate_method
@@ -141,7 +141,7 @@ class _FlashRing(_Ring):
 
 
 class _CpuRing(_Ring):
-    """torch has rings over its operators for GPUs alone; over the one for CPUs the same ring is called here."""
+    """torch's ring over its operator for CPUs. torch itself has rings over its operators for GPUs only."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
         import torch

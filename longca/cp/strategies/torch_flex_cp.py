@@ -1,7 +1,7 @@
-"""FlexAttention under torch's own context parallelism: all keys gathered, then one compiled call on a part of the queries.
+"""FlexAttention under torch's own context parallelism: an all-gather of all keys, then one compiled call on a part of the queries.
 
-torch makes the block mask of each rank from the element test, and its balancer for block masks (PTRR) deals blocks of 128 tokens to
-ranks by how many blocks of keys they see.
+torch makes the block mask of each rank from the mask_mod. Its balancer for block masks (PTRR) deals blocks of 128 tokens to ranks by the
+number of key blocks that they see.
 """
 
 from __future__ import annotations

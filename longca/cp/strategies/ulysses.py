@@ -1,8 +1,8 @@
-"""Ulysses: from tokens to heads in an all-to-all, attention over the whole sequence, and back (arXiv 2309.14509).
+"""Ulysses: an all-to-all from tokens to heads, attention over the whole sequence, and an all-to-all back (arXiv 2309.14509).
 
-Every rank runs the mask as it is, on its heads: all masks are balanced alike. Tokens are in contiguous shards, and neither
-lengths, heads nor ranks must divide each other: messages are of uneven sizes, KV heads go to every rank that needs them, and a
-rank without heads only takes part in the exchanges. Heads go in chunks, so that most of what moves does so beside a kernel.
+Every rank runs the whole mask on its heads, so all masks are balanced. Tokens are in contiguous shards. Lengths, heads and ranks need not
+divide each other: messages have uneven sizes, KV heads go to every rank that needs them, and a rank without heads only takes part in the
+all-to-alls. Heads go in chunks, so that most messages are overlapped with a kernel.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Ulysses(HeadStrategy):
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
         plan = plan_heads(cell.num_q_heads, cell.num_kv_heads, cell.world)
-        cut = [rank for rank in range(cell.world) if plan.mask_groups(rank, traits.num_groups) is None]
-        if cut:
+        split = [rank for rank in range(cell.world) if plan.mask_groups(rank, traits.num_groups) is None]
+        if split:
             return (f"the mask differs among {traits.num_groups} head groups, and over {cell.world} ranks the "
-                    f"heads of rank {cut[0]} are no whole number of them")
+                    f"heads of rank {split[0]} are no whole number of them")
         return None
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:

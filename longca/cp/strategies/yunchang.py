@@ -1,8 +1,8 @@
-"""The package yunchang: heads divided among neighbours by all-to-alls, keys going round a ring of such groups (USP).
+"""The package yunchang (USP): neighbours divide heads by all-to-alls, and keys go round a ring of such groups.
 
-It calls `flash_attn`'s functions: those of the package of that name (kernel `fa2`), or their stand-in over torch's own copy
-(`torch_flash`). Its other local kernels are left out: its own use of torch's has no backward, and that of FlashAttention-3 drops the
-causal mask.
+It calls functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
+(`torch_flash`). Its other local kernels are left out: its call of torch's attention has no backward, and its call of FlashAttention-3 drops
+the causal mask.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Yunchang(Strategy):
 
 
 def _mesh(world: int, num_kv_heads: int) -> Mesh:
-    """Heads among as many ranks as they divide evenly, but so that there is a ring."""
+    """The mesh: head groups as large as divide the KV heads evenly and leave a ring of two or more."""
     heads = max(degree for degree in range(1, world) if world % degree == 0 and num_kv_heads % degree == 0)
     return Mesh(world // heads, heads)
 
@@ -82,7 +82,7 @@ class PreparedYunchang(AutogradPrepared):
 
 
 def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
-    """The process groups that the package keeps for the whole process, made anew only for another mesh."""
+    """Makes the process groups that the package keeps for the whole process, if it has none for this mesh."""
     import torch.distributed as dist
 
     groups = package.PROCESS_GROUP
@@ -91,7 +91,7 @@ def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
 
 
 def _formula_bytes(problem: Problem, mesh: Mesh) -> float:
-    """q, k, v and the output through the all-to-alls; keys and values round the ring, backward also their gradients in float32."""
+    """Bytes of q, k, v and the output in the all-to-alls, of K and V in the ring, and backward of their gradients in float32."""
     tokens = problem.mask.seqlen_q / mesh.world * problem.head_dim
     divided = 2 * (problem.num_q_heads + problem.num_kv_heads) * (mesh.heads - 1) / mesh.heads * problem.dtype.itemsize
     return tokens * divided + summing_ring_bytes(problem, mesh.ring, tokens * problem.num_kv_heads)
