@@ -54,17 +54,17 @@ class Clock:
         self._drawn: dict[str, torch.Tensor] = {}
 
     def steps(self, plan: Plan, rank: int, problem: Problem) -> dict[int, Both]:
-        """Of each step in which the rank has a kernel: merging its result, and adding its gradients of queries, are part of it.
+        """Seconds of each step in which the rank has a kernel, the merging of its result and the adding of its dq included.
 
         Args:
             problem: of the heads in question.
         """
         steps, num_rows, keys = plan.steps(rank), int(plan.sharding.num_tokens[rank]), {}
-        cut = step_masks(plan, rank, merging=self._kernel.merges)
-        contributions = contributions_of(cut, num_rows).of_step if self._kernel.merges else {}
+        parts = step_masks(plan, rank, merging=self._kernel.merges)
+        contributions = contributions_of(parts, num_rows).of_step if self._kernel.merges else {}
         for step in steps:
-            first, behind, mask = cut[step.number]
-            keys[step.number] = (mask.digest, first, behind, num_rows, problem.num_q_heads, problem.num_kv_heads,
+            start, end, mask = parts[step.number]
+            keys[step.number] = (mask.digest, start, end, num_rows, problem.num_q_heads, problem.num_kv_heads,
                                  step is steps[0], step.number == 0, len(steps) == 1, contributions.get(step.number))
         if any(key not in self._known for key in keys.values()):
             calls = _Calls(self, LocalSteps(plan, rank, problem, self._kernel), num_rows, problem)
