@@ -8,8 +8,9 @@ import sys
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.runtime.merge import merge, no_keys
-from longca.cp.schedule.plan import Gather, Ring
+from longca.cp.runtime.accumulate import merge, no_keys
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band.plan import UNIT

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.kernels.contribution import UNIT_ROWS
+from longca.kernels.contract import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid

@@ -46,7 +46,7 @@ class _KernelMeasurement(CellMeasurement):
         with self.at("mask"):
             mask, self.costs["mask_ms"] = self.masks.get(self.cell)
         self.take_mask(mask)
-        reason = kernel.supports(self.cell, mask.traits, self.device.type)
+        reason = kernel.supports(self.cell.call_spec, mask.traits, self.device.type)
         if reason is not None:
             return Unsupported(reason=reason)
         self.release_memory()

@@ -20,7 +20,7 @@ from longca.core.cell import Cell
 from longca.core.study import Measure
 
 if TYPE_CHECKING:
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
 
 PING_SIZE = 64
 COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
@@ -99,7 +99,7 @@ class Session:
             return Result(outcome=failure(error, "measuring"))
 
     def _join(self) -> "Comm":
-        from longca.cp.comm.process_group import Comm
+        from longca.cp.comm.backend import Comm
 
         place = self.place
         return Comm(place.rank, place.world, self.device.index or 0, place.rendezvous, self.device.type, COMM_SECONDS, self._meeting)
