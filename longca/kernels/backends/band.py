@@ -87,7 +87,7 @@ class BandPrepared(Prepared):
         from longca.ops.band.api import band_forward
 
         for visit in visits:
-            band_forward(q, k, v, self._plan_of(visit), self.problem.scale, carried=None if visit.begins else (total, lse),
+            band_forward(q, k, v, self._plan_of(visit), self.problem.scale, initial=None if visit.begins else (total, lse),
                          into=(out if visit.ends else total, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
