@@ -30,7 +30,7 @@ from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
-from longca.ops.band.tables.dq_order import takes_turns
+from longca.ops.band.tables.dq_order import prefers_ordered_dq
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
@@ -121,7 +121,7 @@ def _tflops(case: Case) -> dict[str, float]:
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     """What the choice makes of masks that are still among the known ones; plans may have changed since others were measured."""
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
-    chosen = {case.key: takes_turns(case.mask, case.num_kv_heads) for case in known}
+    chosen = {case.key: prefers_ordered_dq(case.mask, case.num_kv_heads) for case in known}
     rows, records = [], []
     for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
         here = [(chosen[key], float(one["turns"]) / float(one["two kernels"])) for one in found

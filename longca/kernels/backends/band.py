@@ -86,7 +86,7 @@ class BandPrepared(Prepared):
         from longca.ops.band.api import band_forward
 
         for part in contributions:
-            band_forward(q, k, v, self._plan_of(part), self.problem.scale, carried=None if part.is_first else (total, lse),
+            band_forward(q, k, v, self._plan_of(part), self.problem.scale, initial=None if part.is_first else (total, lse),
                          into=(out if part.is_last else total, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
