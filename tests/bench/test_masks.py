@@ -1,6 +1,6 @@
 """Masks are built once for the cells that share them, and few are kept."""
 
-from longca.bench.measure.latest_masks import KEPT, LatestMasks
+from longca.bench.measure.latest import KEPT, LatestMasks
 from longca.masks.build import cell_mask
 from tests.bench.cells import small_cell
 
