@@ -76,7 +76,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
         kept = {} if force else _kept(store, versions, retry, show)
         counts = Counter(kept.values())
-        todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed)
+        todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
         show.start(len(cells), len(kept))
         missed = ""
