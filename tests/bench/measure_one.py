@@ -16,7 +16,7 @@ def main(text: str) -> None:
     cell, measure, device = Cell.model_validate_json(text), Measure(warmup=1, repeats=3), torch.device("cpu")
     if cell.kind == "cp":
         from longca.bench.measure.cp import measure_cp
-        from longca.cp.comm.process_group import Comm
+        from longca.cp.comm.backend import Comm
 
         comm = Comm(0, cell.world, 0, "", "cpu")
         result = measure_cp(cell, measure, device, comm)
