@@ -37,11 +37,15 @@ def code_digest(files: Iterable[Path]) -> str:
     name that is imported from another file than before counts, while a file that has moved does not. A file that is no Python counts by
     its bytes.
     """
-    given = set(files)
+    return _digest(frozenset((path, path.stat().st_mtime_ns) for path in files))
+
+
+@functools.cache
+def _digest(files: frozenset[tuple[Path, int]]) -> str:
+    codes = {path: _parsed(path, mtime_ns) for path, mtime_ns in files}
     parts = set()
-    for path in given:
-        code = _code(path)
-        used = (_code(origin).digest if (origin := _origin(reference)) in given else "" for reference in code.references)
+    for code in codes.values():
+        used = (codes[origin].digest if (origin := _origin(reference)) in codes else "" for reference in code.references)
         if code.digest:
             parts.add(hashlib.sha256("\n".join([code.digest, *used]).encode()).hexdigest())
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()

@@ -110,6 +110,7 @@ def test_counts_the_statements_of_covered_files_only(name: str, counts: bool, mo
     def version(line: bytes) -> str:
         monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (line if path == PACKAGE_ROOT / name else b""))
         code._parsed.cache_clear()
+        code._digest.cache_clear()
         return method_version(small_cell(), MEASURE, "CPU")
 
     assert version(b"\n# a sentence\n") == before
@@ -117,6 +118,7 @@ def test_counts_the_statements_of_covered_files_only(name: str, counts: bool, mo
     assert (version(b"\nSIZE = 4\n") != version(b"\nSIZE = 5\n")) == counts
     monkeypatch.undo()
     code._parsed.cache_clear()
+    code._digest.cache_clear()
 
 
 def test_changes_when_a_kernel_outside_the_package_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

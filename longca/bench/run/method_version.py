@@ -49,13 +49,16 @@ def _files(cell: Cell) -> set[Path]:
     """Every file that has a part in the cell's number."""
     followed = FOLLOWED if cell.corpus is None else FOLLOWED + FOLLOWED_FOR_DOCUMENTS
 
-    def follow(module: str) -> bool:
-        inside = any(f"{module}.".startswith(f"{name}.") or name.startswith(f"{module}.") for name in followed)
-        return inside and module not in LEFT_OUT
-
     names = {"mask": cell.mask, "kernel": cell.kernel, "strategy": cell.strategy, "corpus": cell.corpus}
     plugins = [Registry(kind).paths()[name] for kind, name in names.items() if name is not None]
-    return reached([modules_of_package()[MEASURED_BY[cell.kind]], *plugins], follow)
+    return reached([modules_of_package()[MEASURED_BY[cell.kind]], *plugins], lambda module: _is_followed(module, followed))
+
+
+@functools.cache
+def _is_followed(module: str, followed: tuple[str, ...]) -> bool:
+    """True for these packages, all that they hold, and the packages that hold them, but for what is left out."""
+    inside = any(f"{module}.".startswith(f"{name}.") or name.startswith(f"{module}.") for name in followed)
+    return inside and module not in LEFT_OUT
 
 
 @functools.cache
