@@ -1,4 +1,4 @@
-"""One kernel cell, measured: available → supported → prepared → inputs → right → timed → memory."""
+"""The measurement of a kernel cell: available → supported → prepared → inputs → right → timed → memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from longca.kernels.control import PreparedControl
 
 
 def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None) -> Result:
-    """The result of one cell of kind `kernel`. Never raises for what the cell does: it becomes an outcome."""
+    """The result of one cell of kind `kernel`. An error of the cell becomes an outcome, never an exception."""
     trial = _KernelMeasurement(cell, measure, device, masks or LatestMasks())
     try:
         outcome = trial.run()
@@ -95,7 +95,7 @@ class _KernelMeasurement(CellMeasurement):
             self.memory = peak_memory(call, self.device)
 
     def _measure_control(self, prepared: PreparedControl) -> Outcome:
-        """A call of known work: judged by its times, or by what the timed calls left behind."""
+        """Measure a call of known work. It is judged by its times, or by the result of the timed calls."""
         with self.at(self.cell.direction):
             self.samples = time_calls(prepared.call, self.measure, self.device)
         with self.at("oracle", cost="oracle_ms"):

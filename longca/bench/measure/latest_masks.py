@@ -1,4 +1,4 @@
-"""The masks of the latest cells: forward and backward of one problem follow each other, and share theirs."""
+"""A cache of the latest masks: forward and backward of one problem follow each other and share a mask."""
 
 import time
 from collections import OrderedDict
@@ -12,13 +12,13 @@ KEPT = 2  # a block mask of 128K tokens and 64 head groups takes 268 MB
 
 
 class LatestMasks:
-    """Builds masks, and keeps the last few."""
+    """Builds masks and keeps the last `KEPT` of them."""
 
     def __init__(self) -> None:
         self._masks: OrderedDict[str, tuple[Mask, float]] = OrderedDict()
 
     def get(self, cell: Cell) -> tuple[Mask, float]:
-        """The cell's mask, and the milliseconds that building it took, now or before."""
+        """(mask of the cell, milliseconds that building it took, now or earlier)."""
         name = mask_name(cell)
         if name not in self._masks:
             start = time.perf_counter()
