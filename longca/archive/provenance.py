@@ -1,4 +1,4 @@
-"""Where a bundle's records come from: code, images, locks, machines, and what made its page."""
+"""The provenance of a bundle: code, images, locks and machines of its records, and the versions that made its page."""
 
 import json
 import platform
@@ -18,18 +18,18 @@ from longca.core.study import Study
 NAME = "provenance.json"
 BUNDLE_VERSION = 1
 PAGE_PACKAGES = ("jinja2", "matplotlib", "numpy", "pandas", "pyarrow")
-DRAWN_BY = ("core", "store", "report")  # packages of longca whose code decides the page's bytes
+DRAWN_BY = ("core", "store", "report")  # packages of longca on whose code the bytes of the page depend
 
 
 class Count(Frozen):
-    """Something, and in how many records it stands."""
+    """A value and the number of records that have it."""
 
     what: Any
     num_records: int
 
 
 class PageMaker(Frozen):
-    """What decides the bytes of the page, of its figures and tables, beside the records."""
+    """The versions on which the bytes of page, figures and tables depend, besides the records."""
 
     longca: str
     code: str
@@ -39,18 +39,18 @@ class PageMaker(Frozen):
 
 
 class Provenance(Frozen):
-    """The bundle in short; its records say the same one by one."""
+    """A summary of the records in a bundle."""
 
     bundle_version: Literal[1] = BUNDLE_VERSION
     study: str
     title: str
     num_cells: int
-    """of the study"""
+    """number of cells of the study"""
     num_records: int
     statuses: dict[str, int]
     first: str
     last: str
-    """UTC: when the first and the last cell was measured"""
+    """start of the last cell, as `first` is that of the first; UTC"""
     source: Source
     """the code in this bundle"""
     locks: dict[str, str]
@@ -69,7 +69,7 @@ class Provenance(Frozen):
 
 
 def provenance(study: Study, records: Iterable[Record], files: Mapping[str, Entry]) -> Provenance:
-    """Of these records, at least one, and of the project's files."""
+    """The provenance of these records, at least one, and of the project's files."""
     return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()), source=source(),
                       locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
                       page=page_maker(), **of_records(records))
@@ -93,7 +93,7 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def page_maker() -> PageMaker:
-    """Here and now."""
+    """The versions of this process."""
     import longca
 
     return PageMaker(longca=longca.__version__, code=source_digest(*DRAWN_BY), python=platform.python_version(),

@@ -1,4 +1,4 @@
-"""Obtaining an image once: building it of its recipe, or pulling it by digest."""
+"""Obtains an image once: builds it from its recipe, or pulls it by digest."""
 
 import os
 import shutil
@@ -14,15 +14,15 @@ from longca.images.recipe import Recipe, load_recipe, names
 
 HUB = {"docker.io": "registry-1.docker.io"}  # names that are no hosts
 LAST_LINES = 15
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # by default it takes minutes for some percent less
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # the default takes minutes longer and saves some percent
 
 
 def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
-    """Have the image, and its stamp; its digest. One that is there is checked and kept.
+    """Build or pull an image, stamp it and return its digest. An image that exists is checked and kept.
 
     Args:
-        digest: what it must be; as it comes if empty.
-        announce: is told in a line what takes long.
+        digest: the digest that it must have; any if empty.
+        announce: gets a line before each step that takes long.
 
     Raises:
         UserError: it can neither be built nor pulled here, or it is another image than asked for.
@@ -37,7 +37,7 @@ def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = p
 
 
 def definition(recipe: Recipe) -> Path:
-    """The definition file that can be built here: from the registry, or else from Debian's packages. Raises UserError."""
+    """The definition file that can be built here: from the registry, otherwise from Debian's packages. Raises UserError."""
     registry = recipe.base.image.partition("/")[0]
     if reachable(f"https://{HUB.get(registry, registry)}/v2/"):
         return recipe.folder / "apptainer.def"
@@ -55,7 +55,7 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
 
 
 def _into_place(image: Image, command: list[str], source: str) -> None:
-    """Made under another name first: a build that was stopped leaves no image."""
+    """Make the image under a temporary name and rename it, so that a stopped build leaves no image."""
     image.file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:

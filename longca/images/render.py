@@ -1,7 +1,7 @@
-"""A recipe as definition files: for Apptainer from a registry, for Apptainer from Debian's packages, and for Docker.
+"""Renders a recipe as definition files: for Apptainer from a registry, for Apptainer from Debian's packages, and for Docker.
 
-All three run the same steps. Python packages come from a folder of wheels that was filled beforehand, each by its hash, so that
-the build itself needs a network for the system's packages only.
+All three run the same steps. Python packages come from a folder of wheels that were fetched by hash before. So the build itself needs
+the network for system packages only.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ def definitions(recipe: Recipe) -> dict[str, str]:
 
 
 def lock_digest(recipe: Recipe) -> str:
-    """What records name as their lock."""
+    """The digest of the lock, as records contain it."""
     return f"sha256:{hashlib.sha256(recipe.lock.read_bytes()).hexdigest()}"
 
 
 def _steps(recipe: Recipe) -> list[str]:
-    """Commands that make the image of its base; the wheels lie in /wheels."""
+    """Commands that turn the base into the image; the wheels are in /wheels."""
     steps = ["apt-get update -qq",
              f"DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {' '.join(recipe.apt)}",
              "rm -rf /var/lib/apt/lists/*",
@@ -43,7 +43,7 @@ def _steps(recipe: Recipe) -> list[str]:
 
 
 def _files(recipe: Recipe) -> list[tuple[str, str]]:
-    """(place in the project, place in the image) of what stays in it."""
+    """(path in the project, path in the image) of the files that stay in the image."""
     own = [recipe.lock.name, *([recipe.sources_lock.name, recipe.build] if recipe.build else [])]
     here = [(f"containers/{recipe.name}/{name}", f"{PARTS}/{name}") for name in own]
     return here + [(path, f"{PARTS}/{path.rpartition('/')[2]}") for path in recipe.uses]
@@ -54,7 +54,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
 
 
 def _check(recipe: Recipe) -> str:
-    """Finds the modules without importing them: some want a GPU for that. torch is imported."""
+    """A command that finds the modules without importing them, since some need a GPU for that. Only torch is imported."""
     return (f"{VENV}/bin/python -c \"import importlib.util as u, torch; missing = [m for m in {list(recipe.modules)!r} "
             "if u.find_spec(m) is None]; assert not missing, missing\"")
 

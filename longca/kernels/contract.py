@@ -129,7 +129,7 @@ class Kernel(Plugin):
     """what it prepares merges with results over other keys as it stores, by `forward_onto` and `backward_onto`"""
 
     def available(self, device_type: str) -> str | None:
-        """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not."""
+        """None if it can run on this machine's device of this type ("cpu", "cuda"), else the reason why not."""
         return missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
@@ -143,22 +143,22 @@ class Kernel(Plugin):
         return None if self.returns_lse else "it returns no LSE, by which results over parts of the keys are put together"
 
     def prepare(self, problem: Problem) -> Prepared:
-        """Everything that need not be timed. Raises what the backend raises."""
+        """Do all work that is not timed: layouts, indices, compiling. Raises any error of the backend."""
         raise NotImplementedError
 
     def work(self, cell: Cell) -> Work | None:
-        """For a control: what one call does by construction. None for attention, whose work is the mask's."""
+        """The work of one call of a control. None for attention: its work follows from the mask."""
         return None
 
 
 def missing_modules(modules: tuple[str, ...]) -> str | None:
-    """Why these modules cannot be imported, without importing them or their parents; None if they are all there."""
+    """The reason why these modules cannot be imported; None if they can. Neither they nor their parents are imported."""
     missing = [name for name in modules if not _is_installed(name)]
     return f"module '{missing[0]}' is not installed" if missing else None
 
 
 def _is_installed(name: str) -> bool:
-    """Of a dotted name too, whose parents `importlib.util.find_spec` would import."""
+    """True if a module is installed. For a dotted name its parents are not imported, as `importlib.util.find_spec` would do."""
     import importlib.util
     from importlib.machinery import PathFinder
 
@@ -172,7 +172,7 @@ def _is_installed(name: str) -> bool:
 
 
 def missing_compiler(device_type: str) -> str | None:
-    """Why code generated at run time cannot be compiled: Triton builds its launchers in C, torch.compile its CPU code in C++."""
+    """The reason why code cannot be compiled at run time; None if it can. Triton builds launchers in C, torch.compile CPU code in C++."""
     import os
     import shutil
     import sys
@@ -185,7 +185,7 @@ def missing_compiler(device_type: str) -> str | None:
 
 
 def missing_for_triton(modules: tuple[str, ...], device_type: str) -> str | None:
-    """Why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of that type; None if it can."""
+    """The reason why a kernel that Triton compiles for NVIDIA GPUs cannot run on a device of this type; None if it can."""
     if device_type != "cuda":
         return "runs on NVIDIA GPUs only"
     return missing_modules(modules) or missing_compiler(device_type)

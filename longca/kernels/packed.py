@@ -1,4 +1,4 @@
-"""Attention inside packed segments under one window: all that the FlashAttention family and cuDNN know of masks."""
+"""Attention inside packed segments under one window, the only masks of the FlashAttention family and cuDNN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def unfit_mask(traits: Traits) -> str | None:
-    """Why a mask is neither a row of segments under one window nor the whole of a rectangle; None if it is."""
+    """The reason why a mask is neither a row of segments under one window nor a full rectangle; None if it is one of them."""
     if traits.num_segments or traits.full:
         return None
     if traits.per_head:
@@ -24,7 +24,7 @@ def unfit_mask(traits: Traits) -> str | None:
 
 
 def unfit_device(device_type: str, *architectures: str) -> str | None:
-    """Why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run here; None if it can."""
+    """The reason why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run here; None if it can."""
     if device_type != "cuda":
         return "it runs on NVIDIA GPUs only"
     import importlib.util
@@ -42,7 +42,7 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
 
 
 def unfit_build(cell: Cell, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
-    """Why a kernel that was built for these head dims and dtypes alone does not do the cell; None if it does."""
+    """The reason why a kernel that was built for these head dims and dtypes only cannot do the call; None if it can."""
     if cell.head_dim in head_dims and cell.dtype in dtypes:
         return None
     return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
@@ -55,11 +55,11 @@ def _listed(values: tuple[object, ...]) -> str:
 class PackedPrepared(Prepared):
     """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
 
-    A mask of segments has no empty rows: its window never hides a token from itself. One segment of which all is seen may have
-    another number of keys than of queries.
+    A mask of segments has no empty rows: its window never hides a token from itself. A single full segment may have different numbers of
+    keys and queries.
 
     Args:
-        always_packed: one segment too is given as T × heads × D with its bounds, for kernels that know nothing else.
+        always_packed: use T × heads × D and segment bounds for one segment, too, for kernels that know nothing else.
     """
 
     def __init__(self, problem: Problem, always_packed: bool = False) -> None:
@@ -73,7 +73,7 @@ class PackedPrepared(Prepared):
         self.causal = packed.window == (-1, 0)
         self.max_seqlen = packed.max_seqlen
         self.cu_seqlens: torch.Tensor | None = None
-        """int32 (segments + 1,); None where the layout is that of one segment"""
+        """int32 (segments + 1,); None in the layout of one segment"""
         if always_packed or len(packed.cu_seqlens) > 2:
             import torch
 

@@ -1,25 +1,24 @@
-"""The oracle: is a result right, and how far is it from the truth?
+"""The oracle decides if a result is right, and measures its error against a float64 reference.
 
 **Reference.** float64, by the definition of attention, over chunks of query rows, from the mask's bands or its block grid.
 
-**Error budget.** Beside it, the same chunks are computed as a careful kernel of the cell's dtype would: float32 sums, with the
-operands of the second matmuls (P, dS) and the results rounded to the dtype. The error of that emulation is what these inputs
-and this mask cost in this dtype, whatever the kernel. A result may be off by
+**Error budget.** The same chunks are also computed as a careful kernel of the cell's dtype would compute them: float32 sums, with
+the operands of the second matmuls (P, dS) and the results rounded to the dtype. The error of that emulation is the cost of this
+dtype for these inputs and this mask, for any kernel. A result may be off by
 
     MULTIPLE · (error of the emulation)  +  (ROUNDING · eps(dtype)  +  SUMMING · eps(float32)) · (size before cancelling)
 
-relative to the reference; the constants stand in `longca.bench.check.tally`. The multiple leaves room for other orders of
-summing and for gradients added up in the dtype; the second term for one more rounding, of scores or of dP, which unfused
-attention does, and for float32 itself where the emulation happens to be exact. It goes by what was summed, not by the
-sum: dS is a difference, and where the differences of a row cancel (a row with one key), no kernel can have a small
-relative error.
+relative to the reference; the constants are in `longca.bench.check.tally`. The multiple leaves room for other orders of summation
+and for gradients that are summed in the dtype. The second term leaves room for one more rounding, of scores or of dP, as unfused
+attention has it, and for float32 itself where the emulation happens to be exact. This term uses the size of the summands, not of the
+sum: dS is a difference, and where the differences of a row cancel (a row with one key), no kernel can have a small relative error.
 
-**Rows.** In a long result one wrong row, or one wrong tile of one head, is nothing beside the norm of all. So no row may be off by more
-than ROW_MULTIPLE times what the formula gives for the row itself: its own error of emulation, and as its size ‖P‖ of the row, or of the
-key's column, times the usual size of what P is multiplied with.
+**Rows.** In a long result one wrong row, or one wrong tile of one head, is very small compared with the norm of the whole. So no row
+may be off by more than ROW_MULTIPLE times the budget of the row itself. That budget has the row's own emulation error. As its size it
+has ‖P‖ of the row, or of the key's column, times the RMS size of the vectors that P is multiplied with.
 
-A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 that shows below some
-10,000 keys a row; in longer rows one wrong key drowns in rounding, and the shorter lengths of the same mask must show it.
+A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 this is detected below some 10,000 keys
+a row. In longer rows one wrong key is smaller than the rounding; there the shorter lengths of the same mask must detect the mistake.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ FIELDS = {"out": "out_GRnD", "lse": "lse_GRn", "dq": "dq_GRnD"}
 
 
 class Oracle:
-    """Judge of one problem on given inputs.
+    """Judges results of one problem on given inputs.
 
     Args:
         kv_heads: KV heads to check, with their query heads; all if None.
-        scope: what to check, instead (`longca.bench.check.scope.affordable`).
+        scope: the subset to check, instead of `kv_heads` (`longca.bench.check.scope.affordable`).
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, kv_heads: tuple[int, ...] | None = None,
@@ -56,7 +55,7 @@ class Oracle:
 
     @property
     def dout_THD(self) -> torch.Tensor:
-        """The output gradient that judged gradients must come from: that of the inputs, 0 in rows that are not checked."""
+        """The output gradient for which gradients are judged: that of the inputs, but 0 in rows that are not checked."""
         if self.scope.num_rows == self.problem.mask.seqlen_q:
             return self.inputs.dout_THD
         dout = torch.zeros_like(self.inputs.dout_THD)
@@ -94,7 +93,7 @@ class Oracle:
                         empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
 
     def _groups(self) -> Iterator[tuple[list[int], DenseMaskRows]]:
-        """KV heads in scope that share a mask, with its raster."""
+        """KV heads to check, by the mask that they share, with the dense rows of that mask."""
         mask = self.problem.mask
         heads_per_group = self.problem.num_kv_heads // mask.num_groups
         for group in sorted({head // heads_per_group for head in self.scope.kv_heads}):
@@ -103,7 +102,7 @@ class Oracle:
 
 
 def wrong(accuracy: Accuracy) -> str | None:
-    """Why a result is not right; None if it is."""
+    """The reason why a result is not right; None if it is."""
     reasons = []
     for name, budget in accuracy.budget.items():
         error = accuracy.relative.get(name)
@@ -119,7 +118,7 @@ def wrong(accuracy: Accuracy) -> str | None:
 
 
 class _Comparison:
-    """One head group's mask and the KV heads under it, chunk by chunk."""
+    """Compares the KV heads that share one mask, chunk by chunk."""
 
     def __init__(self, oracle: Oracle, kv_heads: list[int], raster: DenseMaskRows, given: dict[str, torch.Tensor],
                  tallies: dict[str, ErrorAccumulator], empty_rows_ok: list[bool]) -> None:
@@ -132,7 +131,7 @@ class _Comparison:
         self.exact, self.emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, oracle.problem.dtype)
         q, k, v, dout = (_usual_length(x) for x in (self.inputs.q_THD, self.inputs.k_TGD, self.inputs.v_TGD, self.inputs.dout_THD))
         dp = dout * v / oracle.problem.head_dim**0.5
-        self.factors = {"out": v, "dq": dp * k * self.scale, "dk": dp * q * self.scale, "dv": dout}  # what rows of P are multiplied with
+        self.factors = {"out": v, "dq": dp * k * self.scale, "dk": dp * q * self.scale, "dv": dout}  # RMS size of P's other operand
 
     def run(self) -> None:
         k, v = (x_TGD[:, self.kv_heads].transpose(0, 1) for x_TGD in (self.inputs.k_TGD, self.inputs.v_TGD))
@@ -158,7 +157,7 @@ class _Comparison:
                                    self.emulated.round(sums[self.emulated][index]), self._row_size(name, weight_squared.sqrt()))
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of rows whose scores fit into the memory that is meant for them."""
+        """Ranges of rows whose scores fit into CHUNK_PAIRS."""
         pairs = CHUNK_PAIRS["cuda" if self.inputs.q_THD.device.type == "cuda" else "cpu"] // len(self.q_heads)
         step = self.seqlen_k
         for first, last in self.scope.rows:
@@ -175,7 +174,7 @@ class _Comparison:
                      visible, self.scale)
 
     def _rows(self, x_THD: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Rows of these query heads as (G, R, n, …)."""
+        """Rows first..last of these query heads as (G, R, n, …)."""
         part = x_THD[first:last, self.q_heads].transpose(0, 1)
         return part.reshape(len(self.kv_heads), self.ratio, *part.shape[1:])
 
@@ -197,11 +196,11 @@ class _Comparison:
             self.tallies[name].size_squared += reference.numel()
 
     def _row_size(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """Of what was summed in a row whose P has that norm, but not less than what float32 can tell from nothing."""
+        """Size of the summands of a row whose P has norm `weight`; the norm counts as float32's eps at least."""
         return weight.clamp_min(EPS32) * self.factors[name]
 
     def _note_size(self, keys: Keys) -> None:
-        """dS before its subtraction, through a matmul with vectors of the usual length of k, or of q."""
+        """Adds the size of dq and dk if P∘dP, before the subtraction in dS, were multiplied with vectors of the RMS length of k and q."""
         for name, factor in (("dq", self.inputs.k_TGD), ("dk", self.inputs.q_THD)):
             self.tallies[name].size_squared += (keys.dscores_norm * self.scale * _usual_length(factor)).double().square()
 
@@ -212,5 +211,5 @@ def _is_finite(name: str, tensor: torch.Tensor) -> bool:
 
 
 def _usual_length(x_THD: torch.Tensor) -> torch.Tensor:
-    """Root of the mean square of the lengths of its vectors, from some of them."""
+    """Root mean square of the lengths of its vectors, from a sample of them."""
     return x_THD[:: max(len(x_THD) // 64, 1)].double().square().sum(-1).mean().sqrt()

@@ -1,4 +1,4 @@
-"""A few rows of a mask as a dense raster, straight from its bands or its grid: the oracle's own way, shared with no kernel."""
+"""Dense rows of a mask for the oracle, computed from its bands or its block grid. No kernel shares this code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from longca.masks.mask import Mask
 
 
 class DenseMaskRows:
-    """What one head group sees, some rows at a time."""
+    """The mask of one head group as dense rows, a range of rows at a time."""
 
     def __init__(self, mask: Mask, group: int, device: torch.device) -> None:
         self._seqlen_k, self._device = mask.seqlen_k, device
@@ -31,15 +31,17 @@ class DenseMaskRows:
         return self._banded_rows(first, last)
 
     def most_keys(self, first: int, last: int) -> int:
-        """No more keys than this are seen by rows first..last together."""
+        """An upper bound on the number of keys that rows first..last see together."""
         if self._grid is not None:
             return self._seqlen_k
         part = band.cut(self._bands, (first, last), (0, self._seqlen_k))
         return min(int((part[:, band.K1] - part[:, band.K0]).sum()), self._seqlen_k)
 
     def _banded_rows(self, first: int, last: int) -> torch.Tensor:
-        """Each row of each band is a run of keys: +1 where it begins and −1 behind it, summed along the row. Bands are
-        disjoint, so that no two runs of a row begin, or end, at one place.
+        """Rows of a mask of bands.
+
+        In each row a band has one range of keys. A +1 at its start and a −1 at its end are summed along the row. Bands are disjoint, so
+        no two ranges of a row have the same start or the same end.
         """
         near = self._bands[(self._bands[:, band.Q0] < last) & (self._bands[:, band.Q1] > first)]  # documents can be thousands
         part = band.cut(near, (first, last), (0, self._seqlen_k))

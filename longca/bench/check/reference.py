@@ -1,4 +1,4 @@
-"""Attention of one chunk of query rows by its definition, exact or as a kernel of a narrow dtype would compute it.
+"""Reference attention of one chunk of query rows by its definition: in float64, or as a kernel of a narrow dtype would compute it.
 
 Shapes: G head groups, R query heads per group, n rows of the chunk, C keys that the chunk sees, D head dim.
 """
@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`wide` is what sums are kept in; operands of the second matmuls and results are rounded to `narrow`, if given."""
+    """Dtypes of a computation: sums are kept in `wide`; operands of the second matmuls and results are rounded to `narrow`, if given."""
 
     wide: torch.dtype
     narrow: torch.dtype | None = None
@@ -23,7 +23,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Operands of one chunk, in the wide dtype; q comes with the scale multiplied in."""
+    """Operands of one chunk in the wide dtype; q is already multiplied by the scale."""
 
     q_GRnD: torch.Tensor
     k_GCD: torch.Tensor
@@ -35,7 +35,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Rows:
-    """Results that belong to the chunk's rows; `dq` only with a backward."""
+    """Results for the rows of a chunk; `dq` only with a backward."""
 
     out_GRnD: torch.Tensor
     lse_GRn: torch.Tensor
@@ -45,16 +45,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Keys:
-    """What the chunk adds to the gradients of the keys it sees, and the size of what was subtracted to get it."""
+    """Contributions of a chunk to the gradients of its keys, and the size of dS before its subtraction."""
 
     dk_GCD: torch.Tensor
     dv_GCD: torch.Tensor
     weight_GC: torch.Tensor  # ‖P‖ of each key
-    dscores_norm: torch.Tensor  # ‖P∘dP‖, before Σ P∘dP is taken off it
+    dscores_norm: torch.Tensor  # ‖P∘dP‖, before Σ P∘dP is subtracted
 
 
 def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
-    """out, LSE and, given dout, the gradients. Rows that see no key: out 0, LSE −∞, dq 0."""
+    """Compute out, LSE and, given dout, the gradients. Rows that see no key get out 0, LSE −∞, dq 0."""
     rounded = arithmetic.round
     num_groups, ratio, num_rows, _ = chunk.q_GRnD.shape
     shape = (num_groups, ratio, num_rows, chunk.k_GCD.shape[1])

@@ -1,4 +1,4 @@
-"""The masks that a study expects: masks.json, written before anything is measured."""
+"""The expected masks of a study: masks.json, which is written before anything is measured."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_digests(path: Path) -> dict[str, str]:
 
 
 def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
-    """The result as it is, or a failure where it was measured on another mask than the study's."""
+    """The unchanged result, or a failure if it was measured on another mask than the study expects."""
     expected = digests.get(mask_name(cell))
     if expected is None or result.mask is None or result.mask.digest == expected:
         return result

@@ -8,16 +8,16 @@ from longca.core.cell import Cell
 from longca.masks.table import mask_name
 
 BATCH = 32
-VISITS = 2  # of each group in a long run
+VISITS = 2  # batches of each group in a long run
 
 
 def shuffled(cells: Iterable[Cell], seed: int) -> list[Cell]:
-    """The cells in an order that follows from the seed and their ids alone.
+    """The cells in an order that depends on the seed and their ids only.
 
-    Cells of one group of workers (a kernel; a number of ranks) are shuffled, those of one mask together, and cut into batches: of
-    `BATCH` cells, or of half of the group's where that is more. The batches of all groups are shuffled. A machine that grows slower
-    over an hour thus does so for all methods and lengths alike, while workers are started once a batch, some 5 s each, and forward
-    and backward find the mask already built.
+    Cells of one group of workers (a kernel, or a number of ranks) are shuffled, but cells of one mask stay together. They are split into
+    batches of `BATCH` cells, or of half of the group's cells where that is more. Then the batches of all groups are shuffled. If a
+    machine becomes slower over an hour, this affects all methods and lengths alike. Workers are started only once a batch, some 5 s
+    each, and forward and backward share one built mask.
     """
     generator = random.Random(seed)
     by_method: dict[str, dict[str, list[Cell]]] = {}

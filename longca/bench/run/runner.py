@@ -1,4 +1,4 @@
-"""The run: measures the cells that need it, one after another, and stores each as soon as it is done. Never imports torch."""
+"""The runner: it measures the cells that need it, one after another, and stores each record at once. It never imports torch."""
 
 import secrets
 import signal
@@ -35,11 +35,11 @@ from longca.store.text import plural
 
 
 class Summary(Frozen):
-    """What a run came to."""
+    """The summary of a run."""
 
     run_id: str
     counts: dict[str, int]
-    """status → number of the cells asked for, whether measured now or before"""
+    """status → number of requested cells, measured now or before"""
     num_measured: int
     num_kept: int
     seconds: float
@@ -56,14 +56,14 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
 
     Args:
         retry: statuses whose cells are measured again.
-        force: measure all again.
-        part: name of the shard that the cells are. Runs of different parts may share the folder of results.
-        log: a file that takes one line a cell.
-        progress: the display; else what `config.progress` says.
-        task: this process, where it is task 0 of a job; else all ranks are on this machine.
+        force: measure all cells again.
+        part: name of the shard to which the cells belong. Runs of different parts may share the folder of results.
+        log: a file that gets one line for each cell.
+        progress: the display; by default the one of `config.progress`.
+        task: this process if it is task 0 of a job; without it all ranks are on this machine.
 
     Raises:
-        UserError: another run holds the folder, it cannot be written, or the device is not here.
+        UserError: another run uses the folder, it cannot be written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
         KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped. Finished cells are stored.
     """
@@ -104,7 +104,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
 
 @dataclass(frozen=True)
 class _Run:
-    """What all records of a run share."""
+    """Facts that all records of a run share."""
 
     study: Study
     run_id: str
@@ -148,7 +148,7 @@ def _launcher(task: Task | None, results: Path, stopped: Callable[[], bool]) -> 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set. A flag and no exception, so that nothing is left half done."""
+    """An event that SIGINT and SIGTERM set. It is no exception, so that nothing is interrupted half done."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped  # signals are the main thread's
