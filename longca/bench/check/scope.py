@@ -24,7 +24,7 @@ class CheckedSubset:
 
     @property
     def num_rows(self) -> int:
-        return sum(last - first for first, last in self.rows)
+        return sum(end - start for start, end in self.rows)
 
 
 def whole(problem: Problem, kv_heads: tuple[int, ...] | None = None) -> CheckedSubset:
@@ -58,9 +58,9 @@ def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -
         return whole(problem, kv_heads)
     pieces = np.concatenate([[0, num_pieces - 1], 1 + rng.choice(num_pieces - 2, chosen - 2, replace=False)])
     rows = tuple((piece * ROWS_PER_PIECE, min((piece + 1) * ROWS_PER_PIECE, mask.seqlen_q)) for piece in sorted(pieces.tolist()))
-    scope = CheckedSubset(kv_heads, rows, "")
+    num_rows = sum(end - start for start, end in rows)
     heads = _heads_text(problem, kv_heads) or "all heads"
-    return CheckedSubset(kv_heads, rows, f"{heads}; {scope.num_rows} of {mask.seqlen_q} query rows")
+    return CheckedSubset(kv_heads, rows, f"{heads}; {num_rows} of {mask.seqlen_q} query rows")
 
 
 def _heads_text(problem: Problem, kv_heads: tuple[int, ...]) -> str:
