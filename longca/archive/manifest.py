@@ -44,7 +44,7 @@ def read_manifest(content: bytes) -> dict[str, str]:
 
 
 def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]:
-    """Files that are missing, changed or not listed. Files that the use of an unpacked bundle creates do not count."""
+    """Files that are missing, changed or not listed. Files that the use of an unpacked bundle leaves there do not count."""
     for path, digest in sorted(listed.items()):
         place = folder / path
         if not place.is_file() or place.is_symlink():

@@ -19,7 +19,7 @@ SHOWN = 5  # of many differences
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check of a bundle."""
+    """The check of one part of a bundle."""
 
     name: str
     passed: bool

@@ -19,7 +19,7 @@ BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashA
 
 
 class Cell(Frozen):
-    """What to measure. Every field is resolved, so equal requests have equal ids on every machine."""
+    """One measurement request. Every field is resolved, so equal requests have equal ids on every machine."""
 
     kind: Literal["kernel", "cp"]
     kernel: str
@@ -60,7 +60,7 @@ class Cell(Frozen):
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def alone(self, **changes: Any) -> "Cell":
-        """What asks the same of its kernel on one device, but for these fields."""
+        """The cell that asks the same of the kernel on one device, but for these fields."""
         return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "world": 1} | changes)
 
     def __hash__(self) -> int:
@@ -68,7 +68,7 @@ class Cell(Frozen):
 
     @property
     def method(self) -> str:
-        """What is measured, as tables name it: the kernel, or `strategy+kernel`."""
+        """The method under measurement, as tables name it: the kernel, or `strategy+kernel`."""
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
 
     @property

@@ -1,4 +1,4 @@
-"""The study: a YAML grid of cells, and how to measure them."""
+"""The study: a YAML grid of cells, and the way to measure them."""
 
 import itertools
 from pathlib import Path
@@ -21,7 +21,7 @@ Messages = Literal["nccl", "symmetric"]
 
 
 class Measure(Frozen):
-    """How each cell is measured. Part of the method version: a change measures again."""
+    """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
 
     warmup: int = Field(default=3, ge=0)
     """untimed calls before the samples"""

@@ -1,1 +1,1 @@
-"""Container images: their recipes, building or pulling them once, and checks that they are unchanged."""
+"""Container images: their recipes, obtaining each image once, and the check that it is still the same image."""

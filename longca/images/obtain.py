@@ -1,4 +1,4 @@
-"""Obtains an image once: builds it from its recipe, or pulls it by digest."""
+"""Obtaining an image once: building it from its recipe, or pulling it by digest."""
 
 import os
 import shutil
@@ -18,11 +18,11 @@ QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # the
 
 
 def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
-    """Build or pull an image, stamp it and return its digest. An image that exists is checked and kept.
+    """Obtain and stamp the image, and give its digest. An image that is there is checked and kept.
 
     Args:
-        digest: the digest that it must have; any if empty.
-        announce: gets a line before each step that takes long.
+        digest: what it must be; as it comes if empty.
+        announce: gets a line before a step that takes long.
 
     Raises:
         UserError: it can neither be built nor pulled here, or it is another image than asked for.
@@ -55,7 +55,7 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
 
 
 def _into_place(image: Image, command: list[str], source: str) -> None:
-    """Make the image under a temporary name and rename it, so that a stopped build leaves no image."""
+    """Make the image under another name, then move it into place: a build that was stopped leaves no image."""
     image.file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:

@@ -1,4 +1,4 @@
-"""Recipes of images: `containers/<name>/image.yaml`, from which all definition files are made."""
+"""The recipe of an image: `containers/<name>/image.yaml`, the one source of its definition files."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Base(Frozen):
 
     @property
     def pinned(self) -> str:
-        """The image with its digest only: Apptainer accepts no tag in addition."""
+        """The image's address by digest alone: Apptainer takes no tag beside it."""
         return f"{self.image.rpartition(':')[0]}@{self.digest}"
 
 

@@ -1,4 +1,4 @@
-"""Packed sequences of one window: what FlashAttention's and cuDNN's varlen calls are given."""
+"""Packed sequences of one window, as FlashAttention's and cuDNN's varlen calls take them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from longca.masks.segments import diagonal_segments
 
 @dataclass(frozen=True, eq=False)
 class Varlen:
-    """Segments of tokens that see nothing of each other, queries and keys alike."""
+    """Segments of tokens that see no token of another segment, queries and keys alike."""
 
     cu_seqlens: np.ndarray  # int32 (segments + 1,), from 0 to the number of tokens
     max_seqlen: int
@@ -18,12 +18,12 @@ class Varlen:
 
 
 def rectangle(mask: Mask) -> Varlen:
-    """All keys for all queries, as one segment: of the queries, whatever the number of keys."""
+    """A full mask as one segment. Its length is the number of queries, whatever the number of keys."""
     return Varlen(np.array([0, mask.seqlen_q], dtype=np.int32), mask.seqlen_q, (-1, -1))
 
 
 def varlen(mask: Mask) -> Varlen:
-    """Raises ValueError for a mask that is not squares along the diagonal which share one window."""
+    """The segments of a mask. Raises ValueError if it is not made of squares along the diagonal that share one window."""
     segments = diagonal_segments(mask)
     if segments is None:
         raise ValueError("the mask is not a row of segments under one window")

@@ -41,6 +41,11 @@ def outside(wildcards):
     return None
 
 
+# over every file that a command runs: what it made is made again when one of them changes
+def code_of(command, without=()):
+    return source_digest("longca.__main__", f"longca.cli.{command}", without=without)
+
+
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must
 def shard_files(kind):
     return [

@@ -4,9 +4,8 @@ import time
 from collections import OrderedDict
 
 from longca.core.cell import Cell
-from longca.masks.build import cell_mask
+from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
-from longca.masks.table import mask_name
 
 KEPT = 2  # a block mask of 128K tokens and 64 head groups takes 268 MB
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from longca.bench.workers.pool import worker_key
 from longca.core.cell import Cell
-from longca.masks.table import mask_name
+from longca.masks.build import mask_name
 
 BATCH = 32
 VISITS = 2  # batches of each group in a long run
