@@ -27,9 +27,6 @@ CIRCLES = {
     frozenset({"ops.band.launch", "ops.band.sm90.launch"}),
 }
 SHALLOW = {
-    "bench.check.raster",
-    "bench.run.expected",
-    "bench.run.order",
     "cp.runtime.swap",
     "ops.band.sm90.softmax",
 }

@@ -251,7 +251,7 @@ class Singles:
 
     def __init__(self, records: Iterable[Record]) -> None:
         content = list(records)
-        wanted = {record.cell.alone().cell_id for record in content if record.cell.kind == "cp"}
+        wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
         self._tflops: dict[tuple[str, str, str], float] = {}
         for record in sorted(content, key=lambda record: record.started_at):
             if record.cell_id in wanted and record.samples is not None:
@@ -264,7 +264,7 @@ class Singles:
         """The kernel's rate on one device. None without context parallelism, and where the kernel was not measured alone."""
         if view.cell.kind != "cp":
             return None
-        return self._tflops.get((view.record.study, view.device, view.cell.alone().cell_id))
+        return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))
 
 
 def _percent(rate: float | None, limit: float | None) -> float | None:

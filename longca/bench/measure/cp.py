@@ -18,16 +18,16 @@ from longca.bench.check.inputs import input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
 from longca.bench.measure.failure import failure
+from longca.bench.measure.measurement import CellMeasurement
 from longca.bench.measure.memory import peak_memory, resident_bytes, tensor_bytes
 from longca.bench.measure.permute import Permutation
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
-from longca.bench.measure.trial import CellMeasurement
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Memory, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from longca.cp.contract import PreparedStrategy
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
@@ -41,14 +41,14 @@ def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm) -
     All ranks return the same result unless one fails alone; the record is made from rank 0's. Costs are the largest over ranks.
     """
     assert cell.world == comm.world, f"a cell of {cell.world} ranks on {comm.world}"
-    trial = _CpMeasurement(cell, measure, device, comm)
+    measurement = _CpMeasurement(cell, measure, device, comm)
     try:
-        outcome = trial.run()
+        outcome = measurement.run()
     except _EndedTogether as end:
         outcome = end.outcome
     except Exception as error:  # any strategy or kernel may raise anything
-        outcome = failure(error, trial.stage)
-    return trial.result(outcome)
+        outcome = failure(error, measurement.stage)
+    return measurement.result(outcome)
 
 
 class _EndedTogether(Exception):

@@ -58,7 +58,7 @@ class Predictor:
     def _unsupported(self, cell: Cell, traits: Traits) -> str | None:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
-            return kernel.supports(cell, traits, self.device_type)
+            return kernel.supports(cell.call_spec, traits, self.device_type)
         return self._plugin("strategy", cell.strategy).refusal(cell, traits, kernel, self.device_type)
 
     def _mask(self, cell: Cell) -> tuple[Traits, float]:

@@ -1,4 +1,4 @@
-"""The pool: a few groups of workers, one for each kernel and each number of ranks. It replaces groups that are no longer healthy."""
+"""The pool: a few groups of workers, by kernel and by number of ranks. It replaces groups that are no longer healthy."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,13 +39,16 @@ class Device(Frozen):
         return None if world <= self.num_devices else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
 
 
-def worker_key(cell: Cell) -> Key:
+def worker_key(cell: Cell, device_type: str) -> Key:
     """The key of a cell's group of worker processes; cells of one key share a group.
 
-    A kernel has a group of its own. All context-parallel methods of one number of ranks share a group: to start and connect many ranks
-    takes long, and methods that are compared should run in the same processes.
+    On a GPU a kernel has a group of its own, since its libraries stay loaded and keep memory and settings of the device. On a CPU all
+    kernels share one group: to start a process takes longer than to measure a short cell, and kernels that are compared share the
+    reference of their results. All context-parallel methods of one number of ranks share a group: to start and connect many ranks takes
+    long, and methods that are compared should run in the same processes.
     """
-    return cell.kind, cell.kernel if cell.kind == "kernel" else None, cell.world
+    alone = cell.kind == "kernel" and device_type != "cpu"
+    return cell.kind, cell.kernel if alone else None, cell.world
 
 
 class TooFewLeft(Exception):
@@ -99,7 +102,7 @@ class Pool:
         reason = self.device.too_few(cell.world)
         if reason:
             return Result(outcome=Unavailable(reason=reason))
-        key = worker_key(cell)
+        key = worker_key(cell, self.device.type)
         try:
             group = self._group(key)
         except (StartTimeout, RankDied, RankWithoutDevice) as error:
