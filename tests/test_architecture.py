@@ -27,10 +27,6 @@ CIRCLES = {
     frozenset({"ops.band.launch", "ops.band.sm90.launch"}),
 }
 SHALLOW = {
-    "bench.check.raster",
-    "bench.measure.telemetry",
-    "bench.run.expected",
-    "bench.run.order",
     "cp.runtime.swap",
     "ops.band.sm90.softmax",
 }

@@ -1,1 +1,1 @@
-"""Bundles: a study's records with all that made them, and the check that a bundle is whole. Never imports torch."""
+"""Bundles: the records of a study with everything that produced them, and the verification of a bundle. Never imports torch."""

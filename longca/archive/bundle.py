@@ -1,4 +1,4 @@
-"""Making a bundle: a study's records and page, the study, and the project that repeats it."""
+"""Writes a bundle: records and page of a study, its configuration, and the files of the project that can repeat it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from longca.store.files import replace_file
 from longca.store.load import Loaded
 from longca.store.text import plural
 
-BESIDE = ("corpora.json", "masks.json")  # what the study drew, where the workflow wrote it
+BESIDE = ("corpora.json", "masks.json")  # drawn documents and masks of the study, if the workflow wrote them
 README = """# {title}: a study by longca
 
 {num_records} records of {num_cells} cells, measured from {first} to {last}.
@@ -37,7 +37,7 @@ README = """# {title}: a study by longca
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was written."""
+    """A written bundle and its facts."""
 
     path: Path
     digest: str
@@ -47,11 +47,11 @@ class Bundle:
 
 
 def write_bundle(study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path) -> Bundle:
-    """One file from which the study can be checked and repeated. The same records and code give the same bytes.
+    """Write one file from which the study can be checked and repeated. The same records and code give the same bytes.
 
     Args:
         results: the study's folder of results.
-        loaded: what lies there.
+        loaded: records and problems of that folder.
 
     Raises:
         UserError: there are no records, some are damaged, or the project's files are not known.
@@ -80,14 +80,14 @@ def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
 
 
 def _measured(study: Study, records: list[Record], results: Path, root: Path) -> dict[str, BundleFile]:
-    """The page, its figures and tables, made anew from the records, and what was drawn."""
+    """The page with figures and tables, made again from the records, and the files that list drawn documents and masks."""
     made = page_files(records, study.title or study.name, root / "config/hardware.yaml")
     drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
     return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
 
 
 def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
-    """The settings in force, so that the workflow repeats this study by itself. An image that is a file of this machine is left out."""
+    """The present settings, so that the workflow repeats this study by default. An image that is a local file is left out."""
     settings = config.model_dump(mode="json") | {"study": study.name, "results": "results"}
     if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
         settings |= {"image": "", "image_digest": ""}

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, BundleFile]) -> bytes:
-    """ro-crate-metadata.json of a bundle with these files."""
+    """The content of ro-crate-metadata.json for a bundle with these files."""
     described = [path for path in files if path.startswith((f"{MEASURED}/", "config/", "containers/"))
                  or path in ("Snakefile", "CITATION.cff", "requirements.lock", PROVENANCE)]
     runs = _runs(list(records), [count.what for count in facts.images])
@@ -72,7 +72,7 @@ def _image(digest: str) -> Json:
 
 
 def _runs(records: list[Record], digests: list[str]) -> list[Json]:
-    """An action for each run; it ends with its last cell."""
+    """One action for each run; it ends with the run's last cell."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.run_id, []).append(record)

@@ -1,4 +1,4 @@
-"""The list of a bundle's files with their SHA-256, in the form that `sha256sum --check` reads."""
+"""The manifest of a bundle: its files with their SHA-256, in the format of `sha256sum --check`."""
 
 import hashlib
 import re
@@ -25,12 +25,12 @@ def sha256(content: bytes) -> str:
 
 
 def manifest(files: Mapping[str, bytes]) -> bytes:
-    """The list of these files, by name."""
+    """The manifest of these files, sorted by path."""
     return "".join(f"{sha256(content)}  {path}\n" for path, content in sorted(files.items())).encode()
 
 
 def read_manifest(content: bytes) -> dict[str, str]:
-    """Path → digest. Raises ValueError: it is no such list, or names a file outside its folder."""
+    """Path → digest. Raises ValueError if it is not a manifest, or names a file outside its folder."""
     found = {}
     for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
         match = LINE.fullmatch(line)

@@ -1,4 +1,4 @@
-"""Bundles as files: one compressed tar whose bytes follow from its content alone, and the way back."""
+"""Packing and unpacking of bundles: one compressed tar whose bytes depend on its content only."""
 
 import gzip
 import io
@@ -14,7 +14,7 @@ from longca.archive import manifest
 from longca.core.errors import UserError
 
 SUFFIX = ".tar.gz"
-HEAD = bytes.fromhex("1f8b08000000000002ff")  # of what `gzip.GzipFile` writes: deflate, no name, no time, its best, on any system
+HEAD = bytes.fromhex("1f8b08000000000002ff")  # first bytes of `gzip.GzipFile`: deflate, no name, no time, best compression, any system
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class BundleFile:
 
 
 def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
-    """A tar of these files below `folder`, sorted, without owners; the same files give the same bytes.
+    """A compressed tar of these files below `folder`, sorted, without owners. The same files give the same bytes.
 
     Args:
-        when: time of all files, in seconds since 1970.
+        when: modification time of all files, in seconds since 1970.
     """
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as compressed:
@@ -49,7 +49,7 @@ def _tar(files: Mapping[str, BundleFile], when: int) -> bytes:
 
 @contextmanager
 def opened(bundle: Path) -> Iterator[Path]:
-    """The folder of an unpacked bundle, or of a packed one while the block runs.
+    """The folder of an unpacked bundle; a packed one is unpacked into a temporary folder for the time of the `with` block.
 
     Raises:
         UserError: there is no bundle, or it cannot be unpacked.
@@ -75,10 +75,10 @@ def opened(bundle: Path) -> Iterator[Path]:
 
 
 def _files_of(packed: bytes, bundle: Path) -> dict[str, BundleFile]:
-    """The files of a packed bundle, by hand, since tarfile's own filters are not in every Python 3.11.
+    """The files of a packed bundle. They are extracted here, since not every Python 3.11 has the filters of tarfile.
 
-    Packed again they must give the same tar: hashes of files say nothing of the bytes between them. Of the compression, its own checksum
-    and its head must be right: how well zlib compresses depends on its version.
+    Packed again they must give the same tar, since hashes of files do not cover the bytes between the files. The compressed bytes are not
+    compared, only the checksum and the head of gzip: they depend on the version of zlib.
     """
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
     content = stream.decompress(packed)

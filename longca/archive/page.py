@@ -1,4 +1,4 @@
-"""The page, its figures and tables, made from the records alone."""
+"""The page of a bundle with its figures and tables, made from the records alone."""
 
 import tempfile
 from pathlib import Path

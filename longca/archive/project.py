@@ -8,15 +8,15 @@ from longca.core.checkout import git
 from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
 
-OWN = ("config", "containers", "longca", "workflow")  # a file that Git does not know yet belongs to the project only here
-SITE = "config/site.yaml"  # one cluster's settings, its account among them: not the study's
+OWN = ("config", "containers", "longca", "workflow")  # untracked files belong to the project only in these folders
+SITE = "config/site.yaml"  # settings and account of one cluster; not part of a study
 MEASURED = "measured"  # folder of the records and of the page
 PLUGINS = "plugins"
-MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # of a bundle, not of the project
+MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # files of a bundle, not of the project
 
 
 def project_files(root: Path) -> dict[str, BundleFile]:
-    """Path → file as it is now; a link to a folder is the folder's files, so that bundles hold no links.
+    """Path → present content. A link to a folder is replaced by the folder's files, so that bundles have no links.
 
     Raises:
         UserError: `root` is neither a Git checkout nor an unpacked bundle.

@@ -45,12 +45,12 @@ class Provenance(Frozen):
     study: str
     title: str
     num_cells: int
-    """of the study"""
+    """number of cells of the study"""
     num_records: int
     statuses: dict[str, int]
     first: str
     last: str
-    """UTC: when the first and the last cell was measured"""
+    """start of the last cell, as `first` is that of the first; UTC"""
     source: Source
     """the code in this bundle"""
     locks: dict[str, str]

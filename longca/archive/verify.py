@@ -1,4 +1,4 @@
-"""Checking a bundle: every hash, every record, and the page made again."""
+"""Verification of a bundle: every hash, every record, and the page made again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Check:
 
 
 def verify(folder: Path) -> list[Check]:
-    """All checks of an unpacked bundle, made by this longca. Nothing of the bundle is run.
+    """All checks of an unpacked bundle, made by this longca. No code of the bundle is run.
 
     Raises:
         UserError: its manifest or its provenance cannot be read.
@@ -63,7 +63,7 @@ def _records(folder: Path, facts: Provenance, loaded: Loaded) -> Check:
 
 
 def _page(folder: Path, facts: Provenance, loaded: Loaded) -> Check:
-    """Page, figures and tables again, byte for byte; what made them then and now, where they differ."""
+    """Make page, figures and tables again and compare bytes; if they differ, name the versions that differ."""
     try:
         made = page_files(loaded.records, facts.title, folder / "config/hardware.yaml")
     except UserError as error:

@@ -1,4 +1,4 @@
-"""`longca archive`: a study in one file that can be checked and repeated."""
+"""The command `longca archive`: a study in one file that can be checked and repeated."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`longca data`: corpora, and what is drawn from them."""
+"""The commands `longca data`: corpora, their documents and a study's masks."""
 
 import json
 from pathlib import Path

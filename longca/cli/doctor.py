@@ -1,4 +1,4 @@
-"""`longca doctor`: is this machine fit to measure?"""
+"""The command `longca doctor`: checks if this machine can measure."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`longca explain`: why a cell is as it is."""
+"""The command `longca explain`: support and result of one cell, with reasons."""
 
 from typing import Annotated, Any
 

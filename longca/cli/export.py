@@ -1,4 +1,4 @@
-"""`longca export`: the records as one table."""
+"""The command `longca export`: the records as one table."""
 
 from longca.cli.options import Json, Results, StudyName, open_study, print_json
 

@@ -1,4 +1,4 @@
-"""`longca image`: container images."""
+"""The commands `longca image`: container images."""
 
 from typing import Annotated
 

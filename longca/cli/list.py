@@ -1,4 +1,4 @@
-"""`longca list`: what there is."""
+"""The command `longca list`: the plug-ins that exist."""
 
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ def command(
 
 
 def _place(plugin: Any) -> tuple[float, str]:
-    """Order in the list: the study's own numbers first, then by name."""
+    """Sort key: plug-ins with a number first, by that number, then the others by name."""
     number = getattr(plugin, "number", None)
     return (float("inf") if number is None else number), plugin.name
 

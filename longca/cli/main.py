@@ -1,4 +1,4 @@
-"""The command `longca`: one file a sub-command, errors caught once."""
+"""The command `longca`: one file for each sub-command; errors are caught here."""
 
 import importlib
 import sys
@@ -25,7 +25,7 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Runs the command line; a UserError becomes one line and exit code 2."""
+    """Run the command line; a UserError becomes a message of one line and exit code 2."""
     try:
         build_app()()
     except UserError as error:

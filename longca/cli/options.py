@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are the same everywhere."""
+"""Options that several commands share, and their output as tables and JSON."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str
 
 
 def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:
-    """(settings, study, the study's folder of results)."""
+    """Load (settings, study, the study's folder of results)."""
     config = load_config({"study": name, **overrides})
     study = load_study(config.study)
     return config, study, config.results / study.name
@@ -52,7 +52,7 @@ def print_json(data: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
-    """A table that fits the terminal: numbers to the right, text to the left, long text wrapped."""
+    """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

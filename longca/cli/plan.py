@@ -1,4 +1,4 @@
-"""`longca plan`: what a study would do, before it does it."""
+"""The command `longca plan`: cells, jobs and GPU hours of a study before it is run."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def command(
 
 @dataclass
 class _Method:
-    """What a method has to do."""
+    """The cells of one method, counted, and their GPU hours."""
 
     kind: str
     num_cells: int = 0

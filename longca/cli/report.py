@@ -1,4 +1,4 @@
-"""`longca report`: the page."""
+"""The command `longca report`: the page of a study."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +35,7 @@ def command(
 
 
 def _title(name: str) -> str:
-    """That of the study whose records a file of this name holds, where the study is here."""
+    """The title of the study with this name; the name itself if there is no such study here."""
     from longca.core.study import STUDIES, load_study
 
     return load_study(name).title or name if (STUDIES / f"{name}.yaml").exists() else name

@@ -1,4 +1,4 @@
-"""`longca run`: measure cells."""
+"""The command `longca run`: measures cells."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`longca status`: how far a study is."""
+"""The command `longca status`: measured, missing and damaged cells of a study."""
 
 from collections import Counter
 

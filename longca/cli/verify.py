@@ -1,4 +1,4 @@
-"""`longca verify`: is a bundle whole, and does its page follow from its records?"""
+"""The command `longca verify`: checks the files of a bundle and makes its page again from its records."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The packages of an image, fetched by hash into one folder, with this machine's own settings for pip: mirrors, proxies, certificates."""
+"""Downloads the packages of an image by hash into one folder, with this machine's pip settings (mirrors, proxies, certificates)."""
 
 import hashlib
 import subprocess
@@ -12,7 +12,7 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.images.recipe import Recipe
 from longca.images.render import WHEELS
 
-OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}  # what wheels may ask for, and what Debian 12 and Ubuntu 24.04 have: 2.36, 2.39
+OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}  # of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
 SECONDS = 120
 PATIENCE_S = 5
 
@@ -43,7 +43,7 @@ def fetch(recipe: Recipe) -> Path:
 
 
 def locked_sources(recipe: Recipe) -> list[tuple[str, str]]:
-    """(SHA-256, URL) of each source package."""
+    """The (SHA-256, URL) of each source package."""
     lines = recipe.sources_lock.read_text(encoding="utf-8").splitlines() if recipe.sources else []
     return [(digest, url) for digest, _, url in (line.partition("  ") for line in lines)]
 

@@ -1,4 +1,4 @@
-"""An image as a file, and its stamp: the SHA-256 that it had when it was obtained, in the form that `sha256sum --check` reads."""
+"""An image as a file, and its stamp: the SHA-256 at the time when it was obtained, in the format of `sha256sum --check`."""
 
 import hashlib
 import re
@@ -26,7 +26,7 @@ class Image:
 
 
 def locate(wanted: str) -> Image:
-    """Raises UserError: a URL that does not say which image, and would give another one tomorrow."""
+    """The paths for a wanted image. Raises UserError for a URL without a digest: it could give another image later."""
     if wanted in names():
         file = IMAGES / f"{wanted}.sif"
     elif "://" in wanted:
@@ -39,11 +39,11 @@ def locate(wanted: str) -> Image:
 
 
 def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
-    """The image's digest, "sha256:…", if it is the one that was obtained, and the one that is asked for.
+    """The image's digest, "sha256:…", if it is the image that was obtained and the one that is asked for.
 
     Args:
-        digest: the one that is asked for; any if empty.
-        thorough: read the whole file even if nothing has touched it since it was stamped.
+        digest: the digest that is asked for; any if empty.
+        thorough: read the whole file even if it was not changed since it was stamped.
 
     Raises:
         UserError: it is another image, or there is none.
@@ -67,7 +67,7 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
 
 
 def check_or_exit(image: Image, digest: str = "") -> None:
-    """For the workflow, where an exception would be many lines: an image that is here and not the right one ends it with one."""
+    """Check for the workflow: a wrong image ends the process with a message of one line instead of a traceback."""
     if image.stamp.exists():
         try:
             check(image, digest)

@@ -14,7 +14,7 @@ from longca.images.recipe import Recipe, load_recipe, names
 
 HUB = {"docker.io": "registry-1.docker.io"}  # names that are no hosts
 LAST_LINES = 15
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # by default it takes minutes for some percent less
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # the default takes minutes longer and saves some percent
 
 
 def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
@@ -37,7 +37,7 @@ def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = p
 
 
 def definition(recipe: Recipe) -> Path:
-    """The definition file that can be built here: from the registry, or else from Debian's packages. Raises UserError."""
+    """The definition file that can be built here: from the registry, otherwise from Debian's packages. Raises UserError."""
     registry = recipe.base.image.partition("/")[0]
     if reachable(f"https://{HUB.get(registry, registry)}/v2/"):
         return recipe.folder / "apptainer.def"

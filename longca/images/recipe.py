@@ -13,7 +13,7 @@ DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
 class Base(Frozen):
-    """The image that it begins with."""
+    """The base image."""
 
     image: str = Field(pattern=r"^[a-z0-9.-]+/.+:[^@]+$")
     """registry/name:tag; the tag is for people, the digest decides"""
@@ -40,7 +40,7 @@ class SourcePackage(Frozen):
 
 
 class Recipe(Frozen):
-    """One image."""
+    """The recipe of one image."""
 
     name: str
     about: str
@@ -55,12 +55,12 @@ class Recipe(Frozen):
     """pinned Python packages beside longca's own dependencies"""
     sources: tuple[SourcePackage, ...] = ()
     build: str = ""
-    """a script of the recipe's folder that builds the sources, run with the folder of the sources"""
+    """script in the recipe's folder that builds the sources; its argument is their folder"""
     uses: tuple[str, ...] = ()
     """files of the project that the script needs"""
     env: dict[str, str] = {}
     modules: tuple[str, ...] = Field(min_length=1)
-    """must be found in the finished image"""
+    """Python modules that the finished image must have"""
 
     @property
     def folder(self) -> Path:
@@ -83,7 +83,7 @@ def names() -> list[str]:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Raises UserError: there is none of that name, or it is not valid."""
+    """The recipe of this name. Raises UserError if there is none, or it is not valid."""
     if name not in names():
         raise unknown("image", name, names(), todo="Images are the folders in containers/; a file or a URL can be given, too")
     path = CONTAINERS / name / "image.yaml"

@@ -1,7 +1,7 @@
-"""A recipe as definition files: for Apptainer from a registry, for Apptainer from Debian's packages, and for Docker.
+"""Renders a recipe as definition files: for Apptainer from a registry, for Apptainer from Debian's packages, and for Docker.
 
-All three run the same steps. Python packages come from a folder of wheels that was filled beforehand, each by its hash, so that
-the build itself needs a network for the system's packages only.
+All three run the same steps. Python packages come from a folder of wheels that were fetched by hash before. So the build itself needs
+the network for system packages only.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def lock_digest(recipe: Recipe) -> str:
 
 
 def _steps(recipe: Recipe) -> list[str]:
-    """Commands that make the image of its base; the wheels lie in /wheels."""
+    """Commands that turn the base into the image; the wheels are in /wheels."""
     steps = ["apt-get update -qq",
              f"DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {' '.join(recipe.apt)}",
              "rm -rf /var/lib/apt/lists/*",
@@ -54,7 +54,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
 
 
 def _check(recipe: Recipe) -> str:
-    """Finds the modules without importing them: some want a GPU for that. torch is imported."""
+    """A command that finds the modules without importing them, since some need a GPU for that. Only torch is imported."""
     return (f"{VENV}/bin/python -c \"import importlib.util as u, torch; missing = [m for m in {list(recipe.modules)!r} "
             "if u.find_spec(m) is None]; assert not missing, missing\"")
 

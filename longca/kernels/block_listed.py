@@ -1,4 +1,4 @@
-"""What the kernels of the video sparse attention package share: its index lists and its layout."""
+"""The base of the kernels of the video sparse attention package: their index lists and layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD_DIMS = (64, 128)
 
 
 class BlockListed(Prepared):
-    """Layout (1, heads, T, D). Every query head has lists of its own, also where heads share a mask."""
+    """Layout (1, heads, T, D). Every query head has lists of its own, even if heads share a mask."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -1,4 +1,4 @@
-"""A block mask on the device: the same lists for every kernel that reads lists of blocks."""
+"""Block lists on the device, the same for all kernels that read block lists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockTables:
-    """Visible blocks in ascending order, unused slots 0. L lists: one for each head, or for each head group of the mask."""
+    """Visible blocks in ascending order, unused slots 0. There are L lists: one for each head, or one for each head group of the mask."""
 
     q_to_k: torch.Tensor  # int32 (L, q-blocks, most of any q-block)
     q_to_k_counts: torch.Tensor  # int32 (L, q-blocks)
@@ -35,7 +35,7 @@ class BlockTables:
 
 
 def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None, *, of_keys: bool = True) -> BlockTables:
-    """Lists of a mask of blocks of one size.
+    """The lists of a mask whose blocks have one size.
 
     Args:
         num_lists: of heads, where a kernel wants a list for each; else the mask's head groups.
@@ -53,7 +53,7 @@ def block_tables(mask: Mask, device: torch.device, num_lists: int | None = None,
 
 
 def split_blocks(mask: Mask, size: int) -> Mask:
-    """The same mask in square blocks of `size`, which its own blocks are multiples of."""
+    """The same mask in square blocks of `size`; the mask's own block sizes must be multiples of it."""
     assert mask.grid is not None and mask.grid.block_size is not None
     block_q, block_k = mask.grid.block_size
     if (block_q, block_k) == (size, size):

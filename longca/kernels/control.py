@@ -1,6 +1,6 @@
-"""Controls: calls that are no attention, whose length or work is known beforehand.
+"""Controls: calls without attention whose duration or work is known in advance.
 
-They say how far times can be trusted, and what the device can do: attention is held against them, not against a data sheet.
+They show how far times can be trusted and what the device can do. Attention is compared with them, not with a data sheet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Control(Kernel):
-    """A call of known work. Of a cell it takes the length, heads, head dim and dtype."""
+    """A call of known work. It uses length, heads, head dim and dtype of a cell."""
 
     family = "control"
 
@@ -28,7 +28,7 @@ class Control(Kernel):
         return None
 
     def work(self, cell: Cell) -> Work:
-        """What one call does."""
+        """The work of one call."""
         raise NotImplementedError
 
     def prepare(self, problem: Problem) -> PreparedControl:
@@ -36,11 +36,11 @@ class Control(Kernel):
 
 
 class PreparedControl(Prepared):
-    """A control made ready, with its data. Only `call` is timed."""
+    """A prepared control with its data. Only `call` is timed."""
 
     def call(self) -> object:
         raise NotImplementedError
 
     def judge(self, samples: Samples) -> Accuracy:
-        """How far off the call is: by its times, or by the result that the last of them left."""
+        """The error of the call: of its times, or of the result of the last call."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""cuDNN's attention as a graph of its frontend: planned once, forward or backward, then run on any tensors of its shapes."""
+"""cuDNN's attention as a graph of its frontend. A graph is planned once, forward or backward, and runs on any tensors of its shapes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 UIDS = {name: uid for uid, name in enumerate(
     ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv", "lengths", "q_starts", "k_starts", "lse_starts"), 1)}
 OF_KEYS = ("k", "v", "dk", "dv")
-FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]  # beginnings of the names of its own CuTe kernels, which are not cuDNN's
+FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]  # prefixes of the frontend's own CuTe kernels, which are not cuDNN's
 
 
 class CudnnHandle:
-    """A handle of cuDNN on the current device; given back when nobody holds it."""
+    """A handle of cuDNN on the current device; destroyed when nobody refers to it."""
 
     def __init__(self) -> None:
         import cudnn
@@ -26,7 +26,7 @@ class CudnnHandle:
         weakref.finalize(self, cudnn.destroy_handle, self._handle).atexit = False  # CUDA may be gone by then
 
     def on_stream(self, device: torch.device) -> Any:
-        """The handle, on torch's stream: free where that is the same as last time."""
+        """The handle, set to torch's stream; this costs nothing if the stream is the same as last time."""
         import cudnn
         import torch
 
@@ -35,13 +35,13 @@ class CudnnHandle:
 
 
 def diagonal_bounds(window: tuple[int, int]) -> dict[str, int]:
-    """A window of FlashAttention's convention in cuDNN's: query i sees key j iff i - left < j <= i + right."""
+    """Converts a window from FlashAttention's convention to cuDNN's: query i sees key j iff i - left < j <= i + right."""
     left, right = window
     return ({"diagonal_band_left_bound": left + 1} if left >= 0 else {}) | ({"diagonal_band_right_bound": right} if right >= 0 else {})
 
 
 def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What cuDNN reads of packed segments: their lengths, and where each begins in elements of every kind of tensor."""
+    """Tables of packed segments for cuDNN: their lengths, and their starts, in elements, in each kind of tensor."""
     bounds = cu_seqlens.view(-1, 1, 1, 1)
     starts = bounds.long()  # 64 bits: there may be more than 2³¹ elements
     num_heads, row = problem.num_q_heads, problem.head_dim
@@ -50,12 +50,12 @@ def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch
 
 
 class SdpaGraph:
-    """Memory is T × heads × D throughout. To cuDNN it is B segments × heads × S tokens × D; ragged where there are several.
+    """A planned graph. In memory all tensors are T × heads × D; cuDNN sees B segments × heads × S tokens × D, ragged if B > 1.
 
     Args:
         direction: "fwd" reads q, k, v and writes out, lse. "bwd" reads those and dout, and writes dq, dk, dv.
-        max_seqlen: of the longest segment: S.
-        tables: of `ragged_tables`; empty for one segment.
+        max_seqlen: S, the length of the longest segment.
+        tables: the result of `ragged_tables`; empty for one segment.
 
     Raises `cudnn.cudnnGraphNotSupportedError` where cuDNN has no kernel for the problem.
     """
@@ -82,7 +82,7 @@ class SdpaGraph:
         self.workspace_bytes: int = self._graph.get_workspace_size()
 
     def run(self, **tensors: torch.Tensor) -> None:
-        """On torch's stream, with a workspace of torch's allocator.
+        """Run the graph on torch's stream, with a workspace from torch's allocator.
 
         Args:
             tensors: every operand by its name, results included, contiguous.
@@ -132,7 +132,7 @@ class SdpaGraph:
             tensor.set_data_type(cudnn.data_type.FLOAT)
 
     def _shape(self, name: str) -> tuple[list[int], list[int], Any]:
-        """(dims, strides, table of starts or None) of an operand."""
+        """The (dims, strides, table of starts or None) of an operand."""
         num_segments, num_tokens = self._num_segments, self._max_seqlen
         if name in OF_KEYS and not self._tables:
             num_tokens = self._problem.mask.seqlen_k
@@ -146,7 +146,7 @@ class SdpaGraph:
                 self._tables.get("k_starts" if name in OF_KEYS else "q_starts"))
 
     def _plan(self) -> None:
-        """Has cuDNN choose its kernel and build it."""
+        """Have cuDNN choose its kernel and build it."""
         import cudnn
 
         graph = self._graph

@@ -1,4 +1,4 @@
-"""The first call of a prepared kernel: many are compiled, tuned or loaded in it, which must not be timed."""
+"""The first call of a prepared kernel. Many kernels are compiled, tuned or loaded in it; this must not be timed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def first_call_ms(prepared: Prepared) -> float:
-    """What one call takes on zeros of the problem's shapes, with its backward where the problem needs that."""
+    """Time in ms of one call on zeros of the problem's shapes, with its backward if the problem needs it."""
     import torch
 
     problem = prepared.problem
@@ -32,7 +32,7 @@ def first_call_ms(prepared: Prepared) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """For all that a GPU was given to do; a CPU has done it."""
+    """Wait until a GPU has finished its work; on a CPU there is nothing to wait for."""
     import torch
 
     if device.type == "cuda":

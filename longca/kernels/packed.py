@@ -1,4 +1,4 @@
-"""Attention inside packed segments under one window: all that the FlashAttention family and cuDNN know of masks."""
+"""Attention inside packed segments under one window, the only masks of the FlashAttention family and cuDNN."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def _listed(values: tuple[object, ...]) -> str:
 class PackedPrepared(Prepared):
     """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
 
-    A mask of segments has no empty rows: its window never hides a token from itself. One segment of which all is seen may have
-    another number of keys than of queries.
+    A mask of segments has no empty rows: its window never hides a token from itself. A single full segment may have different numbers of
+    keys and queries.
 
     Args:
-        always_packed: one segment too is given as T × heads × D with its bounds, for kernels that know nothing else.
+        always_packed: use T × heads × D and segment bounds for one segment, too, for kernels that know nothing else.
     """
 
     def __init__(self, problem: Problem, always_packed: bool = False) -> None:
@@ -73,7 +73,7 @@ class PackedPrepared(Prepared):
         self.causal = packed.window == (-1, 0)
         self.max_seqlen = packed.max_seqlen
         self.cu_seqlens: torch.Tensor | None = None
-        """int32 (segments + 1,); None where the layout is that of one segment"""
+        """int32 (segments + 1,); None in the layout of one segment"""
         if always_packed or len(packed.cu_seqlens) > 2:
             import torch
 

@@ -1,1 +1,1 @@
-"""Masks in each backend's own form, derived from bands."""
+"""Masks in the form that each backend needs, derived from bands or block grids."""

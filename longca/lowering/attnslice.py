@@ -20,7 +20,7 @@ class SliceType(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class AttnSlices:
-    """Disjoint slices."""
+    """Disjoint rectangles with their types."""
 
     q_ranges: np.ndarray  # int32 (n, 2), half-open
     k_ranges: np.ndarray  # int32 (n, 2), half-open
@@ -28,11 +28,11 @@ class AttnSlices:
 
 
 def attn_slices(mask: Mask, group: int = 0) -> AttnSlices:
-    """Every band as at most three slices: rows whose end moves, rows where both ends or neither do, rows whose start moves."""
+    """Every band as at most three slices: rows where the end moves, rows where both bounds or none move, rows where the start moves."""
     b = mask.groups[group]
     q0, q1, k0, k1, lo, hi = b.T
-    end_rests = np.where(hi >= INF, q0, np.clip(k1 - hi, q0, q1))  # from this row on, rows end in k1
-    start_moves = np.where(lo <= -INF, q1, np.clip(k0 - lo, q0, q1))  # from this row on, row i starts in i + lo
+    end_rests = np.where(hi >= INF, q0, np.clip(k1 - hi, q0, q1))  # from this row on, rows end at k1
+    start_moves = np.where(lo <= -INF, q1, np.clip(k0 - lo, q0, q1))  # from this row on, row i starts at i + lo
     rows = np.stack([q0, np.minimum(end_rests, start_moves), np.maximum(end_rests, start_moves), q1], axis=1)
     top, bottom = rows[:, :-1].ravel(), rows[:, 1:].ravel()
     upper = np.stack([np.ones(len(b), bool), end_rests > start_moves, np.zeros(len(b), bool)], axis=1).ravel()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BlockLists:
-    """Visible blocks of each head group, ascending, unused slots 0.
+    """The visible blocks of each head group, ascending, unused slots 0.
 
     Shapes: G head groups, M q-blocks, N k-blocks; all int32, on the device.
     """
@@ -27,12 +27,13 @@ class BlockLists:
 
 
 def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool = True) -> BlockLists:
-    """Made on the device: 128K tokens in 64-blocks are 268 million pairs of blocks for 64 head groups.
+    """The lists of a block grid. They are made on the device: 128K tokens in 64-blocks are 268 million pairs of blocks for 64 head groups.
 
     Args:
-        of_keys: without, as a forward pass needs none, there is a list of no k-block: N is 0 in those two.
+        of_keys: if False, the two lists of k-blocks are empty (N = 0); a forward pass does not need them.
 
-    Raises ValueError for a mask that is not a block grid.
+    Raises:
+        ValueError: the mask is not a block grid.
     """
     import torch
 
@@ -48,13 +49,13 @@ def block_of(bounds: np.ndarray) -> np.ndarray:
 
 
 def _lists(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(index, counts) of the True entries in each row of each group."""
+    """The (index, counts) of the True entries in each row of each group."""
     import torch
 
     counts = visible.sum(2, dtype=torch.int32)
     width = max(int(counts.max()), 1) if counts.numel() else 1
     index = torch.zeros(*counts.shape, width, dtype=torch.int32, device=visible.device)
-    for group, of_group in enumerate(visible):  # one at a time: the places take eight times the memory of the grid
+    for group, of_group in enumerate(visible):  # one at a time, since `places` take eight times the memory of the grid
         rows, cols = of_group.nonzero(as_tuple=True)
         places = of_group.cumsum(1)[rows, cols] - 1
         index[group, rows, places] = cols.int()

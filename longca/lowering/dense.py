@@ -11,11 +11,11 @@ from longca.masks.mask import Mask
 if TYPE_CHECKING:
     import torch
 
-_CHUNK_ELEMENTS = 1 << 26  # bounds the temporaries beside the result
+_CHUNK_ELEMENTS = 1 << 26  # limits the memory of temporaries
 
 
 def dense_mask(mask: Mask, device: torch.device | str) -> torch.Tensor:
-    """Bool (Sq, Sk), or (G, Sq, Sk) where head groups differ; True is visible. Made on the device from intervals."""
+    """The mask as bool (Sq, Sk), or (G, Sq, Sk) if head groups differ; True is visible. It is made on the device from intervals."""
     import torch
 
     out = torch.zeros(mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=device)

@@ -11,7 +11,7 @@ from longca.masks.mask import Mask
 
 @dataclass(frozen=True, eq=False)
 class FlashMaskColumns:
-    """Rows hidden from key j, by the number of columns; `causal` hides rows i < j besides.
+    """Ranges of queries i that do not see key j; the number of columns decides the form. `causal` hides rows i < j in addition.
 
     causal, 1: i >= LTS. causal, 2: LTS <= i < LTE. Not causal, 2 (LTS, UTE): i >= LTS or i < UTE.
     Not causal, 4 (LTS, LTE, UTS, UTE): LTS <= i < LTE or UTS <= i < UTE.
@@ -22,10 +22,10 @@ class FlashMaskColumns:
 
 
 def flashmask_columns(mask: Mask) -> FlashMaskColumns:
-    """The form with the fewest columns that holds the mask.
+    """The form with the fewest columns that can express the mask.
 
     Raises:
-        ValueError: some key is hidden from more runs of queries than the form can say.
+        ValueError: some key is hidden from more runs of queries than the form can express.
     """
     seen = [col_intervals(mask, group) for group in range(mask.num_groups)]
     key = np.arange(mask.seqlen_k, dtype=np.int32)
@@ -36,7 +36,7 @@ def flashmask_columns(mask: Mask) -> FlashMaskColumns:
             to_the_end = (columns[..., 1] == mask.seqlen_q).all()
             return FlashMaskColumns(True, columns[..., :1] if to_the_end else columns)
     if all(table.shape[1] <= 2 for table in seen):
-        columns = np.stack(seen)[..., ::-1]  # hidden from the end of its one run on, and before the start
+        columns = np.stack(seen)[..., ::-1]  # hidden from the end of its only run on, and before its start
         return FlashMaskColumns(False, np.ascontiguousarray(columns))
     hidden = [_gaps(table, np.zeros_like(key), mask.seqlen_q) for table in seen]
     most = max(gaps.shape[1] for gaps in hidden) // 2
@@ -52,7 +52,7 @@ def _below_diagonal(table: np.ndarray, key: np.ndarray, seqlen_q: int) -> bool:
 
 
 def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
-    """Runs of queries in [begin, Sq) that do not see each key: int32 (Sk, 2n), some empty if n <= 2."""
+    """For each key, the runs of queries in [begin, Sq) that do not see it: int32 (Sk, 2n), some empty if n <= 2."""
     starts, ends = np.vstack([begin, table[:, 1::2].T]), np.vstack([table[:, 0::2].T, np.full_like(begin, seqlen_q)])
     real = (starts < ends).any(axis=1)
     starts, ends = starts[real], ends[real]

@@ -1,4 +1,4 @@
-"""FlexAttention's own forms: the element test and the BlockMask, both straight from bands."""
+"""FlexAttention's forms of a mask: the element test and the BlockMask, both derived directly from bands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["block_mask", "mask_mod"]
 
 def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128,
                bool_tables: bool = True) -> BlockMask:
-    """The BlockMask of one batch entry, full and partial blocks apart, for queries and for keys.
+    """The BlockMask of one batch entry, with lists of full and of partial blocks, for queries and for keys.
 
-    A block that sticks out of Sq × Sk is partial, as `create_block_mask` has it, since not every backend checks bounds in
-    full blocks. Index lists have a slot for every block of the row: with shorter ones torch 2.11 reads the wrong blocks.
+    A block that extends beyond Sq × Sk is partial, as in `create_block_mask`, since not every backend checks bounds in full blocks.
+    Index lists have a slot for every block of the row: with shorter ones torch 2.11 reads wrong blocks.
 
     Args:
-        num_q_heads: of the attention call; where head groups differ every query head gets its lists.
-        block_size: of queries and keys, or (queries, keys).
+        num_q_heads: query heads of the attention call; if head groups differ, every query head gets its own lists.
+        block_size: tokens of a block, or (of queries, of keys).
         bool_tables: see `mask_mod`.
     """
     from torch.nn.attention.flex_attention import BlockMask
@@ -55,9 +55,9 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
 
 
 def _lists(groups: list[Runs], num_across: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(counts, index), int32 (G, lines) and (G, lines, num_across), unused slots 0. Only runs travel to the device.
+    """The (counts, index), int32 (G, lines) and (G, lines, num_across), unused slots 0. Only runs are copied to the device.
 
-    Along a line the index goes up by one from slot to slot, but where a run begins: the index is the sum of such steps.
+    Along a line the index grows by one from slot to slot, except at the start of a run. The index is the cumulative sum of such steps.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Row and column intervals: the keys that each query sees, and the queries that see each key, as sorted ranges."""
+"""Row and column intervals: for each query the keys that it sees, for each key the queries that see it, as sorted ranges."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from longca.masks.ragged import spread
 def row_intervals(mask: Mask, group: int = 0) -> np.ndarray:
     """Row i sees keys [a0, b0) U [a1, b1) U …: int32 (Sq, 2n), row i being a0, b0, a1, b1, …
 
-    Intervals are ascending, disjoint and never touch; n is the most of any row, at least 1; unused slots come last and
-    hold a = b = Sk. O(Sq · n) time and memory, for bands and for block grids.
+    Intervals are ascending, disjoint and never touch. n is the largest number of any row, at least 1. Unused slots are last and have
+    a = b = Sk. O(Sq · n) time and memory, for bands and for block grids.
     """
     if mask.grid is not None:
         return _of_blocks(*mask.grid.solid(group), mask.seqlen_k)
@@ -20,7 +20,7 @@ def row_intervals(mask: Mask, group: int = 0) -> np.ndarray:
 
 
 def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
-    """Key j is seen by queries [a0, b0) U [a1, b1) U …: int32 (Sk, 2n), as `row_intervals`; unused slots hold a = b = Sq."""
+    """Key j is seen by queries [a0, b0) U [a1, b1) U …: int32 (Sk, 2n), as in `row_intervals`; unused slots have a = b = Sq."""
     if mask.grid is not None:
         visible, q_bounds, k_bounds = mask.grid.solid(group)
         return _of_blocks(turned(visible), k_bounds, q_bounds, mask.seqlen_q)
@@ -37,13 +37,13 @@ def interval_table(mask: Mask) -> np.ndarray:
 
 
 def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
-    """The form of `cudnn.flex_attention`: row i sees [0, F0) U [F1, F2) U [F3, F4) …
+    """Row intervals in the form of `cudnn.flex_attention`: row i sees [0, F0) U [F1, F2) U [F3, F4) …
 
     Returns:
         int32 (1 or num_q_heads, nfunc, Sq), nfunc odd; one head if all share the mask.
 
     Raises:
-        ValueError: query heads that the head groups cannot share evenly.
+        ValueError: the number of query heads is not a multiple of the number of head groups.
     """
     if num_q_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
@@ -54,11 +54,11 @@ def cudnn_row_intervals(mask: Mask, num_q_heads: int = 1) -> np.ndarray:
 
 
 def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
-    """Cuts the rows into stretches in which nothing changes but that some ends move by one column a row.
+    """Intervals of bands. The rows are split into stretches; in a stretch each bound is fixed or moves by one column a row.
 
-    In a stretch disjoint bands keep their order, and two of them touch in all of its rows or in none. For where a moving
-    end meets a fixed one they would overlap a row later or earlier, if nothing changed there: such a row is the first or
-    last of a band, or one where an end starts or stops moving, and each of those is a stretch of its own.
+    In a stretch disjoint bands keep their order, and two of them touch either in all of its rows or in none. Proof: if a moving bound
+    touches a fixed one in a single row, the bands would overlap in the row before or after it, unless something changes there. Such a
+    row is the first or last of a band, or a bound starts or stops moving in it; each of these rows is a stretch of its own.
     """
     q0, q1, k0, k1, lo, hi = bands.T
     turns = np.stack([q0, q1 - 1, np.clip(k0 - lo, q0, q1 - 1), np.clip(k1 - hi - 1, q0, q1 - 1)])
@@ -98,7 +98,7 @@ def _of_blocks(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarr
 
 
 def _leading(table: np.ndarray, seqlen_k: int) -> np.ndarray:
-    """F0, F1, F2 …: the interval at key 0 comes first and without its start; without one, F0 is 0."""
+    """F0, F1, F2 … of each row: the interval that starts at key 0 is first, without its start. If there is none, F0 is 0."""
     leads = table[:, :1] == 0
     shifted = np.pad(table[:, 2:], ((0, 0), (0, 2)), constant_values=seqlen_k)
     others = np.where(leads, shifted, table)

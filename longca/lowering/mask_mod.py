@@ -1,4 +1,4 @@
-"""The element test of FlexAttention: (b, h, q_idx, kv_idx) → is it visible?"""
+"""The element test of FlexAttention: (b, h, q_idx, kv_idx) → True if visible."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ if TYPE_CHECKING:
 
     MaskMod: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_FEW_BANDS = 3  # so many are tested by arithmetic; beyond, a row's intervals are looked up
+_FEW_BANDS = 3  # up to this number bands are tested by arithmetic; for more, a table of row intervals is used
 _PADDING = 1024  # tables reach to a multiple of this, so that the indices of a padded block stay inside them
 
 
 def mask_mod(mask: Mask, device: torch.device | str, num_q_heads: int = 1, bool_tables: bool = True) -> MaskMod:
-    """A closure for `flex_attention`, compiled or not; the tables it captures are on the device.
+    """A closure for `flex_attention`, compiled or not. The tables that it captures are on the device.
 
-    What it answers for queries from Sq and keys from Sk on is not defined, but reads nothing out of bounds up to the
-    next multiple of 1024.
+    Its answer for queries >= Sq and keys >= Sk is not defined, but up to the next multiple of 1024 it reads nothing out of bounds.
 
     Args:
-        num_q_heads: of the attention call; used where head groups differ.
-        bool_tables: without, a table of blocks holds int32, for backends that cannot load single bytes as bool.
+        num_q_heads: query heads of the attention call; used if head groups differ.
+        bool_tables: if False, a table of blocks is int32, for backends that cannot load single bytes as bool.
     """
     if num_q_heads % mask.num_groups:
         raise ValueError(f"{num_q_heads} query heads cannot be shared evenly among {mask.num_groups} head groups")
@@ -58,7 +57,7 @@ def _by_arithmetic(mask: Mask) -> MaskMod:
 
 
 def _inequalities(band: list[int], mask: Mask) -> tuple[tuple[int, int, int], ...]:
-    """(x, y, least) of each bound that x·q + y·k >= least says and the mask's size does not."""
+    """The (x, y, least) of each bound x·q + y·k >= least of a band that the mask's size does not already imply."""
     q0, q1, k0, k1, lo, hi = band
     bounds = (((1, 0, q0), q0 > 0), ((-1, 0, 1 - q1), q1 < mask.seqlen_q), ((0, 1, k0), k0 > 0),
               ((0, -1, 1 - k1), k1 < mask.seqlen_k), ((-1, 1, lo), lo > -INF), ((1, -1, -hi), hi < INF))
@@ -66,7 +65,7 @@ def _inequalities(band: list[int], mask: Mask) -> tuple[tuple[int, int, int], ..
 
 
 def _signed(of_q: int, q_idx: Tensor, of_k: int, kv_idx: Tensor) -> Tensor:
-    """of_q · q + of_k · k without multiplying, for factors in {-1, 0, 1}."""
+    """The sum of_q · q + of_k · k without multiplications, for factors in {-1, 0, 1}."""
     if of_q and of_k:
         return q_idx - kv_idx if of_q > 0 else kv_idx - q_idx
     index, factor = (q_idx, of_q) if of_q else (kv_idx, of_k)

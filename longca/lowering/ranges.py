@@ -24,14 +24,14 @@ def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Csr:
-    """Indices of each line, ascending: line l has `indices[offsets[l]:offsets[l + 1]]`."""
+    """A set of indices for each line, ascending: line l has `indices[offsets[l]:offsets[l + 1]]`."""
 
     offsets: np.ndarray  # int64 (lines + 1,)
     indices: np.ndarray  # int32 (entries,)
 
 
 def fill(counts: np.ndarray, values: np.ndarray, width: int, unused: int = 0) -> np.ndarray:
-    """Rows of `counts[r]` successive values each, as an int32 (rows, width) matrix."""
+    """An int32 (rows, width) matrix. Row r has the next `counts[r]` of `values`, then `unused`."""
     table = np.full((len(counts), width), unused, dtype=np.int32)
     if len(counts) and (counts == width).all():
         table[:] = values.reshape(table.shape)
@@ -49,13 +49,13 @@ class Runs:
 
     @staticmethod
     def of(lines: np.ndarray, start: np.ndarray, end: np.ndarray, num_lines: int) -> "Runs":
-        """From runs sorted by line, then by start."""
+        """Runs from (line, start, end) of each, sorted by line, then by start."""
         offsets = np.searchsorted(lines, np.arange(num_lines + 1)).astype(np.int64)
         return Runs(offsets, np.stack([start, end], axis=1).astype(np.int32))
 
     @property
     def lines(self) -> np.ndarray:
-        """Line of each run, int64."""
+        """The line of each run, int64."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
@@ -70,10 +70,10 @@ class Runs:
         return int((self.bounds[:, 1] - self.bounds[:, 0]).sum(dtype=np.int64))
 
     def expand(self) -> Csr:
-        """O(indices) time and memory."""
-        first, lengths = self.bounds[:, 0], self.bounds[:, 1] - self.bounds[:, 0]
+        """The same sets as lists of indices, in O(indices) time and memory."""
+        start, lengths = self.bounds[:, 0], self.bounds[:, 1] - self.bounds[:, 0]
         place = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         assert place[-1] < 1 << 31, "places must fit int32 below"
         indices = np.arange(place[-1], dtype=np.int32)
-        indices += np.repeat(first - place[:-1].astype(np.int32), lengths)
+        indices += np.repeat(start - place[:-1].astype(np.int32), lengths)
         return Csr(place[self.offsets], indices)

@@ -13,29 +13,29 @@ from longca.masks.ragged import spread
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Visible tiles of each line of tiles. The CSR forms are made when first asked for."""
+    """The visible tiles of each line of tiles. The CSR forms are made at their first use."""
 
-    num_lines: int  # tiles along the axis whose tiles own the lists
+    num_lines: int  # tiles along the axis that has the lists
     num_across: int  # tiles along the other axis
     full_runs: Runs
     partial_runs: Runs
 
     @cached_property
     def full(self) -> Csr:
-        """Tiles whose every element is visible."""
+        """Tiles in which all elements are visible."""
         return self.full_runs.expand()
 
     @cached_property
     def partial(self) -> Csr:
-        """Tiles with visible and hidden elements: these need the element mask."""
+        """Tiles with visible and hidden elements; they need the element mask."""
         return self.partial_runs.expand()
 
 
 def row_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bool = False) -> Tiles:
-    """For each tile of queries, its tiles of keys. O(bands · query tiles) for bands; exact also where several bands share a tile.
+    """For each tile of queries, its tiles of keys. O(bands · query tiles) for bands; exact even if several bands share a tile.
 
     Args:
-        whole: a tile that sticks out of Sq × Sk is then partial at most; without it, what sticks out does not count.
+        whole: if True, a tile that extends beyond Sq × Sk is never full; otherwise only its part inside counts.
     """
     if mask.grid is not None:
         full, partial = _grid_tiles(*mask.grid.solid(group), tile_q, tile_k, whole)
@@ -56,7 +56,7 @@ def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
 
 def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int,
                 whole: bool) -> tuple[Runs, Runs]:
-    """A line's visible area per tile is a sum of steps, one up and one down for each range that a band covers alike."""
+    """Tiles of bands. The visible areas along a line are a cumulative sum of steps: each range of `_covered` has one up, one down."""
     num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1  # ranges of two lines never touch
     line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
     place = np.concatenate([line * stride + start_tile, line * stride + end_tile])
@@ -85,7 +85,7 @@ def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndar
     owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
     b = bands[owner]
     row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
-    # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
+    # starts and ends of a band's rows never decrease: together they see [left, right), and each of them sees [inner0, inner1)
     left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
     inner0, inner1 = np.maximum(b[:, K0], row1 - 1 + b[:, LO]), np.minimum(b[:, K1], row0 + 1 + b[:, HI])
     start_tile, end_tile = left // tile_cols, -(-right // tile_cols)
@@ -93,7 +93,7 @@ def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndar
     none = full0 >= full1
     full0, full1 = np.where(none, end_tile, full0), np.where(none, end_tile, full1)
 
-    # beside those tiles, a few in which the band must be measured
+    # besides these tiles there are a few in which the area of the band must be computed
     piece, tile = spread(np.concatenate([start_tile, full1]), np.concatenate([full0, end_tile]))
     piece %= len(b)
     part = b[piece]
@@ -105,9 +105,9 @@ def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndar
 
 def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, tile_rows: int, tile_cols: int,
                 whole: bool) -> tuple[Runs, Runs]:
-    """(full, partial) runs of tiles: a tile is full iff all blocks that it meets are visible. Any tile and block sizes.
+    """The (full, partial) runs of tiles. A tile is full iff all blocks that it overlaps are visible. Any tile and block sizes.
 
-    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,), every block with rows and columns.
+    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,). No block is empty.
     """
     first_row, num_rows = _met(row_bounds, tile_rows)
     first_col, num_cols = _met(col_bounds, tile_cols)
@@ -121,17 +121,17 @@ def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndar
 
 
 def _met(bounds: np.ndarray, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """First block that each tile meets, and how many it meets."""
+    """The first block that each tile overlaps, and the number of blocks that it overlaps."""
     edges = np.append(np.arange(0, bounds[-1], tile), bounds[-1])
     first = np.searchsorted(bounds, edges[:-1], side="right") - 1
     return first, np.searchsorted(bounds, edges[1:], side="left") - first
 
 
 def _sums(values: np.ndarray, first: np.ndarray, length: np.ndarray, axis: int, dtype: type) -> np.ndarray:
-    """Sums over ranges of an axis: as many steps as the longest of them is long."""
+    """Sums over ranges of an axis, in as many steps as the longest range has elements."""
     if (length == 1).all() and len(first) == values.shape[axis]:
         return values
-    nothing = values.shape[axis]  # a row or column of zeros, for ranges that are over
+    nothing = values.shape[axis]  # index of a row or column of zeros, for ranges that have ended
     values = np.pad(values, ((0, 1), (0, 0)) if axis == 0 else ((0, 0), (0, 1)))
     sums = values.take(first, axis=axis).astype(dtype)
     for step in range(1, int(length.max(initial=0))):

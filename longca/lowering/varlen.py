@@ -18,12 +18,12 @@ class Varlen:
 
 
 def rectangle(mask: Mask) -> Varlen:
-    """All keys for all queries, as one segment: of the queries, whatever the number of keys."""
+    """A full mask as one segment. Its length is the number of queries, whatever the number of keys."""
     return Varlen(np.array([0, mask.seqlen_q], dtype=np.int32), mask.seqlen_q, (-1, -1))
 
 
 def varlen(mask: Mask) -> Varlen:
-    """Raises ValueError for a mask that is not squares along the diagonal which share one window."""
+    """The segments of a mask. Raises ValueError if it is not made of squares along the diagonal that share one window."""
     segments = diagonal_segments(mask)
     if segments is None:
         raise ValueError("the mask is not a row of segments under one window")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from longca.bench.workers import rendezvous as meeting_module
-from longca.bench.workers.rendezvous import FOLDER, Rendezvous, join
+from longca.bench.workers import rendezvous as rendezvous_module
+from longca.bench.workers.rendezvous import FOLDER, Rendezvous, join_rendezvous
 from longca.bench.workers.task import Task, find_task
 from longca.core.errors import UserError
 from longca.core.record import Record
@@ -165,29 +165,29 @@ def test_tasks_leave_when_the_runner_refuses(start):
 
 
 def test_strangers_are_turned_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(meeting_module, "HANDSHAKE_SECONDS", 0.1)
-    meeting = Rendezvous(tmp_path, "job")
-    assert meeting.path.stat().st_mode & 0o777 == 0o600
-    place = json.loads(meeting.path.read_text())
+    monkeypatch.setattr(rendezvous_module, "HANDSHAKE_SECONDS", 0.1)
+    rendezvous = Rendezvous(tmp_path, "job")
+    assert rendezvous.path.stat().st_mode & 0o777 == 0o600
+    published = json.loads(rendezvous.path.read_text())
     try:
         for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": "x"}\n{"proof": "y", "hello": {}}\n', b"[]\n", b'{"nonce": 3}\n'):
-            with socket.create_connection(("127.0.0.1", place["port"])) as stranger:
+            with socket.create_connection(("127.0.0.1", published["port"])) as stranger:
                 stranger.sendall(words)
-                assert meeting.accept() is None
+                assert rendezvous.accept() is None
     finally:
-        meeting.close()
+        rendezvous.close()
 
 
 def test_what_a_killed_job_left_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setattr(meeting_module, "HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous_module, "HANDSHAKE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as other:  # somebody else has the port now
         path = tmp_path / FOLDER / "job.json"
         path.parent.mkdir()
         path.write_text(json.dumps({"addresses": ["127.0.0.1"], "port": other.getsockname()[1], "token": "00"}))
         with pytest.raises(TimeoutError, match=r"nobody answers at 127\.0\.0\.1"):
-            join(tmp_path, "job", {}, 0.5)
+            join_rendezvous(tmp_path, "job", {}, 0.5)
     with pytest.raises(TimeoutError, match=r"other.json is not there"):
-        join(tmp_path, "other", {}, 0.1)
+        join_rendezvous(tmp_path, "other", {}, 0.1)
 
 
 ELASTIC = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "abc", "MASTER_PORT": "29500"}

@@ -6,7 +6,7 @@ import torch
 
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.raster import DenseMaskRows
+from longca.bench.check.reference import DenseMaskRows
 from longca.bench.check.scope import ROWS_PER_PIECE, affordable, whole
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy

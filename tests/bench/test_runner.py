@@ -15,9 +15,8 @@ import pytest
 
 from longca.bench.measure.result import Result
 from longca.bench.run import runner
-from longca.bench.run.order import BATCH, shuffled
 from longca.bench.run.progress import PlainProgress
-from longca.bench.run.runner import Summary, run_cells
+from longca.bench.run.runner import BATCH, Summary, run_cells, shuffled
 from longca.bench.workers.pool import Device, worker_key
 from longca.core.cell import Cell
 from longca.core.config import Config

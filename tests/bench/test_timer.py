@@ -7,8 +7,7 @@ import pynvml
 import pytest
 import torch
 
-from longca.bench.measure.nvml import Gpu, open_gpu
-from longca.bench.measure.telemetry import Telemetry, reason_names
+from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu, reason_names
 from longca.bench.measure.timer import MAX_LEAD_MS, MIN_SAMPLES, HostStopwatch, collect, flushes, time_calls
 from longca.core.record import Samples
 from longca.core.study import Measure

@@ -1,1 +1,1 @@
-"""The check before the timing: a result is compared with float64, by definitions that no kernel shares."""
+"""Checks of results before they are timed: a float64 reference by the definition of attention. It shares no code with any kernel."""

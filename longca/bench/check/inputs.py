@@ -1,4 +1,4 @@
-"""The tensors that a cell works on."""
+"""The input tensors of a cell."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Inputs:
 
 
 def make_inputs(cell: Cell, device: torch.device) -> Inputs:
-    """The inputs of a cell, of the whole sequence.
+    """The inputs of a cell for the whole sequence.
 
-    The same for every kernel, strategy and direction of one mask, length, head count and dtype, so that their errors
-    compare. They are drawn on the device: equal on all devices of one type, different between CPU and GPU.
+    They are the same for every kernel, strategy and direction of one mask, length, head count and dtype, so that errors can be
+    compared. They are drawn on the device: equal on all devices of one type, different between CPU and GPU.
     """
     generator = torch.Generator(device).manual_seed(input_seed(cell))
 
@@ -40,7 +40,7 @@ def make_inputs(cell: Cell, device: torch.device) -> Inputs:
 
 
 def input_seed(cell: Cell) -> int:
-    """Seed of the inputs, and of which part of them is checked: from what is measured, not from how."""
+    """The seed of the inputs and of the checked subset. It follows from the problem alone, not from kernel, strategy or direction."""
     shared = {"mask": cell.mask, **cell.mask_key, "num_q_heads": cell.num_q_heads, "head_dim": cell.head_dim,
               "dtype": cell.dtype}
     digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).digest()

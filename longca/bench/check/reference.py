@@ -1,4 +1,6 @@
-"""Attention by its definition, over chunks of query rows: exact, and as a kernel of a narrow dtype would compute it.
+"""The reference: attention by its definition, over chunks of query rows, in float64 and as a kernel of a narrow dtype computes it.
+
+The mask comes as dense rows from its bands or its block grid. No kernel shares this code.
 
 Shapes: G KV heads, R query heads per KV head, n rows of a chunk, C keys that it sees, D head dim.
 """
@@ -8,19 +10,68 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from longca.bench.check.inputs import Inputs
-from longca.bench.check.raster import DenseMaskRows
 from longca.bench.check.scope import CheckedSubset
 from longca.kernels.contract import Problem
+from longca.masks import band
+from longca.masks.mask import Mask
 
 CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}  # (query, key) pairs over heads at a time: bounds the oracle's memory
 
 
+class DenseMaskRows:
+    """The mask of one head group as dense rows, a range of rows at a time."""
+
+    def __init__(self, mask: Mask, group: int, device: torch.device) -> None:
+        self._seqlen_k, self._device = mask.seqlen_k, device
+        self._grid: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        if mask.grid is None:
+            self._bands = mask.groups[group]
+            return
+        visible, q_bounds, k_bounds = (torch.from_numpy(part).to(device) for part in mask.grid.solid(group))
+        row_of, col_of = (torch.bucketize(torch.arange(int(bounds[-1]), device=device), bounds[1:], right=True)
+                          for bounds in (q_bounds, k_bounds))
+        self._grid = visible, row_of, col_of
+
+    def rows(self, start: int, end: int) -> torch.Tensor:
+        """Visible pairs of rows [start, end): bool (end - start, Sk)."""
+        if self._grid is not None:
+            visible, row_of, col_of = self._grid
+            return visible[row_of[start:end]][:, col_of]
+        return self._banded_rows(start, end)
+
+    def most_keys(self, start: int, end: int) -> int:
+        """An upper bound on the number of keys that rows [start, end) see together."""
+        if self._grid is not None:
+            return self._seqlen_k
+        part = band.cut(self._bands, (start, end), (0, self._seqlen_k))
+        return min(int((part[:, band.K1] - part[:, band.K0]).sum()), self._seqlen_k)
+
+    def _banded_rows(self, start: int, end: int) -> torch.Tensor:
+        """Rows of a mask of bands.
+
+        In each row a band has one range of keys. A +1 at its start and a −1 at its end are summed along the row. Bands are disjoint, so
+        no two ranges of a row have the same start or the same end.
+        """
+        near = self._bands[(self._bands[:, band.Q0] < end) & (self._bands[:, band.Q1] > start)]  # documents can be thousands
+        part = band.cut(near, (start, end), (0, self._seqlen_k))
+        row = np.arange(start, end)[:, None]
+        key_start = np.maximum(part[:, band.K0], row + part[:, band.LO])
+        key_end = np.minimum(part[:, band.K1], row + part[:, band.HI] + 1)
+        rows, index = np.nonzero((part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (key_start < key_end))
+        step = torch.zeros(end - start, self._seqlen_k + 1, dtype=torch.int8, device=self._device)
+        on_device = torch.from_numpy(np.stack([rows, key_start[rows, index], key_end[rows, index]])).to(self._device)
+        step[on_device[0], on_device[1]] += 1
+        step[on_device[0], on_device[2]] -= 1
+        return step.cumsum(1, dtype=torch.int8)[:, :-1] > 0
+
+
 @dataclass(frozen=True)
 class Arithmetic:
-    """`wide` is what sums are kept in; operands of the second matmuls and results are rounded to `narrow`, if given."""
+    """Dtypes of a computation: sums are kept in `wide`; operands of the second matmuls and results are rounded to `narrow`, if given."""
 
     wide: torch.dtype
     narrow: torch.dtype | None = None
@@ -31,7 +82,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Operands of one chunk, in the wide dtype; q comes with the scale multiplied in."""
+    """Operands of one chunk in the wide dtype; q is already multiplied by the scale."""
 
     q_GRnD: torch.Tensor
     k_GCD: torch.Tensor
@@ -43,7 +94,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Rows:
-    """Results that belong to the chunk's rows; `dq` only with a backward."""
+    """Results for the rows of a chunk; `dq` only with a backward."""
 
     out_GRnD: torch.Tensor
     lse_GRn: torch.Tensor
@@ -53,16 +104,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Keys:
-    """What the chunk adds to the gradients of the keys it sees, and the size of what was subtracted to get it."""
+    """Contributions of a chunk to the gradients of its keys, and the size of dS before its subtraction."""
 
     dk_GCD: torch.Tensor
     dv_GCD: torch.Tensor
     weight_GC: torch.Tensor  # ‖P‖ of each key
-    dscores_norm: torch.Tensor  # ‖P∘dP‖, before Σ P∘dP is taken off it
+    dscores_norm: torch.Tensor  # ‖P∘dP‖, before Σ P∘dP is subtracted
 
 
 def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
-    """out, LSE and, given dout, the gradients. Rows that see no key: out 0, LSE −∞, dq 0."""
+    """Compute out, LSE and, given dout, the gradients. Rows that see no key get out 0, LSE −∞, dq 0."""
     rounded = arithmetic.round
     num_groups, ratio, num_rows, _ = chunk.q_GRnD.shape
     shape = (num_groups, ratio, num_rows, chunk.k_GCD.shape[1])
@@ -94,7 +145,7 @@ def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
 
 @dataclass(frozen=True)
 class RowsReference:
-    """What the results of query rows start..end must be."""
+    """The reference of query rows [start, end)."""
 
     start: int
     end: int
@@ -105,7 +156,7 @@ class RowsReference:
 
 @dataclass(frozen=True)
 class KeysReference:
-    """What dk and dv must be: (G, Sk, D) each."""
+    """The reference of (dk, dv): (G, Sk, D) each."""
 
     exact: tuple[torch.Tensor, torch.Tensor]
     emulated: tuple[torch.Tensor, torch.Tensor]
@@ -116,21 +167,21 @@ class HeadsReference:
     """The reference of KV heads that share a mask.
 
     Args:
-        kv_heads: these heads; their query heads come with them.
+        kv_heads: the KV heads; their query heads are included.
         rows: ranges of query rows.
-        keep: whether later calls find what the first one has computed. Else no more than one chunk of rows is held at a time.
+        keep: if True, later calls get the results of the first one; otherwise only one chunk of rows is held at a time.
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, kv_heads: list[int], raster: DenseMaskRows,
+    def __init__(self, problem: Problem, inputs: Inputs, kv_heads: list[int], dense_mask: DenseMaskRows,
                  rows: tuple[tuple[int, int], ...], *, keep: bool) -> None:
         self.kv_heads, self.ratio = kv_heads, problem.num_q_heads // problem.num_kv_heads
         self.q_heads = [head * self.ratio + query for head in kv_heads for query in range(self.ratio)]
-        self._problem, self._inputs, self._raster, self._ranges, self._keep = problem, inputs, raster, rows, keep
+        self._problem, self._inputs, self._dense_mask, self._ranges, self._keep = problem, inputs, dense_mask, rows, keep
         self._kept: list[RowsReference] | None = None
         self._keys: KeysReference | None = None
 
     def chunks(self, *, backward: bool) -> Iterator[RowsReference]:
-        """All rows, chunk by chunk; `keys` is there after the last one.
+        """The reference of all rows, chunk by chunk. `keys` is complete after the last chunk of a backward.
 
         Args:
             backward: with gradients.
@@ -151,7 +202,7 @@ class HeadsReference:
         return self._keys
 
     def rows(self, x_THD: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        """Rows of these query heads as (G, R, n, …)."""
+        """Rows [start, end) of these query heads as (G, R, n, …)."""
         part = x_THD[start:end, self.q_heads].transpose(0, 1)
         return part.reshape(len(self.kv_heads), self.ratio, *part.shape[1:])
 
@@ -162,7 +213,7 @@ class HeadsReference:
                 for arithmetic in (exact, emulated)} if backward else {}
         weight_squared = torch.zeros_like(k[..., 0], dtype=torch.float64)
         for start, end in self._chunk_ranges():
-            visible = self._raster.rows(start, end)
+            visible = self._dense_mask.rows(start, end)
             seen = visible.any(0).nonzero().squeeze(1)
             results, dscores_norm = {}, None
             for arithmetic in (exact, emulated):
@@ -180,13 +231,13 @@ class HeadsReference:
             self._keys = KeysReference(sums[exact], (dk, dv), weight_squared.sqrt())
 
     def _chunk_ranges(self) -> Iterator[tuple[int, int]]:
-        """Ranges of rows whose scores fit into the memory that is meant for them."""
+        """Ranges of rows whose scores fit into CHUNK_PAIRS."""
         pairs = CHUNK_PAIRS["cuda" if self._inputs.q_THD.device.type == "cuda" else "cpu"] // len(self.q_heads)
         step = self._problem.mask.seqlen_k
         for start, end in self._ranges:
             while start < end:
                 step = min(2 * step, end - start)
-                while step > 1 and step * self._raster.most_keys(start, start + step) > pairs:
+                while step > 1 and step * self._dense_mask.most_keys(start, start + step) > pairs:
                     step = (step + 1) // 2
                 yield start, start + step
                 start += step
@@ -199,10 +250,10 @@ class HeadsReference:
 
 
 class Reference:
-    """The reference of one problem on given inputs: of the KV heads and rows in scope.
+    """The reference of one problem on given inputs, for the KV heads and rows of a checked subset.
 
     Args:
-        keep: whether it is computed once and kept, for all results that are compared with it.
+        keep: if True, it is computed once and kept for all results that are compared with it.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, scope: CheckedSubset, *, keep: bool = False) -> None:
@@ -210,7 +261,7 @@ class Reference:
         self._groups: list[HeadsReference] = []
 
     def groups(self) -> Iterator[HeadsReference]:
-        """One for each mask that the heads in scope have."""
+        """The references of the KV heads, one for each mask that they have."""
         if self._groups:
             yield from self._groups
             return
@@ -218,8 +269,8 @@ class Reference:
         heads_per_group = self._problem.num_kv_heads // mask.num_groups
         for group in sorted({head // heads_per_group for head in self._scope.kv_heads}):
             heads = [head for head in self._scope.kv_heads if head // heads_per_group == group]
-            raster = DenseMaskRows(mask, group, self._inputs.q_THD.device)
-            one = HeadsReference(self._problem, self._inputs, heads, raster, self._scope.rows, keep=self._keep)
+            dense_mask = DenseMaskRows(mask, group, self._inputs.q_THD.device)
+            one = HeadsReference(self._problem, self._inputs, heads, dense_mask, self._scope.rows, keep=self._keep)
             if self._keep:
                 found.append(one)
             yield one
@@ -227,7 +278,7 @@ class Reference:
 
 
 def kept_bytes(problem: Problem, scope: CheckedSubset) -> int:
-    """Memory of a reference that is kept, with its gradients: each value in float64 and in float32."""
+    """Bytes of a kept reference with its gradients: each value in float64 and in float32."""
     num_kv_heads = len(scope.kv_heads)
     num_q_heads = num_kv_heads * problem.num_q_heads // problem.num_kv_heads
     values = 2 * (scope.num_rows * num_q_heads + problem.mask.seqlen_k * num_kv_heads) * problem.head_dim  # out, dq; dk, dv

@@ -1,11 +1,11 @@
-"""The tally: one tensor's squared errors, summed over chunks."""
+"""The error accumulator: the squared errors of one tensor, summed over chunks, and its error budget."""
 
 from __future__ import annotations
 
 import torch
 
 MULTIPLE = 2.0
-ROW_MULTIPLE = 16.0  # of what is allowed in the mean: the worst of millions of rows, where one score was large and rounded
+ROW_MULTIPLE = 16.0  # times the mean allowance: for the worst of millions of rows, where a large score was rounded
 ROUNDING = 0.5  # of eps: the largest error of one rounding, which is more than twice its usual one
 SUMMING = 16.0
 EPS32 = torch.finfo(torch.float32).eps
@@ -13,10 +13,10 @@ TINY = torch.finfo(torch.float64).tiny
 
 
 class ErrorAccumulator:
-    """Error of a result and of the emulation against the reference, relative to the reference's Frobenius norm.
+    """Errors of a result and of the emulation against the reference, relative to the reference's Frobenius norm.
 
-    `size_squared` is what was summed where that is more than the sum: its root is the size that float32's rounding
-    errors go by. Sums stay on the device until they are asked for.
+    `size_squared` is the squared size of the summands where that is more than the squared size of the sum; float32's rounding errors are
+    proportional to its root. Sums stay on the device until they are read.
 
     Args:
         eps: of the result's dtype.
@@ -32,7 +32,7 @@ class ErrorAccumulator:
         self._worst_row: torch.Tensor | None = None
 
     def add(self, result: torch.Tensor, reference: torch.Tensor, emulation: torch.Tensor, row_size: torch.Tensor) -> None:
-        """Three tensors of one shape, (…, D), and the size of each row before anything in it cancelled, (…)."""
+        """Add one chunk: three tensors of one shape, (…, D), and the size of each row before anything in it cancelled, (…)."""
         if not reference.numel():
             return
         error = (result.double() - reference).abs_()
@@ -52,7 +52,7 @@ class ErrorAccumulator:
         return 0.0 if self._max_abs is None else float(self._max_abs)
 
     def worst_row(self) -> float:
-        """The largest share that a row's error has of what is allowed there."""
+        """The largest ratio of a row's error to its allowed error."""
         return 0.0 if self._worst_row is None else float(self._worst_row)
 
     def budget(self) -> float:
@@ -66,7 +66,7 @@ class ErrorAccumulator:
 
     @property
     def _denominator(self) -> float:
-        """‖reference‖, but not less than what float32 can tell from nothing; 1 where there was nothing at all."""
+        """‖reference‖, but at least float32's eps times the size of the summands; 1 if both are 0."""
         return max(float(self._norm_squared) ** 0.5, self._size * EPS32) or 1.0
 
 

@@ -1,8 +1,8 @@
-"""One context-parallel cell, measured by all its ranks: available → supported → prepared → inputs → right → timed → memory.
+"""The measurement of a context-parallel cell by all its ranks: available → supported → prepared → inputs → right → timed → memory.
 
-All ranks call alike and decide alike: what one of them alone knows is gathered first. Work that fails on one rank while no peer
-waits inside a strategy ends the cell on all of them, with that rank's outcome, and the group stays fit. A rank that fails
-between the messages of a strategy returns at once; its peers wait for it no longer than the group's timeout.
+All ranks make the same calls and the same decisions: facts that only one rank knows are gathered first. If a rank fails while no peer
+waits inside a strategy, the cell ends on all ranks with that rank's outcome, and the group stays healthy. A rank that fails between
+the messages of a strategy returns at once; its peers wait for it no longer than the group's timeout.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from longca.bench.check.inputs import input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
 from longca.bench.measure.failure import failure
+from longca.bench.measure.measurement import CellMeasurement
 from longca.bench.measure.memory import peak_memory, resident_bytes, tensor_bytes
 from longca.bench.measure.permute import Permutation
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
-from longca.bench.measure.trial import CellMeasurement
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Memory, Ok, Outcome, Unavailable, Unsupported
@@ -36,23 +36,23 @@ T = TypeVar("T")
 
 
 def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm) -> Result:
-    """The result of one cell of kind `cp`, called on all `cell.world` ranks. Never raises for what the cell does.
+    """The result of one cell of kind `cp`. All `cell.world` ranks call this. An error of the cell becomes an outcome, never an exception.
 
-    Ranks return the same, but where one fails alone; rank 0's result is the record's. Costs are the largest over ranks.
+    All ranks return the same result unless one fails alone; the record is made from rank 0's. Costs are the largest over ranks.
     """
     assert cell.world == comm.world, f"a cell of {cell.world} ranks on {comm.world}"
-    trial = _CpMeasurement(cell, measure, device, comm)
+    measurement = _CpMeasurement(cell, measure, device, comm)
     try:
-        outcome = trial.run()
+        outcome = measurement.run()
     except _EndedTogether as end:
         outcome = end.outcome
     except Exception as error:  # any strategy or kernel may raise anything
-        outcome = failure(error, trial.stage)
-    return trial.result(outcome)
+        outcome = failure(error, measurement.stage)
+    return measurement.result(outcome)
 
 
 class _EndedTogether(Exception):
-    """A rank failed, and all ranks know."""
+    """A rank has failed, and all ranks know it."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -66,15 +66,15 @@ class _Shards:
     k_LGD: torch.Tensor
     v_LGD: torch.Tensor
     dout_LHD: torch.Tensor
-    dout_checked_LHD: torch.Tensor  # that the check is made with
+    dout_checked_LHD: torch.Tensor  # for the check: `Oracle.dout_THD`
 
 
 class _CpMeasurement(CellMeasurement):
     def __init__(self, cell: Cell, measure: Measure, device: torch.device, comm: Comm) -> None:
         super().__init__(cell, measure, device)
         self.comm = comm
-        self._before_bytes: int | None = None  # there before the strategy is prepared
-        self._needed_bytes = 0  # of what attention itself needs on this rank
+        self._before_bytes: int | None = None  # allocated before the strategy is prepared
+        self._needed_bytes = 0  # size of the tensors that attention itself needs on this rank
 
     def run(self) -> Outcome:
         self.nodes = tuple(self.comm.gather(self.nodes[0]))
@@ -138,7 +138,7 @@ class _CpMeasurement(CellMeasurement):
         return Oracle(problem, make_inputs(self.cell, self.device), scope=affordable(problem, input_seed(self.cell)))
 
     def _judge(self, problem: Problem, positions: list[np.ndarray], found: dict[str, torch.Tensor]) -> Accuracy:
-        """Everybody's verdict, found by rank 0 from the whole result."""
+        """The accuracy of the whole result. Rank 0 computes it, all ranks get it."""
         with self.at("oracle"):
             parts = {name: self.comm.gather_rows(x, [len(part) for part in positions]) for name, x in found.items()}
 
@@ -174,7 +174,7 @@ class _CpMeasurement(CellMeasurement):
         return memory.model_copy(update={"absolute_peak_bytes": (peak_bytes,), "above_shards_bytes": (max(above_bytes, 0),)})
 
     def _together(self, stage: str, work: Callable[[], T], cost: str | None = None) -> T:
-        """A rank's own work, of which all ranks hear whether it failed somewhere. Raises _EndedTogether if it did."""
+        """Do this rank's own work and tell the other ranks if it failed. Raises _EndedTogether if it failed on any rank."""
         results: list[T] = []
         outcome = None
         try:
@@ -189,7 +189,7 @@ class _CpMeasurement(CellMeasurement):
         return results[0]
 
     def _merge_facts(self) -> None:
-        """The costs and notes of all ranks in place of this one's."""
+        """Replace this rank's costs by the largest over ranks, and its notes by those of all ranks."""
         facts = self.comm.gather((self.costs, self.notes))
         names = dict.fromkeys(name for costs, _ in facts for name in costs)
         self.costs = {name: max(costs[name] for costs, _ in facts if name in costs) for name in names}
@@ -197,7 +197,7 @@ class _CpMeasurement(CellMeasurement):
 
 
 def _in_order(parts: list[torch.Tensor], positions: list[np.ndarray]) -> torch.Tensor:
-    """The rows of all ranks as rows of the whole sequence."""
+    """Puts the rows of all ranks into the order of the whole sequence."""
     rows = torch.cat(parts)
     whole = torch.empty_like(rows)
     whole[torch.from_numpy(np.concatenate(positions)).to(rows.device)] = rows
@@ -205,7 +205,7 @@ def _in_order(parts: list[torch.Tensor], positions: list[np.ndarray]) -> torch.T
 
 
 def _all_ranks(memories: list[Memory | None]) -> Memory | None:
-    """One record of memory; None if some rank does not know its own."""
+    """The memory of all ranks in one record; None if it is unknown on some rank."""
     known = [memory for memory in memories if memory is not None]
     if len(known) < len(memories):
         return None

@@ -1,4 +1,4 @@
-"""Where a measurement was made: taken in the measuring process, nothing set."""
+"""The environment of a measurement: machine, GPU, versions and variables. It is read in the measuring process; nothing is set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENV = (
 
 
 def node(device: torch.device) -> Node:
-    """This machine, and the GPU that is measured."""
+    """This machine and the measured GPU."""
     import psutil
 
     return Node(hostname=platform.node(), os=platform.platform(), cpu=_cpu_name(), num_cores=num_cores(),
@@ -53,7 +53,7 @@ def software() -> Software:
 
 
 def slurm_job() -> str | None:
-    """Number of the job that this process is part of."""
+    """Slurm's number of the job that this process belongs to; None without Slurm."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
@@ -64,7 +64,7 @@ def _lock() -> str | None:
 
 
 def device_name(device: torch.device) -> str:
-    """What a device is called in method versions: the GPU's or CPU's model."""
+    """The model of the GPU or CPU, as method versions contain it."""
     if device.type != "cuda":
         return _cpu_name()
     import torch
@@ -73,7 +73,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_uuid(device: torch.device) -> str:
-    """Names one GPU among all; empty for a CPU."""
+    """The UUID of a GPU; empty for a CPU."""
     if device.type != "cuda":
         return ""
     import torch
@@ -117,7 +117,7 @@ def _gpu(device: torch.device) -> dict[str, Any]:
 
 
 def _managed(gpu: Gpu) -> dict[str, Any]:
-    """What only NVML knows; a fact it refuses is left out."""
+    """Facts that only NVML knows; those that it refuses are left out."""
     nvml = gpu.nvml
     power_limit_mw, ecc, mig = gpu.read("EnforcedPowerLimit"), gpu.read("EccMode"), gpu.read("MigMode")
     facts = {
@@ -134,7 +134,7 @@ def _managed(gpu: Gpu) -> dict[str, Any]:
 
 
 def num_cores() -> int:
-    """That this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

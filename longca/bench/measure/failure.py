@@ -1,4 +1,4 @@
-"""From an exception to a typed outcome."""
+"""Exceptions as typed outcomes: out of memory, or failed with a log."""
 
 import re
 import traceback
@@ -15,7 +15,7 @@ _SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"
 
 
 def failure(error: Exception, where: str) -> Outcome:
-    """What an exception means for the cell.
+    """The outcome of a cell that raised this exception.
 
     Args:
         where: the stage it was raised in: mask, inputs, prepare, oracle, fwd or bwd.
@@ -23,14 +23,14 @@ def failure(error: Exception, where: str) -> Outcome:
     for link in _chain(error):
         if _ran_out_of_memory(link):
             return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
-    text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are shown to others: no folders of this machine
+    text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are published: without folders of this machine
     log = text.splitlines()[-LOG_LINES:]
     return Failed(type=type(error).__name__, message=str(error).strip() or type(error).__name__,
                   log="\n".join([f"while at: {where}", *log]))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception and what caused it: compilers wrap what they met."""
+    """The exception and its causes; compilers wrap the exceptions that they catch."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -41,7 +41,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _ran_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    # torch.OutOfMemoryError is a RuntimeError; the other ways that torch says so have no type of their own
+    # torch.OutOfMemoryError is a RuntimeError; torch's other errors of this kind have no type of their own
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 

@@ -1,4 +1,4 @@
-"""One kernel cell, measured: available → supported → prepared → inputs → right → timed → memory."""
+"""The measurement of a kernel cell: available → supported → prepared → inputs → right → timed → memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
 from longca.bench.measure.failure import failure
 from longca.bench.measure.latest import LatestMasks, LatestReferences
+from longca.bench.measure.measurement import CellMeasurement
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
-from longca.bench.measure.trial import CellMeasurement
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
@@ -25,13 +25,13 @@ from longca.kernels.control import PreparedControl
 
 def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None,
                    references: LatestReferences | None = None) -> Result:
-    """The result of one cell of kind `kernel`. Never raises for what the cell does: it becomes an outcome."""
-    trial = _KernelMeasurement(cell, measure, device, masks or LatestMasks(), references or LatestReferences())
+    """The result of one cell of kind `kernel`. An error of the cell becomes an outcome, never an exception."""
+    measurement = _KernelMeasurement(cell, measure, device, masks or LatestMasks(), references or LatestReferences())
     try:
-        outcome = trial.run()
+        outcome = measurement.run()
     except Exception as error:  # any kernel may raise anything
-        outcome = failure(error, trial.stage)
-    return trial.result(outcome)
+        outcome = failure(error, measurement.stage)
+    return measurement.result(outcome)
 
 
 class _KernelMeasurement(CellMeasurement):
@@ -98,7 +98,7 @@ class _KernelMeasurement(CellMeasurement):
             self.memory = peak_memory(call, self.device)
 
     def _measure_control(self, prepared: PreparedControl) -> Outcome:
-        """A call of known work: judged by its times, or by what the timed calls left behind."""
+        """Measure a call of known work. It is judged by its times, or by the result of the timed calls."""
         with self.at(self.cell.direction):
             self.samples = time_calls(prepared.call, self.measure, self.device)
         with self.at("oracle", cost="oracle_ms"):

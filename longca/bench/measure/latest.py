@@ -1,4 +1,4 @@
-"""What the latest cells have in common with the next: masks, and the references of their results."""
+"""Caches of the latest masks and references, which the next cells may share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KEPT_REFERENCE_BYTES = 64 << 20  # of one reference
 
 
 class LatestMasks:
-    """Builds masks, and keeps the last few: forward and backward of one problem follow each other, and share theirs."""
+    """Builds masks and keeps the last `KEPT`: forward and backward of one problem follow each other and share a mask."""
 
     def __init__(self) -> None:
         self._masks: OrderedDict[str, tuple[Mask, float]] = OrderedDict()
 
     def get(self, cell: Cell) -> tuple[Mask, float]:
-        """The cell's mask, and the milliseconds that building it took, now or before."""
+        """(mask of the cell, milliseconds that building it took, now or earlier)."""
         name = mask_name(cell)
         if name not in self._masks:
             start = time.perf_counter()
@@ -39,17 +39,17 @@ class LatestMasks:
 
 
 class LatestReferences:
-    """Keeps the references of the last few problems on a CPU, where to compute one takes longer than to measure a short cell.
+    """Keeps the references of the last `KEPT` problems on a CPU, where computing one takes longer than measuring a short cell.
 
-    All kernels that are asked for the same attention are compared with the same reference, in both directions. On a GPU it is computed
-    in a quarter of a second, and what it holds would be missing to the next kernel.
+    All kernels with the same problem are compared with the same reference, in both directions. On a GPU nothing is kept: a reference is
+    computed in a quarter of a second, and its memory would be missing to the next kernel.
     """
 
     def __init__(self) -> None:
         self._references: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
 
     def get(self, cell: Cell, problem: Problem, scope: CheckedSubset) -> Reference | None:
-        """That of the cell's problem, of inputs of its own that no kernel has had; None where none is kept."""
+        """The reference of the cell's problem, made with its own copy of the inputs, which no kernel has touched; None if none is kept."""
         from longca.bench.check.inputs import input_seed, make_inputs
         from longca.bench.check.reference import Reference, kept_bytes
 

@@ -1,9 +1,9 @@
 """Memory of one call.
 
-GPU: from torch's allocator; what a library takes from the driver behind its back is not seen. CPU: from Linux's account
-of the process: the high-water mark of its resident set is reset before the call and read after it. Memory that the C
-library still holds from earlier calls would be used again unseen, so it is given back first. Linux counts the pages of
-each thread some 100 KB late: the figure is no finer than that.
+GPU: from torch's allocator. Memory that a library takes from the driver directly is not counted.
+CPU: from Linux's account of the process. The high-water mark of its resident set is reset before the call and read after it. Memory
+that the C library still holds from earlier calls would be reused without being counted, so it is given back first. Linux counts the
+pages of each thread some 100 KB late, so the figure is no finer than that.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from longca.core.record import Memory
 
 PROCESS = Path("/proc/self")
-RESET_PEAK = "5"  # what clear_refs takes for "forget the high-water mark"
+RESET_PEAK = "5"  # written to clear_refs it resets the high-water mark
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> Memory | None:
-    """Peak of one call on this rank; None where the system does not tell."""
+    """Peak memory of one call on this rank; None where the system does not report it."""
     gc.collect()
     return _of_gpu(call, device) if device.type == "cuda" else _of_process(call)
 
 
 def resident_bytes(device: torch.device) -> int | None:
-    """What this rank holds now; None where the system does not tell."""
+    """Memory that this rank holds now; None where the system does not report it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""What it takes to bring inputs to where a strategy wants them: once a batch, not once a layer, so beside the timed call."""
+"""The permutation of tokens between ranks that a strategy needs. It is timed apart: it happens once a batch, not once a layer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ REPEATS = 3
 
 
 class Permutation:
-    """From contiguous shards, as a data loader gives them, to the tokens that a strategy has on each rank."""
+    """Moves tokens from contiguous shards, as a data loader gives them, to the ranks where a strategy wants them."""
 
     def __init__(self, positions: Sequence[np.ndarray], rank: int) -> None:
         """
         Args:
-            positions: for each rank, the tokens that it holds, in its order.
+            positions: for each rank, the positions of its tokens, in its order.
 
         Raises:
             ValueError: some token is on no rank or on several.
@@ -44,7 +44,7 @@ class Permutation:
         self._num_arriving = [len(chosen) for chosen in arriving]
 
     def apply(self, x: torch.Tensor, comm: Comm) -> torch.Tensor:
-        """Rows of a contiguous shard → rows of the strategy's."""
+        """Rows of this rank's contiguous shard → rows of its shard in the strategy."""
         import torch
 
         row = x.shape[1:].numel()
@@ -56,7 +56,7 @@ class Permutation:
         return rows
 
     def time_ms(self, tensors: Sequence[torch.Tensor], comm: Comm) -> float:
-        """Of all tensors one after the other, on this rank; 0 where nothing has to be moved. Called by all ranks alike."""
+        """Median time in ms to permute all tensors one after the other on this rank; 0 for the identity. All ranks must call this."""
         if self.is_identity:
             return 0.0
         times_ms = []
@@ -71,7 +71,7 @@ class Permutation:
 
 
 def _inside(positions: np.ndarray, part: range) -> np.ndarray:
-    """Where in `positions` those of a range stand."""
+    """Indices in `positions` of the values inside a range."""
     return np.flatnonzero((positions >= part.start) & (positions < part.stop))
 
 

@@ -1,13 +1,13 @@
-"""The result: what one measuring process says about one cell. The runner makes a record of it."""
+"""The result of one cell as a measuring process sends it; the runner makes a record from it."""
 
 from longca.core.record import Accuracy, MaskFacts, Memory, Node, Outcome, Samples, Software
 from longca.core.schema import Frozen
 
-FAILURES = ("error", "oom")  # statuses that may leave a process unfit
+FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 
 
 class Result(Frozen):
-    """A part of `longca.core.record.Record`; the fields mean what they mean there."""
+    """A part of `longca.core.record.Record`; the fields have the same meaning there."""
 
     outcome: Outcome
     samples: Samples | None = None

@@ -1,8 +1,8 @@
 """The timer: raw samples of a call, in order.
 
-On a GPU, each sample is the time between two CUDA events around the call, on a cold L2. The flush before it does a second
-job: while the GPU is busy with it, the host enqueues the call, so that the sample holds no launch latency that the
-device would have hidden in a stream of work. Nothing but the call stands between the two events.
+On a GPU, each sample is the time between two CUDA events around the call, on a cold L2. The flush of the L2 has a second purpose: while
+the GPU is busy with it, the host enqueues the call. So a sample has no launch latency, which a stream of work would hide. Between the
+two events there is only the call.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Protocol
 
 import torch
 
-from longca.bench.measure.nvml import open_gpu
-from longca.bench.measure.telemetry import Telemetry
+from longca.bench.measure.nvml import Telemetry, open_gpu
 from longca.core.record import Samples
 from longca.core.study import Measure
 
 MIN_SAMPLES = 3
-L2_FACTOR = 2  # of the L2's size is written by a flush: the replacement of lines is not strictly by age
-# Before a call the GPU flushes for longer than the host took for it once: hosts are not always as quick, and they enqueue the events and
-# the barrier, too. A call that blocks the host would otherwise ask for ever more.
+L2_FACTOR = 2  # a flush writes this many times the size of the L2: cache lines are not replaced strictly by age
+# Before a call the GPU flushes for longer than the host once took to enqueue the call: hosts are not always as quick, and they enqueue the
+# events and the barrier, too. The maximum is for calls that block the host: they would otherwise need more and more flushes.
 LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
-ENQUEUED = 7  # flushes, to see how long a host takes for one
+ENQUEUED = 7  # flushes that are enqueued to find the median time that the host takes for one
 
 
 class Stopwatch(Protocol):
@@ -33,14 +32,14 @@ class Stopwatch(Protocol):
 
     name: str
     enqueue_ms: float | None
-    """that the host took for the last call that was warmed up; None where the host does the work itself"""
+    """time that the host took to enqueue the last warm-up call; None where the host does the work itself"""
 
     def warm(self, call: Callable[[], object]) -> None:
-        """The call, untimed."""
+        """Run the call untimed."""
         ...
 
     def ready(self) -> None:
-        """What each sample needs before it: a cold cache."""
+        """Prepare for the next sample: make the cache cold."""
         ...
 
     def time_ms(self, call: Callable[[], object]) -> float: ...
@@ -114,12 +113,12 @@ class CudaStopwatch:
 
 
 def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
-    """How many of them keep a GPU busy until a call is enqueued behind them.
+    """The number of flushes that keep a GPU busy until the host has enqueued a call after them.
 
     Args:
-        enqueue_ms: that the host takes for the call.
-        flush_ms: of one on the GPU.
-        flush_enqueue_ms: that the host takes for it, by which it falls behind; it may take longer than the GPU.
+        enqueue_ms: time of the host to enqueue the call.
+        flush_ms: time of the GPU for one flush.
+        flush_enqueue_ms: time of the host to enqueue one flush, which reduces its lead; it may be longer than `flush_ms`.
     """
     gained_ms = max(flush_ms - flush_enqueue_ms, flush_ms / 4)
     return math.ceil(min(LEAD_FACTOR * enqueue_ms + LEAD_MS, MAX_LEAD_MS) / gained_ms)
@@ -127,13 +126,13 @@ def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
 
 def time_calls(call: Callable[[], object], measure: Measure, device: torch.device,
                before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None) -> Samples:
-    """Times of this process's calls.
+    """Warms up a call and times it in this process.
 
     Args:
-        call: what is timed; its result is dropped.
-        before_each: run right before every call, untimed (a barrier, say). On a GPU it should not make the host wait.
-        agree: for several ranks: turns this rank's wish to stop into the same answer on all of them. Asked once after
-            each warm-up call and each sample; without it each rank would stop where its own clock says.
+        call: the timed call; its result is dropped.
+        before_each: runs untimed right before every call (a barrier, for example). On a GPU it should not make the host wait.
+        agree: for several ranks: turns this rank's wish to stop into the same answer on all of them. It is called once after each
+            warm-up call and each sample. Without it each rank would stop by its own clock.
 
     Returns:
         Samples of one rank: `measure.repeats` of them, or fewer, but at least three, where `measure.max_seconds` ran out.
@@ -146,7 +145,7 @@ def time_calls(call: Callable[[], object], measure: Measure, device: torch.devic
 def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, telemetry: Telemetry,
             before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None,
             now: Callable[[], float] = time.monotonic) -> Samples:
-    """Warm-up, then samples, by that stopwatch; `now` in seconds decides when time has run out."""
+    """Warm-up calls, then samples, with the given stopwatch; `now`, in seconds, decides when time has run out."""
     before_each = before_each or (lambda: None)
     agree = agree or (lambda wish: wish)
     start, warmup = now(), 0

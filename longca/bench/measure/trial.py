@@ -1,4 +1,4 @@
-"""A cell on its way through the measuring process: what is known of it so far."""
+"""The measurement of one cell: the facts that are collected stage by stage, for kernels and context parallelism alike."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class CellMeasurement:
-    """Collects a cell's result, stage by stage, so that one which ends early keeps what was known by then."""
+    """Collects the result of a cell stage by stage. A measurement that ends early keeps what is known by then."""
 
     def __init__(self, cell: Cell, measure: Measure, device: torch.device) -> None:
         self.cell, self.measure, self.device = cell, measure, device
         self.stage = "mask"
-        """what is going on: mask, inputs, prepare, oracle, fwd or bwd"""
+        """the present stage: mask, inputs, prepare, oracle, fwd or bwd"""
         self.costs: dict[str, float] = {}
         self.notes: tuple[str, ...] = ()
         self.mask: MaskFacts | None = None
@@ -45,24 +45,24 @@ class CellMeasurement:
                       nodes=self.nodes, software=self.software)
 
     def problem(self, mask: Mask) -> Problem:
-        """The call that the cell asks for."""
+        """The attention call of the cell."""
         return Problem(mask, self.cell.num_q_heads, self.cell.num_kv_heads, self.cell.head_dim, DTYPES[self.cell.dtype],
                        self.device, needs_backward=self.cell.direction == "bwd")
 
     def take_mask(self, mask: Mask) -> None:
-        """What a record keeps of the mask that was used."""
+        """Keep the facts of the mask that a record has."""
         self.mask = MaskFacts(digest=mask.digest, area=mask.area, num_groups=mask.num_groups, num_bands=mask.traits.num_bands,
                               drawn=mask.drawn)
 
     def take_costs(self, prepared: Prepared | PreparedStrategy) -> None:
-        """What preparing has cost, after a stage that was timed as `prepare_ms`. What is not compiling is planning."""
+        """Split the time of preparing, timed as `prepare_ms`, into compiling and planning: all that is not compiling is planning."""
         prepare_ms = self.costs.pop("prepare_ms")
         self.costs |= {"plan_ms": prepare_ms - prepared.costs.get("compile_ms", 0.0), **prepared.costs}
         self.notes = tuple(prepared.notes)
 
     @contextmanager
     def at(self, stage: str, cost: str | None = None) -> Iterator[None]:
-        """Names what is going on, for an outcome; waits for the device, so that an error shows in the stage that made it."""
+        """Name the present stage, for an outcome. Waits for the device at its end, so that an error is seen in the stage that caused it."""
         before, self.stage = self.stage, stage
         start = time.perf_counter()
         yield
@@ -73,7 +73,7 @@ class CellMeasurement:
         self.stage = before
 
     def release_memory(self) -> None:
-        """Back to the device what earlier work only keeps for reuse."""
+        """Give cached memory of earlier work back to the device."""
         gc.collect()
         if self.device.type == "cuda":
             torch._C._cuda_clearCublasWorkspaces()  # 32 MiB that matrix products of the oracle leave

@@ -1,1 +1,1 @@
-"""A run of a study: which cells, in which order, whether a record is still valid, and what a person sees meanwhile."""
+"""Runs of studies: the cells to measure, their order, the method version of records, estimates, and the display."""

@@ -26,7 +26,7 @@ FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
 LEFT_OUT = {"longca",  # holds the release's number only
             "longca.bench.measure.environment", "longca.bench.measure.failure", "longca.bench.measure.nvml",
-            "longca.bench.measure.result", "longca.bench.measure.telemetry"}
+            "longca.bench.measure.result"}
 MEASURED_BY = {"kernel": "longca.bench.measure.kernel", "cp": "longca.bench.measure.cp"}
 
 

@@ -1,4 +1,4 @@
-"""What would come of a cell, before it is run: support, operations and time. No torch, no tensors."""
+"""Predictions for cells before they are run: support, operations and time. No torch, no tensors."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected fate of a cell on a device type."""
+    """The expected outcome and work of a cell on a device type."""
 
     cell: Cell
     unavailable: str | None
@@ -24,15 +24,15 @@ class Prediction:
     density: float
     flops: float
     tensor_bytes: int  # inputs, outputs and their gradients
-    work: Work | None = None  # of a control, which has neither pairs nor such tensors
+    work: Work | None = None  # for a control, which has neither pairs nor such tensors
 
     def seconds(self, peak_flops: float, measure: Measure) -> float:
-        """Expected seconds on devices of that peak rate, checks included."""
+        """Expected seconds on devices of this peak rate, checks included."""
         return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density, work=self.work)
 
 
 class Predictor:
-    """Predicts many cells of one device type; masks and plug-ins are looked at once."""
+    """Predicts many cells of one device type; each mask is built and each plug-in loaded only once."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type

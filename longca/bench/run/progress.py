@@ -27,7 +27,7 @@ REASON_CHARS = 200  # the record has it whole
 
 
 class Progress:
-    """Counts what is done. Shows nothing itself: its subclasses do."""
+    """Counts finished cells. It displays nothing itself; subclasses do."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
@@ -35,21 +35,21 @@ class Progress:
         self._begun = 0.0
 
     def start(self, num_cells: int, num_kept: int) -> None:
-        """Before the first cell; `num_kept` of the cells are measured already."""
+        """Called before the first cell; `num_kept` of the cells are measured already."""
         self.num_cells, self.num_kept, self._begun = num_cells, num_kept, time.monotonic()
 
     def begin(self, cell: Cell) -> None:
-        """This cell is being measured."""
+        """Called when the measurement of a cell starts."""
 
     def end(self, record: Record) -> None:
-        """This is what came of it."""
+        """Called with the record of a finished cell."""
         self.counts[record.outcome.status] += 1
 
     def note(self, text: str) -> None:
-        """Something else that must be seen."""
+        """Display any other message."""
 
     def close(self) -> None:
-        """No more cells."""
+        """Called after the last cell."""
 
     @property
     def num_done(self) -> int:
@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """What is left, at the mean pace so far; None before the first cell is done."""
+        """Seconds left at the mean pace so far; None before the first cell is finished."""
         return (time.monotonic() - self._begun) / self.num_done * self.num_left if self.num_done else None
 
     @property
@@ -70,7 +70,7 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """One line a cell."""
+    """Prints one line for each cell."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class PlainProgress(Progress):
 
 
 class LogProgress(PlainProgress):
-    """One line a cell, at the end of a file. Raises UserError whenever it cannot be written."""
+    """Appends one line for each cell to a file. Raises UserError if it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -197,10 +197,10 @@ class Both(Progress):
 
 
 def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = None) -> Progress:
-    """The display for this place, on stderr; "auto" is plain where there is no terminal or CI is set.
+    """The display on stderr; "auto" is plain where there is no terminal or CI is set.
 
     Args:
-        log: a file that takes one line a cell besides.
+        log: a file that gets one line for each cell in addition.
     """
     plain = mode == "plain" or (mode == "auto" and (bool(os.environ.get("CI")) or not sys.stderr.isatty()))
     if plain:
@@ -211,7 +211,7 @@ def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = Non
 
 
 def line(record: Record) -> str:
-    """A record in one line: status, seconds, cell, and why it is not ok."""
+    """A record in one line: status, seconds, cell, and the reason if it is not ok."""
     outcome = record.outcome.model_dump()
     why = next((str(outcome[key]) for key in ("reason", "message", "where") if outcome.get(key)), "")
     reason = f"  ({shorten(why, REASON_CHARS, placeholder=' …')})" if why else ""

@@ -1,11 +1,13 @@
-"""The run: measures the cells that need it, one after another, and stores each as soon as it is done. Never imports torch."""
+"""The runner: it measures the cells that need it, one after another, and stores each record at once. It never imports torch."""
 
+import json
+import random
 import secrets
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,32 +16,35 @@ from pathlib import Path
 
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
-from longca.bench.run.expected import check_mask, read_digests
 from longca.bench.run.method_version import method_version
-from longca.bench.run.order import shuffled
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher
 from longca.bench.workers.local import Local
-from longca.bench.workers.pool import Pool, TooFewLeft
+from longca.bench.workers.pool import Pool, TooFewLeft, worker_key
 from longca.bench.workers.task import Task
 from longca.core.cell import Cell
 from longca.core.checkout import source
 from longca.core.config import Config
+from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.core.record import STATUSES, Environment, Record, Source
+from longca.core.record import STATUSES, Environment, Failed, Record, Source
 from longca.core.schema import Frozen
 from longca.core.study import Study
+from longca.masks.build import mask_name
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.text import plural
 
+BATCH = 32  # cells of one group of workers that are measured in a row
+VISITS = 2  # batches of each group in a long run
+
 
 class Summary(Frozen):
-    """What a run came to."""
+    """The summary of a run."""
 
     run_id: str
     counts: dict[str, int]
-    """status → number of the cells asked for, whether measured now or before"""
+    """status → number of requested cells, measured now or before"""
     num_measured: int
     num_kept: int
     seconds: float
@@ -56,14 +61,14 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
 
     Args:
         retry: statuses whose cells are measured again.
-        force: measure all again.
-        part: name of the shard that the cells are. Runs of different parts may share the folder of results.
-        log: a file that takes one line a cell.
-        progress: the display; else what `config.progress` says.
-        task: this process, where it is task 0 of a job; else all ranks are on this machine.
+        force: measure all cells again.
+        part: name of the shard to which the cells belong. Runs of different parts may share the folder of results.
+        log: a file that gets one line for each cell.
+        progress: the display; by default the one of `config.progress`.
+        task: this process if it is task 0 of a job; without it all ranks are on this machine.
 
     Raises:
-        UserError: another run holds the folder, it cannot be written, or the device is not here.
+        UserError: another run uses the folder, it cannot be written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
         KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped. Finished cells are stored.
     """
@@ -102,9 +107,54 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
                    num_kept=len(kept), seconds=round(time.monotonic() - begun, 3))
 
 
+def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
+    """The cells in an order that depends only on the seed, their ids and the type of device.
+
+    Cells of one group of workers (a kernel, or all kernels on a CPU; a number of ranks) are shuffled, but cells of one mask stay together.
+    They are split into batches of `BATCH` cells, or of half of the group's cells where that is more. Then the batches of all groups are
+    shuffled. If a machine becomes slower over an hour, this affects all methods and lengths alike. Workers are started only once a
+    batch, some 5 s each. Cells of one mask share the built mask, and on a CPU also the reference of their results.
+    """
+    generator = random.Random(seed)
+    by_method: dict[str, dict[str, list[Cell]]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.cell_id):
+        by_method.setdefault(str(worker_key(cell, device_type)), {}).setdefault(mask_name(cell), []).append(cell)
+    batches = []
+    for _, by_mask in sorted(by_method.items()):
+        names = sorted(by_mask)
+        generator.shuffle(names)
+        group = [cell for name in names for cell in by_mask[name]]
+        size = max(BATCH, -(-len(group) // VISITS))
+        batches += [group[start:start + size] for start in range(0, len(group), size)]
+    generator.shuffle(batches)
+    return [cell for batch in batches for cell in batch]
+
+
+def read_digests(path: Path) -> dict[str, str]:
+    """Name of a mask (`longca.masks.build.mask_name`) → digest; empty where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        return {row["key"]: row["digest"] for row in json.loads(path.read_text(encoding="utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"Cannot use '{path}'", why=f"it is damaged ({type(error).__name__})",
+                        todo="Remove it: it is made again") from error
+
+
+def check_mask(cell: Cell, result: Result, digests: dict[str, str]) -> Result:
+    """The unchanged result, or a failure if it was measured on another mask than the study expects."""
+    expected = digests.get(mask_name(cell))
+    if expected is None or result.mask is None or result.mask.digest == expected:
+        return result
+    message = (f"the measuring process built mask {result.mask.digest}, masks.json has {expected}: "
+               "the two ran different code or data; remove masks.json or have the workflow make it anew, then measure with `--retry error`")
+    return Result(outcome=Failed(type="MaskMismatch", message=message), mask=result.mask, nodes=result.nodes,
+                  software=result.software, notes=result.notes)
+
+
 @dataclass(frozen=True)
 class _Run:
-    """What all records of a run share."""
+    """Facts that all records of a run share."""
 
     study: Study
     run_id: str
@@ -148,7 +198,7 @@ def _launcher(task: Task | None, results: Path, stopped: Callable[[], bool]) -> 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set. A flag and no exception, so that nothing is left half done."""
+    """An event that SIGINT and SIGTERM set. It is no exception, so that nothing is interrupted half done."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped  # signals are the main thread's

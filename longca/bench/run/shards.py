@@ -1,4 +1,4 @@
-"""Cutting a study into jobs of about equal length. Pure and quick: the workflow does so each time it is read."""
+"""Shards: the jobs of about equal length into which a study is split. Pure and quick, since the workflow does it each time it is read."""
 
 import math
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
 
-OVERHEAD_SECONDS = 2.0  # of a cell but its timing: 0.4 s in the mean on an H200, and some seconds where a compiler has nothing kept
+OVERHEAD_SECONDS = 2.0  # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
-RATE_BYTES = 1e12  # a second, to and from one device's memory
+RATE_BYTES = 1e12  # bytes a second to and from the memory of one device
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Cells that one job measures: kernels on one device, or context parallelism."""
+    """The cells of one job: of kernels on one device, or of context parallelism."""
 
     name: str
-    """part of file names: kind, kernel or number of ranks where it has but one, number"""
+    """part of file names: kind, kernel or number of ranks if there is only one, number"""
     kind: Literal["kernel", "cp"]
     world: int
-    """most ranks of a cell"""
+    """largest number of ranks of a cell"""
     cells: tuple[Cell, ...]
     minutes: float
     """estimated"""
@@ -31,13 +31,13 @@ class Shard:
 
 def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None, density: float | None = None,
                      work: Work | None = None) -> float:
-    """A cell's duration. Without `density` no mask is looked at and the estimate is an upper one.
+    """The estimated duration of a cell. Without `density` no mask is built and the estimate is an upper bound.
 
     Args:
         rate_flops: sustained FLOP/s of one device.
-        measure: how it is measured; the defaults if not given.
-        density: share of pairs that is visible; if not given, all, or what the mask's own `density` says.
-        work: of a control, which has no pairs.
+        measure: settings of the measurement; the defaults if not given.
+        density: share of visible pairs; if not given, the mask's parameter `density`, or 1.
+        work: work of a control, which has no pairs.
     """
     measure = measure or Measure()
     call_s = _attention_seconds(cell, rate_flops, density) if work is None else _control_seconds(work, rate_flops)
@@ -56,10 +56,10 @@ def _control_seconds(work: Work, rate_flops: float) -> float:
 
 
 def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
-    """The cells in jobs of at most about `minutes`, in their order; the same cells give the same shards.
+    """The cells as jobs of at most about `minutes`, in their order. The same cells always give the same shards.
 
-    A job's cells share their kernel or, since all methods of context parallelism run in the same processes, their number of ranks. A
-    cell longer than `minutes` is a job of its own.
+    The cells of a job have the same kernel or, for context parallelism, the same number of ranks: its methods run in the same processes.
+    A cell longer than `minutes` is a job of its own.
     """
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -68,9 +68,9 @@ def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS
 
 
 def shards_of_one_machine(cells: Iterable[Cell], rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
-    """One job of all kernels and one of context parallelism: jobs that cannot run at the same time would only start more processes.
+    """One job of all kernels and one of context parallelism. More jobs could not run at the same time and would start more processes.
 
-    The cells of all kernels are then in one random order, too (`longca.bench.run.order`).
+    The cells of all kernels are then also in one random order (`longca.bench.run.runner.shuffled`).
     """
     kinds: dict[str, list[Cell]] = {}
     for cell in cells:

@@ -1,7 +1,7 @@
-"""The agent: a task of a job that is not the runner. It starts, watches and ends ranks' processes where it is, as the runner says.
+"""The agent: a task of a job that is not the runner. It starts, watches and ends processes of ranks on its machine, as the runner asks.
 
-A rank's process speaks with the runner itself, over a socket that the agent has opened and hands to it. When the process ends, the
-agent shuts that connection, whoever else may still hold it, so that the runner hears at once.
+A rank's process talks to the runner directly, over a socket that the agent has opened for it. When the process ends, the agent shuts
+that connection down, even if other processes still hold it, so that the runner notices at once.
 """
 
 import os
@@ -15,34 +15,34 @@ from pathlib import Path
 from longca.bench.workers.channel import Channel, Message
 from longca.bench.workers.launch import RankPlacement, worker_options
 from longca.bench.workers.process import WorkerProcess, threads_per_rank
-from longca.bench.workers.rendezvous import interface_of, join
+from longca.bench.workers.rendezvous import interface_of, join_rendezvous
 from longca.bench.workers.task import Task
 from longca.core.errors import UserError
 
-MEET_SECONDS = 300.0
-JOIN_SECONDS = 30.0  # of a rank's own connection, once the runner is known
+RENDEZVOUS_SECONDS = 300.0
+JOIN_SECONDS = 30.0  # for a rank's own connection, once the runner is known
 TICK_SECONDS = 0.1
 
 
 @dataclass
 class _Rank:
-    """One process under watch, and this side's hold on its connection."""
+    """One process that the agent watches, and the agent's copy of its connection."""
 
     process: WorkerProcess
     connection: socket.socket
 
 
 class RunnerLost(UserError):
-    """The runner has not come, or is gone."""
+    """The runner was not found in time, or is gone."""
 
     exit_code = 3
 
 
 def serve(task: Task, results: Path) -> None:
-    """Do what the runner says until it lets this task go. Raises RunnerLost."""
+    """Serve the runner until it lets this task go. Raises RunnerLost."""
     hello = {"task": task.number, "host": task.host, "local": task.local_number}
     try:
-        control = join(results, task.job, hello, MEET_SECONDS)
+        control = join_rendezvous(results, task.job, hello, RENDEZVOUS_SECONDS)
     except TimeoutError as error:
         raise RunnerLost(f"{task.title} has not found the runner: {error}") from None
     agent = _Agent(task, results, control)
@@ -81,17 +81,17 @@ class _Agent:
             self.do_stop(number, 0.0)
         self.control.close()
 
-    def do_start(self, number: int, place: Message, device: str, log: str, num_local: int, address: str | None) -> None:
-        """A rank's process. Where that cannot be, its connection ends, and `do_cause` says why."""
+    def do_start(self, number: int, placement: Message, device: str, log: str, num_local: int, address: str | None) -> None:
+        """Start a rank's process. If it cannot be started, its connection ends, and `do_cause` answers why."""
         try:
-            channel = join(self.results, self.task.job, {"rank": number}, JOIN_SECONDS)
+            channel = join_rendezvous(self.results, self.task.job, {"rank": number}, JOIN_SECONDS)
         except TimeoutError:
-            return  # the runner waits no longer than this
+            return  # the runner does not wait longer than this either
         with channel:
             connection = socket.socket(fileno=os.dup(channel.reader))
             if address is not None:
                 address = address or connection.getsockname()[0]
-            options = worker_options(RankPlacement(**place), device) | {"reader": channel.reader, "writer": channel.reader}
+            options = worker_options(RankPlacement(**placement), device) | {"reader": channel.reader, "writer": channel.reader}
             try:
                 process = WorkerProcess(options, threads_per_task(num_local), Path(log), [channel.reader], gloo_interface(address))
             except OSError as error:
@@ -132,7 +132,7 @@ class _Agent:
         return {"stopped": number}
 
     def _reap(self) -> None:
-        """A process's children may hold its connection open: what has ended is cut off from the runner."""
+        """Shut down the connections of processes that have ended: their children may still hold them open."""
         for rank in self.ranks.values():
             if not rank.process.is_alive:
                 with suppress(OSError):
@@ -140,30 +140,32 @@ class _Agent:
 
 
 def gloo_interface(address: str | None) -> dict[str, str]:
-    """A variable for a worker's environment: gloo is to use the network that the tasks of several machines have met over.
+    """A variable for a worker's environment that makes gloo use the network in which the tasks have found each other.
 
-    By itself it takes what the machine's name resolves to, which on some systems is an address of the machine alone.
+    By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address.
 
     Args:
-        address: of this machine in that network; None where all tasks are on one machine.
+        address: this machine's address in that network; None where all tasks are on one machine.
     """
     name = interface_of(address) if address and "GLOO_SOCKET_IFNAME" not in os.environ else None
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
 
 
 def threads_per_task(num_local: int) -> int:
-    """CPU threads of a rank, of so many of the job on this machine; OMP_NUM_THREADS and Slurm's share of a task are heeded."""
+    """CPU threads of one rank where the job has `num_local` ranks on this machine. OMP_NUM_THREADS goes first, then SLURM_CPUS_PER_TASK."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return int(given) if given.isdigit() and int(given) and "OMP_NUM_THREADS" not in os.environ else threads_per_rank(num_local)
 
 
 @contextmanager
 def _deaf_to_signals() -> Iterator[None]:
-    """A cluster that ends a job signals all its tasks. What to do about it is the runner's to say, for all of them: were a rank
-    to die of it first, its cell would seem to have failed.
+    """Ignore SIGTERM and SIGINT meanwhile.
+
+    A cluster that ends a job signals all its tasks. The runner alone reacts, for all of them: if a rank died of the signal first, its
+    cell would look as if it had failed.
     """
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: None) for number in numbers]  # and not SIG_IGN, which children would inherit
+    before = [signal.signal(number, lambda *_: None) for number in numbers]  # not SIG_IGN, which children would inherit
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Messages between the runner and a worker: JSON lines over two pipes of their own, or over a socket.
+"""Channels: messages between the runner and a worker or an agent, as JSON lines over two pipes or over a socket.
 
-Not over stdout, since kernels and compilers print there.
+They do not use stdout, since kernels and compilers print there.
 """
 
 import json
@@ -21,26 +21,26 @@ class HasDescriptor(Protocol):
 
 
 class Channel:
-    """One end. Reads from one file descriptor and writes to another, and owns both."""
+    """One end of a channel. It reads from one file descriptor, writes to another and owns both."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self.reader, self.writer = reader, writer
         self._partial = b""
-        self._early: deque[Message] = deque()  # came with the one that `wait` was asked for
+        self._early: deque[Message] = deque()  # arrived together with the message that `wait` returned
 
     @classmethod
     def over(cls, connection: socket) -> "Channel":
-        """One end of a connection, which it owns from now on."""
+        """A channel over a connected socket, which it owns from now on."""
         descriptor = connection.detach()
         os.set_blocking(descriptor, True)
         return cls(descriptor, os.dup(descriptor))
 
     def fileno(self) -> int:
-        """What a selector waits for."""
+        """The descriptor that a selector waits for."""
         return self.reader
 
     def send(self, message: Message) -> None:
-        """Raises EOFError where nobody reads any more."""
+        """Send one message. Raises EOFError if the other end is closed."""
         content = memoryview(json.dumps(message).encode() + b"\n")
         try:
             while content:
@@ -49,13 +49,13 @@ class Channel:
             raise EOFError from None
 
     def receive(self) -> list[Message]:
-        """The messages that one read completes, perhaps none; waits for the read. Raises EOFError at the end."""
+        """The messages that one read completes, perhaps none. Blocks until there is something to read. Raises EOFError at the end."""
         if self._early:
             early, self._early = list(self._early), deque()
             return early
         try:
             chunk = os.read(self.reader, CHUNK_BYTES)
-        except OSError:  # connection reset, or its other end is silent for too long
+        except OSError:  # connection reset, or silent for longer than KEEPALIVE allows
             raise EOFError from None
         if not chunk:
             raise EOFError
@@ -63,7 +63,7 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def wait(self, timeout_s: float) -> Message:
-        """The next message. Raises TimeoutError where there is none by then, EOFError at the end."""
+        """The next message. Raises TimeoutError if none comes in time, and EOFError at the end."""
         deadline = time.monotonic() + timeout_s
         while not self._early:
             if not is_readable(self, deadline - time.monotonic()):
@@ -91,7 +91,7 @@ class Channel:
 
 
 def is_readable(source: HasDescriptor, timeout_s: float = 0.0) -> bool:
-    """Whether a read of it would not wait: there is something, or its end. Waits for that so long."""
+    """True as soon as a read would not block (there is data, or the end); False if that takes longer than `timeout_s`."""
     poll = select.poll()  # unlike `select`, for any number of open files
     poll.register(source, select.POLLIN)
     return bool(poll.poll(1e3 * max(timeout_s, 0.0)))

@@ -1,4 +1,4 @@
-"""A group: the worker processes of all ranks of one method, asked and answered together."""
+"""Groups: the worker processes of all ranks that measure a cell. A group sends them one request and collects their answers."""
 
 import selectors
 import time
@@ -14,7 +14,7 @@ from longca.core.study import Measure
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0
-GRACE_SECONDS = 10.0  # for the other ranks, once one has failed
+GRACE_SECONDS = 10.0  # that the other ranks get to answer, once one has failed
 GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
 PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
@@ -25,23 +25,23 @@ class StartTimeout(Exception):
 
 
 class RankDied(Exception):
-    """A rank's process has ended."""
+    """The process of a rank has ended."""
 
     def __init__(self, rank: Rank) -> None:
         self.cause = rank.cause_of_death()
         self.log = rank.tail()
         where = f" on {rank.host}" if rank.host else ""
-        super().__init__(self.cause if rank.place.world == 1 else f"rank {rank.place.rank}{where}: {self.cause}")
+        super().__init__(self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}")
 
 
-class Refused(Exception):
-    """A rank has no device."""
+class RankWithoutDevice(Exception):
+    """A rank has no device, or not one of its own."""
 
 
 class Group:
-    """`world` ranks, wherever the launcher has them.
+    """`world` ranks, on the machines where the launcher starts them.
 
-    Every wait ends: with an answer, with a rank's death or its time. After a death or a timeout all ranks are killed.
+    Every wait ends: with an answer, with the death of a rank, or with a timeout. After a death or a timeout all ranks are killed.
     """
 
     def __init__(self, launcher: Launcher, world: int, device: str, log: Path, stopped: Callable[[], bool]) -> None:
@@ -49,11 +49,11 @@ class Group:
 
         Args:
             log: path of the logs, without suffix.
-            stopped: asked again and again while waiting; once it says yes, KeyboardInterrupt is raised.
+            stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
 
         Raises:
             OSError: a process cannot be started.
-            HostLost: a machine that was to run some is gone.
+            HostLost: a machine that should run some of them is gone.
         """
         self.stopped = stopped
         self.is_alive = True
@@ -63,12 +63,16 @@ class Group:
             self._selector.register(rank, selectors.EVENT_READ)
 
     def ready(self) -> Message:
-        """What rank 0 says of its device. Raises Late, Lost or Refused, and the group is gone then."""
+        """Facts of rank 0's device, once all ranks are ready.
+
+        Raises:
+            StartTimeout, RankDied, RankWithoutDevice: the group is closed then.
+        """
         try:
             answers = self._collect(START_SECONDS)
             for answer in answers.values():
                 if "refused" in answer:
-                    raise Refused(answer["refused"])
+                    raise RankWithoutDevice(answer["refused"])
             self._check_devices({rank: answer["ready"] for rank, answer in answers.items()})
         except BaseException:
             self.close(gently=False)
@@ -76,7 +80,7 @@ class Group:
         return answers[0]["ready"]
 
     def measure(self, cell: Cell, measure: Measure) -> Result:
-        """Rank 0's result; or that of a rank which failed, died or did not answer in time."""
+        """The result of rank 0, or of a rank that failed, died or did not answer in time."""
         for rank in self.ranks:
             rank.begin(f"{cell.cell_id} {cell.title}")
         request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
@@ -97,7 +101,7 @@ class Group:
         return chosen
 
     def is_healthy(self) -> bool:
-        """Whether all ranks still compute and answer each other."""
+        """True if all ranks still compute and answer each other."""
         if not self.is_alive:
             return False
         try:
@@ -106,7 +110,7 @@ class Group:
             return False
 
     def close(self, *, gently: bool = True) -> None:
-        """End all processes. May be called again."""
+        """End all processes. A second call does nothing."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -114,15 +118,15 @@ class Group:
         end(self.ranks, patience_s=GOODBYE_SECONDS if gently else 0.0)
 
     def _check_devices(self, facts: dict[int, Message]) -> None:
-        """Raises Refused where ranks share a GPU."""
+        """Raise RankWithoutDevice if two ranks share a GPU."""
         holders: dict[str, int] = {}
         for rank, uuid in ((rank, fact["uuid"]) for rank, fact in sorted(facts.items()) if fact["uuid"]):
             if uuid in holders:
-                raise Refused(f"ranks {holders[uuid]} and {rank} see the same GPU alone, {uuid}")
+                raise RankWithoutDevice(f"ranks {holders[uuid]} and {rank} see the same GPU alone, {uuid}")
             holders[uuid] = rank
 
     def _explained(self, result: Result, failed: list[int]) -> Result:
-        """A failed rank's result, with what the failed ranks printed, and which it was if others did not fail."""
+        """The result of a failed rank, with the output of all failed ranks, and with their numbers if other ranks did not fail."""
         outcome, notes, world = result.outcome, result.notes, len(self.ranks)
         if isinstance(outcome, Failed):
             printed = [f"printed{f' by rank {rank}' if world > 1 else ''}:\n{text}" for rank in failed
@@ -133,11 +137,11 @@ class Group:
         return result.model_copy(update={"outcome": outcome, "notes": notes})
 
     def _whereabouts(self) -> tuple[str, ...]:
-        """For each rank, what it is doing, for a reader who wonders which one all others wait for."""
+        """The line of code at which each rank is, so that a reader sees which rank the others wait for."""
         for rank in self.ranks:
             rank.ask_for_stack()
         time.sleep(TICK_SECONDS)
-        return tuple(f"rank {rank.place.rank} was at {where}" for rank in self.ranks if (where := rank.whereabouts()))
+        return tuple(f"rank {rank.placement.rank} was at {where}" for rank in self.ranks if (where := rank.whereabouts()))
 
     def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:
         for rank in self.ranks:
@@ -148,7 +152,7 @@ class Group:
         return self._collect(timeout_s)
 
     def _collect(self, timeout_s: float) -> dict[int, Message]:
-        """One answer a rank; of fewer ranks only where one failed and the others then hung. Raises Late or Lost."""
+        """One answer of each rank; of fewer if one failed and the others then hung. Raises StartTimeout or RankDied."""
         answers: dict[int, Message] = {}
         deadline = time.monotonic() + timeout_s
         while len(answers) < len(self.ranks):
@@ -160,25 +164,25 @@ class Group:
                 return answers
             if left <= 0:
                 raise StartTimeout
-            # before the wait, so that the last words of a process that dies meanwhile are still read
-            dead = [rank for rank in self.ranks if rank.place.rank not in answers and not rank.is_alive]
+            # found before the wait, so that the last message of a process that dies during it is still read
+            dead = [rank for rank in self.ranks if rank.placement.rank not in answers and not rank.is_alive]
             ready = [key.fileobj for key, _ in self._selector.select(min(left, TICK_SECONDS))]
             for rank in ready:
                 try:
                     for message in rank.receive():
-                        answers[rank.place.rank] = message
+                        answers[rank.placement.rank] = message
                         if _is_failure(message) and not has_failure:
                             has_failure, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
                 except EOFError:
                     raise RankDied(rank) from None
             for rank in dead:
-                if rank not in ready:  # a grandchild holds its pipe open
+                if rank not in ready:  # a child of that process holds its pipe open
                     raise RankDied(rank)
         return answers
 
 
 def _culprit(results: dict[int, Result], failed: list[int]) -> int:
-    """The first of the failed ranks that does not only miss another one."""
+    """The first failed rank whose failure is not only that it lost another rank."""
     blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
     return (blamed or failed)[0]
 

@@ -1,7 +1,6 @@
-"""The job: many tasks, started by torchrun or srun, that together are one launcher of ranks. The runner's side of `workers.agent`.
+"""The launcher of a job: torchrun or srun has started one task for each rank. Task 0 is the runner, the other tasks are agents.
 
-A group of fewer ranks than the job has tasks takes the first ones. A task that is gone is gone for the rest of the run; the
-others go on.
+A group of fewer ranks than the job has tasks takes the first tasks. A lost task stays lost for the rest of the run; the others go on.
 """
 
 import socket
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from longca.bench.workers.agent import JOIN_SECONDS, MEET_SECONDS, TICK_SECONDS, gloo_interface, threads_per_task
+from longca.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, gloo_interface, threads_per_task
 from longca.bench.workers.channel import Channel, Message, is_readable
 from longca.bench.workers.launch import HostLost, Rank, RankPlacement, end, rank_log
 from longca.bench.workers.local import RankProcess
@@ -22,30 +21,30 @@ from longca.core.errors import UserError
 
 
 class JobError(UserError):
-    """The job's machines are not as they were meant to be."""
+    """Tasks or machines of the job are missing."""
 
     exit_code = 3
 
 
 class Job:
-    """A launcher: rank 0 is a child of this process, each other one of another task's."""
+    """A launcher: rank 0 is a child of this process, each other rank is a child of another task."""
 
     def __init__(self, task: Task, results: Path, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Waits until all tasks have come.
+        """Waits until all tasks have connected.
 
         Args:
-            results: a folder that all of them see.
-            stopped: once it says yes, whatever is waited for ends with KeyboardInterrupt.
+            results: a folder that all tasks see.
+            stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
 
         Raises:
-            JobError: some have not come in time.
+            JobError: some did not connect in time.
             UserError: the folder cannot be written.
         """
         self.task, self.stopped = task, stopped
         self.agents: list[AgentLink] = []
         self._num_started = 0
         try:
-            self._meeting = Rendezvous(results, task.job)
+            self._rendezvous = Rendezvous(results, task.job)
         except OSError as error:
             raise UserError(f"Cannot write '{results}'", why=error.strerror or str(error),
                             todo="Give another folder with `--results`") from error
@@ -72,19 +71,19 @@ class Job:
         hosts = Counter([self.task.host, *(agent.host for agent in agents)])
         facing = next((agent.address for agent in agents if agent.host != self.task.host), None)
         ranks: list[Rank] = []
-        with socket.create_server(("", 0), backlog=512) as meeting:
-            port = meeting.getsockname()[1]
+        with socket.create_server(("", 0), backlog=512) as listener:
+            port = listener.getsockname()[1]
             try:
-                place = RankPlacement(0, world, self.task.local_number, f"tcp://127.0.0.1:{port}" if world > 1 else "")
-                ranks.append(RankProcess(place, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
-                                         meeting if world > 1 else None, gloo_interface(facing)))
+                placement = RankPlacement(0, world, self.task.local_number, f"tcp://127.0.0.1:{port}" if world > 1 else "")
+                ranks.append(RankProcess(placement, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
+                                         listener if world > 1 else None, gloo_interface(facing)))
                 remote: dict[int, RemoteRank] = {}
                 for rank, agent in enumerate(agents, 1):
                     self._num_started += 1
-                    place = RankPlacement(rank, world, agent.local_rank, f"tcp://{agent.address}:{port}")
-                    process = RemoteRank(place, agent, self._num_started, rank_log(log, rank, world))
+                    placement = RankPlacement(rank, world, agent.local_rank, f"tcp://{agent.address}:{port}")
+                    process = RemoteRank(placement, agent, self._num_started, rank_log(log, rank, world))
                     address = facing if facing is None or agent.host == self.task.host else ""
-                    agent.tell("start", self._num_started, place=asdict(place), device=device, log=str(process.log.absolute()),
+                    agent.tell("start", self._num_started, placement=asdict(placement), device=device, log=str(process.log.absolute()),
                                num_local=hosts[agent.host], address=address)
                     remote[self._num_started] = process
                     ranks.append(process)
@@ -97,7 +96,7 @@ class Job:
     def close(self) -> None:
         for agent in self.agents:
             agent.let_go()
-        self._meeting.close()
+        self._rendezvous.close()
 
     def __enter__(self) -> "Job":
         return self
@@ -106,8 +105,11 @@ class Job:
         self.close()
 
     def _gather(self) -> None:
-        """All agents, machine by machine in the order of their tasks, however srun has dealt these out: neighbours are near."""
-        deadline = time.monotonic() + MEET_SECONDS
+        """Collect all agents, ordered by machine and then by task, whatever way srun has distributed the tasks.
+
+        Ranks that follow each other are then on the same machine where that is possible.
+        """
+        deadline = time.monotonic() + RENDEZVOUS_SECONDS
         while len(self.agents) < self.task.num_tasks - 1:
             self._check(deadline)
             for hello, channel, address in self._arrivals(set()):
@@ -125,11 +127,12 @@ class Job:
             raise KeyboardInterrupt
         if time.monotonic() > deadline:
             missing = sorted(set(range(1, self.task.num_tasks)) - {agent.task for agent in self.agents})
-            raise JobError(f"Task {', '.join(map(str, missing))} of {self.task.num_tasks} of this job has not come in {MEET_SECONDS:.0f} s",
+            raise JobError(f"Task {', '.join(map(str, missing))} of {self.task.num_tasks} of this job "
+                           f"has not come in {RENDEZVOUS_SECONDS:.0f} s",
                            todo="All tasks need the same command and the same folder of results")
 
     def _connect(self, remote: dict[int, RemoteRank]) -> None:
-        """The connections of the ranks' own processes. Raises HostLost where one does not come."""
+        """Wait for the connections of the ranks' processes. Raises HostLost if one does not come."""
         deadline, missing = time.monotonic() + 2 * JOIN_SECONDS, dict(remote)
         while missing:
             if self.stopped():
@@ -148,8 +151,8 @@ class Job:
                     raise HostLost(rank.agent.title)
 
     def _arrivals(self, agents: set[AgentLink]) -> list[tuple[Message, Channel, str]]:
-        """Who has connected within a tick; finds out, too, which of the agents are gone."""
-        found = self._meeting.accept() if is_readable(self._meeting, TICK_SECONDS) else None
+        """Connections made within one tick: (hello, channel, address of this machine). Also notices which of the agents are gone."""
+        found = self._rendezvous.accept() if is_readable(self._rendezvous, TICK_SECONDS) else None
         for agent in agents:
             agent.look()
         return [] if found is None else [found]

@@ -1,6 +1,6 @@
-"""Starting ranks, however the processes come to their machines: what a rank must know, and what a launcher does.
+"""Interfaces of launchers and ranks, and the placement that a rank is told.
 
-`local.Local` starts them all on this machine; `job.Job` has tasks start them that torchrun or srun brought there.
+`local.Local` starts all ranks on this machine. `job.Job` has them started by tasks that torchrun or srun has started.
 """
 
 import time
@@ -13,66 +13,66 @@ from longca.bench.workers.channel import Message
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """Where a rank stands among the others."""
+    """The number of a rank, its device, and the address at which it meets the others."""
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
-    """which of the machine's devices is its own"""
+    """index of its device on its machine"""
     rendezvous: str = ""
-    """URL at which the ranks meet: tcp://host:port of rank 0; empty for one rank"""
+    """URL of the ranks' rendezvous: tcp://host:port of rank 0; empty for one rank"""
 
 
 class Rank(Protocol):
-    """A worker process, seen from the runner, wherever it runs."""
+    """A worker process as the runner sees it, on this machine or another."""
 
-    place: RankPlacement
+    placement: RankPlacement
     log: Path
-    """the file that takes what it prints"""
+    """file for its output"""
     host: str
     """its machine; empty for this one"""
 
     def fileno(self) -> int:
-        """What a selector waits for: there is a message, or the process has ended."""
+        """The descriptor that a selector waits for. It is readable if there is a message or the process has ended."""
         ...
 
     def send(self, message: Message) -> None:
-        """Raises EOFError where the process has ended."""
+        """Send a message. Raises EOFError if the process has ended."""
         ...
 
     def receive(self) -> list[Message]:
-        """Waits. Raises EOFError where the process has ended."""
+        """Messages that have arrived; blocks until there is something to read. Raises EOFError if the process has ended."""
         ...
 
     @property
     def is_alive(self) -> bool: ...
 
     def begin(self, title: str) -> None:
-        """Head the part of its log that `tail` will show."""
+        """Write a headline into its log; `tail` shows what follows it."""
         ...
 
     def tail(self) -> str:
-        """The end of what it has printed since `begin`."""
+        """The last output since `begin`."""
         ...
 
     def ask_for_stack(self) -> None:
-        """Have it print where it is."""
+        """Have it print its stack."""
         ...
 
     def whereabouts(self) -> str:
-        """File and line of where it was when asked; empty where it did not say."""
+        """File, line and function in the stack that it printed when asked; empty if it printed none."""
         ...
 
     def cause_of_death(self) -> str:
-        """How the process ended, once it has."""
+        """The exit code or signal of the ended process, in words."""
         ...
 
     def ask_to_stop(self, *, gently: bool) -> None:
-        """Tell it to end, or have it killed; does not wait, so that all ranks end at the same time."""
+        """Ask it to end, or have it killed. Does not wait, so that all ranks end at the same time."""
         ...
 
     def stop(self, deadline: float) -> None:
-        """Wait for its end until then (by the monotonic clock), and end it by force, with all processes it has started."""
+        """Wait for its end until the deadline (monotonic clock), then kill it with all processes that it has started."""
         ...
 
 
@@ -81,16 +81,16 @@ class Launcher(Protocol):
 
     @property
     def num_ranks(self) -> int | None:
-        """How many there can be; None where that is up to the devices that a rank finds."""
+        """The largest number of ranks; None if it depends on the devices that a rank finds."""
         ...
 
     @property
     def lost(self) -> str:
-        """What has gone since the start, so that there are fewer ranks now; empty if nothing has."""
+        """Names of the tasks that were lost since the start; empty if none was."""
         ...
 
     def start(self, world: int, device: str, log: Path) -> list[Rank]:
-        """By rank, started but not yet ready. Raises OSError where a process cannot be started, and HostLost.
+        """Start the ranks and return them in order; they are not ready yet. Raises OSError if a process cannot be started, and HostLost.
 
         Args:
             device: "auto", "cpu" or "cuda".
@@ -100,11 +100,11 @@ class Launcher(Protocol):
 
 
 class HostLost(Exception):
-    """A machine that was to run ranks, or the task there that starts them, is gone."""
+    """A machine that should run ranks, or the task there that starts them, is gone."""
 
 
 def end(ranks: list[Rank], *, patience_s: float = 0.0) -> None:
-    """All of them, in time or by force."""
+    """End all ranks: gently where `patience_s` is positive, by force after that time."""
     for rank in ranks:
         rank.ask_to_stop(gently=patience_s > 0)
     deadline = time.monotonic() + patience_s
@@ -112,11 +112,11 @@ def end(ranks: list[Rank], *, patience_s: float = 0.0) -> None:
         rank.stop(deadline)
 
 
-def worker_options(place: RankPlacement, device: str) -> dict[str, object]:
-    """What the worker's command line says of its place."""
-    return {**asdict(place), "device": device}
+def worker_options(placement: RankPlacement, device: str) -> dict[str, object]:
+    """Options of the worker's command line that describe its placement."""
+    return {**asdict(placement), "device": device}
 
 
 def rank_log(log: Path, rank: int, world: int) -> Path:
-    """The file for what a rank prints."""
+    """The file for the output of a rank."""
     return log.with_name(log.name + (f"-rank{rank}.log" if world > 1 else ".log"))

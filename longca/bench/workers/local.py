@@ -1,4 +1,4 @@
-"""Ranks on this machine: children of this process, driven over pipes."""
+"""The launcher of one machine: ranks are children of this process, driven over pipes."""
 
 import os
 import socket
@@ -17,25 +17,25 @@ class RankProcess(WorkerProcess):
 
     host = ""
 
-    def __init__(self, place: RankPlacement, device: str, num_threads: int, log: Path, meeting: socket.socket | None = None,
+    def __init__(self, placement: RankPlacement, device: str, num_threads: int, log: Path, listener: socket.socket | None = None,
                  env: Mapping[str, str] | None = None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
             num_threads: CPU threads of this rank.
-            log: file that takes all it prints.
-            meeting: of rank 0: the listening socket at which ranks will meet.
-            env: variables for it beside those of this process.
+            log: file for all its output.
+            listener: for rank 0: the socket that listens at the rendezvous URL of the ranks.
+            env: environment variables in addition to those of this process.
         """
-        self.place = place
+        self.placement = placement
         child_reader, writer = os.pipe()
         reader, child_writer = os.pipe()
         self.channel = Channel(reader, writer)
-        options = worker_options(place, device) | {"reader": child_reader, "writer": child_writer}
+        options = worker_options(placement, device) | {"reader": child_reader, "writer": child_writer}
         given = [child_reader, child_writer]
-        if meeting is not None:
-            options["meeting"] = meeting.fileno()
-            given.append(meeting.fileno())
+        if listener is not None:
+            options["listener"] = listener.fileno()
+            given.append(listener.fileno())
         try:
             super().__init__(options, num_threads, log, given, env)
         except BaseException:
@@ -76,13 +76,13 @@ class Local:
 
     def start(self, world: int, device: str, log: Path) -> list[Rank]:
         ranks: list[Rank] = []
-        with socket.create_server(("127.0.0.1", 0)) as meeting:  # held until rank 0 has it: nobody can take the port meanwhile
-            url = f"tcp://127.0.0.1:{meeting.getsockname()[1]}" if world > 1 else ""
+        with socket.create_server(("127.0.0.1", 0)) as listener:  # open until rank 0 has inherited it: nobody else can take the port
+            url = f"tcp://127.0.0.1:{listener.getsockname()[1]}" if world > 1 else ""
             try:
                 for rank in range(world):
-                    place = RankPlacement(rank, world, rank, url)
-                    ranks.append(RankProcess(place, device, threads_per_rank(world), rank_log(log, rank, world),
-                                             meeting if world > 1 and rank == 0 else None))
+                    placement = RankPlacement(rank, world, rank, url)
+                    ranks.append(RankProcess(placement, device, threads_per_rank(world), rank_log(log, rank, world),
+                                             listener if world > 1 and rank == 0 else None))
             except BaseException:
                 end(ranks)
                 raise

@@ -1,11 +1,11 @@
-"""The pool: at most a few groups of workers at a time, by kernel and by number of ranks; sick ones are replaced."""
+"""The pool: a few groups of workers, by kernel and by number of ranks. It replaces groups that are no longer healthy."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.measure.result import FAILURES, Result
-from longca.bench.workers.group import Group, RankDied, Refused, StartTimeout
+from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
 from longca.core.cell import Cell
@@ -21,17 +21,17 @@ Key = tuple[str, str | None, int]
 
 
 class Device(Frozen):
-    """What cells are measured on."""
+    """The device that cells are measured on."""
 
     type: str
     name: str
     num_devices: int
-    """of this machine"""
+    """on this machine"""
     num_tasks: int | None = None
-    """of the job, each with a device; None where there is no job"""
+    """tasks of the job, each with one device; None without a job"""
 
     def too_few(self, world: int) -> str | None:
-        """Why that many ranks cannot be here; None if they can."""
+        """The reason why `world` ranks cannot run here; None if they can."""
         if self.num_tasks is not None:
             return None if world <= self.num_tasks else f"{world} ranks: this job has {self.num_tasks}"
         if self.type == "cpu":
@@ -40,46 +40,46 @@ class Device(Frozen):
 
 
 def worker_key(cell: Cell, device_type: str) -> Key:
-    """Cells of one key share a group of worker processes.
+    """The key of a cell's group of worker processes; cells of one key share a group.
 
-    On a GPU a kernel has one of its own: its libraries stay loaded, and keep memory and settings of the device. On a CPU all kernels
-    share one: to start a process takes longer than to measure a short cell, and kernels that are compared there share the reference
-    that they are checked against. All context-parallel methods share that of their number of ranks: to start many ranks and have them
-    meet takes long, and methods that are compared run in the same processes.
+    On a GPU a kernel has a group of its own, since its libraries stay loaded and keep memory and settings of the device. On a CPU all
+    kernels share one group: to start a process takes longer than to measure a short cell, and kernels that are compared share the
+    reference of their results. All context-parallel methods of one number of ranks share a group: to start and connect many ranks takes
+    long, and methods that are compared should run in the same processes.
     """
     alone = cell.kind == "kernel" and device_type != "cpu"
     return cell.kind, cell.kernel if alone else None, cell.world
 
 
 class TooFewLeft(Exception):
-    """There were enough ranks for a cell, but machines have been lost since."""
+    """Too few ranks are left for a cell, because machines have been lost."""
 
 
 class Pool:
     """Measures cells in worker processes.
 
-    On GPUs one group lives at a time, since each process keeps device memory that the next would miss; on a CPU
-    `MAX_CPU_GROUPS` do, of `MAX_CPU_RANKS` in all. The group that was used longest ago goes first.
+    On GPUs one group lives at a time, since each process keeps device memory that the next group would miss. On a CPU up to
+    `MAX_CPU_GROUPS` live, with up to `MAX_CPU_RANKS` ranks in all. The least recently used group is closed first.
     """
 
     def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
-            logs: folder for what the workers print.
-            stopped: once it says yes, whatever is waited for ends with KeyboardInterrupt.
-            launcher: has the ranks; this machine if not given.
+            logs: folder for the output of workers.
+            stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
+            launcher: starts the ranks; on this machine if not given.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
         self.logs, self.stopped, self.launcher = logs, stopped, launcher or Local()
         self._started, self._lost = 0, ""
-        self._groups: dict[Key | None, Group] = {}  # the one used last is last; None: not used yet
+        self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
         group = self._new_group(1, device)
         try:
             facts = group.ready()
-        except Refused as refusal:
+        except RankWithoutDevice as refusal:
             raise UserError(f"There is no device '{device}' here", why=str(refusal),
                             todo="Use `--device cpu` or `auto`") from None
         except RankDied as lost:
@@ -93,15 +93,20 @@ class Pool:
         self._groups[None] = group
 
     def measure(self, cell: Cell, measure: Measure) -> Result:
-        """What came of the cell. Raises KeyboardInterrupt if told to stop, TooFewLeft, and nothing for what the cell does."""
+        """The result of a cell. An error of the cell is a result, too.
+
+        Raises:
+            KeyboardInterrupt: `stopped` returned True.
+            TooFewLeft: machines were lost that the cell needs.
+        """
         reason = self.device.too_few(cell.world)
         if reason:
             return Result(outcome=Unavailable(reason=reason))
         key = worker_key(cell, self.device.type)
         try:
             group = self._group(key)
-        except (StartTimeout, RankDied, Refused) as error:
-            if self.launcher.lost != self._lost:  # not for what the cell does
+        except (StartTimeout, RankDied, RankWithoutDevice) as error:
+            if self.launcher.lost != self._lost:  # a lost machine, not the cell, is the cause
                 return self.measure(cell, measure)
             return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
                                          message=str(error) or "its processes did not get ready in time"))
@@ -111,7 +116,7 @@ class Pool:
         return result
 
     def _check(self, world: int) -> None:
-        """Raises TooFewLeft. Groups that had ranks on a machine that is gone are of no use any more."""
+        """Raise TooFewLeft if too few ranks are left. After a loss all groups are closed, since some had ranks on that machine."""
         left = self.launcher.num_ranks
         if self.launcher.lost != self._lost:
             self._lost = self.launcher.lost
@@ -142,7 +147,7 @@ class Pool:
             self._groups.pop(next(iter(self._groups))).close()
         group = None
         while group is None:
-            with suppress(HostLost):  # with those that are left, again
+            with suppress(HostLost):  # try again with the tasks that are left
                 self._check(world)
                 group = self._new_group(world, self.device.type)
         group.ready()
@@ -150,7 +155,7 @@ class Pool:
         return group
 
     def _has_room(self, world: int) -> bool:
-        """For a group of so many ranks, beside those that live."""
+        """True if a group of `world` ranks may live beside the present groups."""
         if self.device.type == "cuda":
             return not self._groups
         num_ranks = sum(1 if key is None else key[2] for key in self._groups)

@@ -1,4 +1,4 @@
-"""A worker process: started, watched, and ended with all that it has started, on the machine where it runs."""
+"""A worker process on this machine: it is started, watched, and ended together with all processes that it has started."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from longca.bench.measure.environment import num_cores
 
 TAIL_CHARS = 4000
-DEATH_SECONDS = 10.0  # from the end of its connection to its own: a driver may still be freeing what it had
+DEATH_SECONDS = 10.0  # between the end of its connection and its own end: a driver may still be freeing memory
 STACK_SIGNAL = signal.SIGUSR1
 # OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short cells took several times the
 # CPU time, and where other processes want the cores a spinning thread keeps away the one that it waits for
@@ -21,7 +21,7 @@ FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack a
 
 
 class WorkerProcess:
-    """`python -m longca.bench.workers.worker`, and the file that takes what it prints.
+    """`python -m longca.bench.workers.worker`, and the file for its output.
 
     It dies with the thread that started it, and its own children with it.
     """
@@ -30,11 +30,11 @@ class WorkerProcess:
                  env: Mapping[str, str] | None = None) -> None:
         """
         Args:
-            options: the worker's, by their Python names.
+            options: options of the worker, by their Python names.
             num_threads: CPU threads that its libraries may use.
-            log: file that takes all it prints.
+            log: file for all its output.
             descriptors: open files that it inherits.
-            env: variables for it beside those of this process.
+            env: environment variables in addition to those of this process.
 
         Raises:
             OSError: the log cannot be written, or the process not started.
@@ -56,29 +56,29 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def begin(self, title: str) -> None:
-        """Head the part of the log that `tail` will show. A disk too full for it is the store's to report."""
+        """Write a headline into the log; `tail` shows what follows it. Errors are ignored: if the disk is full, the store reports it."""
         with suppress(OSError), self.log.open("ab") as output:
             output.write(f"== {title}\n".encode())
             self._mark = output.tell()
 
     def tail(self) -> str:
-        """The end of what it has printed since `begin`."""
+        """The last output since `begin`."""
         return self._printed_since(self._mark)[-TAIL_CHARS:].strip()
 
     def ask_for_stack(self) -> None:
-        """Have it print where it is, which works while it waits inside a library."""
+        """Have it print its stack; this works even while it waits inside a library."""
         self._stack_mark = self.log.stat().st_size
         if self.is_alive:
             self.process.send_signal(STACK_SIGNAL)
 
     def whereabouts(self) -> str:
-        """File and line of what it was doing when it was asked; empty where it did not say."""
+        """File, line and function in the stack that it printed when asked; empty if it printed none. Frames of torch are skipped."""
         frames = FRAME.findall(self._printed_since(self._stack_mark))
         own = [frame for frame in frames if "/torch/" not in frame[0]]
         return "{1}:{2} in {3}".format(*(own or frames)[0]) if frames else ""
 
     def cause_of_death(self) -> str:
-        """How the process ended; waits a little for its end, which must be near."""
+        """The exit code or signal of the process, in words. Waits up to DEATH_SECONDS for its end."""
         self.wait(DEATH_SECONDS)
         code = self.process.poll()
         if code is None:
@@ -86,17 +86,17 @@ class WorkerProcess:
         if code >= 0:
             return f"it exited with code {code}"
         known = {number.value: number.name for number in signal.Signals}
-        name = known.get(-code, f"signal {-code}")  # of the real-time signals, Python names two
+        name = known.get(-code, f"signal {-code}")  # Python has names for two of the real-time signals only
         hint = ", which is also how the system frees memory when it runs out" if name == "SIGKILL" else ""
         return f"it was killed by {name}{hint}"
 
     def wait(self, timeout_s: float) -> None:
-        """For its end, so long."""
+        """Wait for its end, up to `timeout_s`."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(timeout_s, 0.0))
 
     def kill(self) -> None:
-        """It and all processes that it has started; returns at once."""
+        """Kill it and all processes that it has started. Returns at once."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -107,6 +107,6 @@ class WorkerProcess:
 
 
 def threads_per_rank(num_ranks: int) -> int:
-    """CPU threads of each of so many ranks of this machine; OMP_NUM_THREADS is heeded."""
+    """CPU threads of each rank where this machine has `num_ranks` ranks; OMP_NUM_THREADS goes first."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else max(1, num_cores() // num_ranks)

@@ -1,4 +1,4 @@
-"""Ranks on other machines, and the agents there that start them: the runner's side of `longca.bench.workers.agent`."""
+"""Ranks in other tasks and the agents that start them: the runner's side of `longca.bench.workers.agent`."""
 
 import time
 from contextlib import suppress
@@ -7,16 +7,16 @@ from pathlib import Path
 from longca.bench.workers.channel import Channel, Message, is_readable
 from longca.bench.workers.launch import RankPlacement
 
-ANSWER_SECONDS = 30.0  # of an agent: it does nothing that lasts, but for the end of a process that it has killed
+ANSWER_SECONDS = 30.0  # for an answer of an agent; its longest work is to wait for the end of a process that it has killed
 
 
 class AgentLink:
-    """The runner's hold on one agent."""
+    """The runner's connection to one agent."""
 
     def __init__(self, hello: Message, channel: Channel, address: str) -> None:
         """
         Args:
-            address: the runner's, as the agent has reached it.
+            address: address of the runner under which the agent has reached it.
         """
         self.task, self.host, self.local_rank, self.address = hello["task"], hello["host"], hello["local"], address
         self.channel = channel
@@ -27,7 +27,7 @@ class AgentLink:
         return f"task {self.task} on {self.host}"
 
     def tell(self, do: str, number: int, **request: object) -> None:
-        """A request without an answer; of an agent that is gone, nothing is asked."""
+        """Send a request and do not wait for an answer. Does nothing if the agent is gone."""
         if not self.is_lost:
             try:
                 self.channel.send({"do": do, "number": number, **request})
@@ -35,7 +35,7 @@ class AgentLink:
                 self.lose()
 
     def answer(self) -> Message:
-        """To the request before; empty from an agent that is gone or says nothing."""
+        """The answer to the last request; empty if the agent is gone or does not answer in time."""
         if not self.is_lost:
             try:
                 return self.channel.wait(ANSWER_SECONDS)
@@ -44,7 +44,7 @@ class AgentLink:
         return {}
 
     def look(self) -> None:
-        """Find out whether it is still there. It speaks only when asked, so that what can be read is the end."""
+        """Notice if the agent is gone. It sends nothing unasked, so if there is something to read, it is the end."""
         if not self.is_lost and is_readable(self.channel):
             self.lose()
 
@@ -60,13 +60,13 @@ class AgentLink:
 
 
 class RemoteRank:
-    """A rank that an agent has started, driven over the rank's own connection."""
+    """A rank that an agent starts; it is driven over its own connection."""
 
-    def __init__(self, place: RankPlacement, agent: AgentLink, number: int, log: Path) -> None:
-        self.place, self.log, self.host = place, log, agent.host
+    def __init__(self, placement: RankPlacement, agent: AgentLink, number: int, log: Path) -> None:
+        self.placement, self.log, self.host = placement, log, agent.host
         self.agent, self._number = agent, number
         self.channel: Channel | None = None
-        """of the process; None before it has come"""
+        """connection to the process; None before it is made"""
 
     def fileno(self) -> int:
         assert self.channel is not None

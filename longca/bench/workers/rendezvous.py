@@ -1,9 +1,8 @@
-"""How the tasks of a job find each other: through a file in the folder of results, which only its owner can read.
+"""The rendezvous of a job's tasks: a file in the folder of results, readable by its owner only, tells them where the runner listens.
 
-The runner listens at a port that the system gives it, so that none can be taken twice, and writes into that file under what
-addresses it may be reached and a token. No list of nodes has to be taken apart and no name of a machine must be resolvable;
-the folder is one that all tasks see anyhow, as they do the code. Whoever connects shows that it knows the token, and is shown
-the same, without the token itself being sent: on a shared cluster others can connect, too.
+The runner listens at a free port that the system chooses. It writes its addresses, the port and a token into that file. So no list of
+nodes must be parsed, and no host name must be resolvable; all tasks see the folder anyway, as they see the code. Other users of a
+cluster can connect, too. So both sides of a connection prove that they know the token, by HMAC, without sending it.
 """
 
 import hashlib
@@ -24,17 +23,17 @@ HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 FOLDER = "jobs"
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-"""A machine that vanishes is noticed after 25 s of silence, by the system; a process that ends, at once"""
+"""with these options the system reports a vanished machine after 25 s of silence; the end of a process is noticed at once"""
 
 
 class Rendezvous:
-    """The runner's end: where it listens."""
+    """The runner's side: the listening socket and the file that names it."""
 
     def __init__(self, results: Path, job: str) -> None:
-        """Raises OSError where the file cannot be written."""
+        """Raises OSError if the file cannot be written."""
         self.token = secrets.token_bytes(32)
         self._server = socket.create_server(("", 0), backlog=512)
-        self.path = meeting_path(results, job)
+        self.path = rendezvous_path(results, job)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {"addresses": addresses(), "port": self._server.getsockname()[1], "token": self.token.hex()}
         write_atomically(self.path, json.dumps(content).encode(), mode=0o600)
@@ -43,8 +42,10 @@ class Rendezvous:
         return self._server.fileno()
 
     def accept(self) -> tuple[Message, Channel, str] | None:
-        """The next one that connects: what it says of itself, its channel, and under which of this machine's addresses
-        it came. None for somebody who does not know the token; waits for a connection.
+        """Wait for the next connection.
+
+        Returns:
+            (hello, channel, address of this machine that was connected to); None if the other side does not know the token.
         """
         connection, _ = self._server.accept()
         with suppress(OSError, ValueError, EOFError, KeyError, TypeError):
@@ -71,28 +72,28 @@ class Rendezvous:
             self.path.parent.rmdir()
 
 
-def join(results: Path, job: str, hello: Message, timeout_s: float) -> Channel:
-    """A task's connection to the runner, which may not be there yet. Raises TimeoutError, with what was missing."""
-    path, deadline, reason = meeting_path(results, job), time.monotonic() + timeout_s, ""
+def join_rendezvous(results: Path, job: str, hello: Message, timeout_s: float) -> Channel:
+    """Connect a task to the runner, which may start later. Raises TimeoutError, with what was missing."""
+    path, deadline, reason = rendezvous_path(results, job), time.monotonic() + timeout_s, ""
     while time.monotonic() < deadline:
         try:
             _look_again(path.parent)
-            place = json.loads(path.read_text())
-            token = bytes.fromhex(place["token"])
+            published = json.loads(path.read_text())
+            token = bytes.fromhex(published["token"])
         except (OSError, ValueError, KeyError) as error:  # not there yet, or left by a job that was killed
             reason = f"{path} {'is not there' if isinstance(error, OSError) else 'is damaged'}"
         else:
-            for address in place["addresses"]:
-                channel = _connect(address, place["port"], token, hello)
+            for address in published["addresses"]:
+                channel = _connect(address, published["port"], token, hello)
                 if channel is not None:
                     return channel
-            reason = f"nobody answers at {', '.join(place['addresses'])}, port {place['port']}, as {path} says"
+            reason = f"nobody answers at {', '.join(published['addresses'])}, port {published['port']}, as {path} says"
         time.sleep(RETRY_SECONDS)
     raise TimeoutError(reason)
 
 
 def addresses() -> list[str]:
-    """Under which this machine may be reached: its name, and where that means nothing to others its numbers."""
+    """Addresses under which other machines may reach this one: its host name, then its IPv4 addresses, loopback last."""
     import psutil
 
     found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == socket.AF_INET]
@@ -109,12 +110,12 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def meeting_path(results: Path, job: str) -> Path:
+def rendezvous_path(results: Path, job: str) -> Path:
     return results / FOLDER / f"{job}.json"
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the system end a connection whose other end says nothing any more."""
+    """Have the system end a connection whose other end has vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):  # not every system has all
@@ -122,7 +123,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def _connect(address: str, port: int, token: bytes, hello: Message) -> Channel | None:
-    """None where nobody listens, or somebody else."""
+    """A channel to the runner; None if nobody listens there, or somebody who does not know the token."""
     try:
         connection = socket.create_connection((address, port), HANDSHAKE_SECONDS)
     except OSError:
@@ -145,7 +146,7 @@ def _proof(token: bytes, who: str, nonce: str) -> str:
 
 
 def _look_again(folder: Path) -> None:
-    """Network file systems remember for a minute that a file was not there, unless its folder was changed from here."""
+    """Change the folder, so that a network file system looks again: it remembers for a minute that a file was not there."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=f".{os.getpid()}"):
         pass

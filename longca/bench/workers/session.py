@@ -1,4 +1,4 @@
-"""What a worker does between its first message and its last: holds a device, and measures one cell after another on it."""
+"""The session of a worker process: it holds one device and measures one cell after another on it."""
 
 import gc
 import sys
@@ -27,41 +27,41 @@ COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own
 
 
 class NoDevice(Exception):
-    """The device that was asked for is not here."""
+    """The requested device does not exist on this machine."""
 
 
 class Session:
-    """One rank at work."""
+    """One rank: its device, its communicator and its latest masks."""
 
-    def __init__(self, place: RankPlacement, device: str, num_threads: int, meeting: int | None = None) -> None:
+    def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None) -> None:
         """
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.
-            meeting: file descriptor of the listening socket at which the ranks meet: of rank 0.
+            meeting: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the ranks.
 
         Raises:
             NoDevice: there is no GPU for this rank.
         """
         torch.set_num_threads(num_threads)
         warm_math()
-        self.device = _choose(device, place.local_rank)
+        self.device = _choose(device, placement.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.place, self._meeting = place, meeting
+        self.placement, self._listener = placement, listener
         self.masks, self.references = LatestMasks(), LatestReferences()
-        self.comm = self._join() if place.world > 1 else None
-        gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
+        self.comm = self._join() if placement.world > 1 else None
+        gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
 
     @property
     def facts(self) -> Message:
-        """What the runner must know of the device."""
+        """Facts of the device for the runner."""
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
         return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices, "uuid": device_uuid(self.device)}
 
     def measure(self, request: Message, answer: Callable[[Message], object]) -> None:
-        """Measure the cell of a request and answer; its memory is free again afterwards.
+        """Measure the cell of a request and answer. Its memory is free again afterwards.
 
-        A failure is told first: to free memory can mean to wait for a GPU that waits for a rank which is gone.
+        A failure is reported before memory is freed: that may have to wait for a GPU which itself waits for a rank that is gone.
         """
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         result = self._measure(cell, measure)
@@ -74,7 +74,7 @@ class Session:
             answer(message)
 
     def ping(self) -> Message:
-        """Whether the device still computes, and the other ranks still answer."""
+        """Check that the device still computes and that the other ranks still answer."""
         try:
             if self.comm is not None:
                 self.comm.barrier()
@@ -96,21 +96,22 @@ class Session:
 
             self.comm = self.comm or self._join()
             return measure_cp(cell, measure, self.device, self.comm)
-        except Exception as error:  # the two make outcomes of what a cell does; this is for what they miss
+        except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
 
     def _join(self) -> "Comm":
         from longca.cp.comm.backend import Comm
 
-        place = self.place
-        return Comm(place.rank, place.world, self.device.index or 0, place.rendezvous, self.device.type, COMM_SECONDS, self._meeting)
+        placement = self.placement
+        return Comm(placement.rank, placement.world, self.device.index or 0, placement.rendezvous, self.device.type, COMM_SECONDS,
+                    self._listener)
 
     def _free(self) -> None:
         compiler: Any = sys.modules.get("torch._dynamo")
         if compiler is not None:
             compiler.reset()  # compiled graphs hold memory, and after a few of one function torch stops compiling it
         gc.collect()
-        gc.freeze()  # what kernels import and keep: to look through it four times a cell costs half a second
+        gc.freeze()  # objects that kernels import and keep: to scan them four times a cell costs half a second
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()
@@ -121,7 +122,7 @@ def _choose(device: str, local_rank: int) -> torch.device:
     if device == "cpu" or (device == "auto" and not found):
         return torch.device("cpu")
     if found == 1:
-        local_rank = 0  # where each task of a job sees its own GPU alone; the runner finds out if it is not its own
+        local_rank = 0  # each task of a job may see its own GPU only; the runner checks that no two ranks share one
     if local_rank >= found:
         raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
     return torch.device("cuda", local_rank)

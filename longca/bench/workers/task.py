@@ -1,7 +1,7 @@
-"""The task: this process as one of those that torchrun or srun started, all with the same command.
+"""Tasks: the processes that torchrun or srun starts, all with the same command. This file finds out which one this process is.
 
-Task 0 is the runner; the others start and watch the ranks' processes for it. World size, place and machine come from the
-environment that the launcher sets for each task, so nothing of them stands in a command.
+Task 0 is the runner; the others start and watch processes of ranks for it. Number of tasks, own number and machine come from the
+environment variables that the launcher sets, so the command has no options for them.
 """
 
 import os
@@ -14,20 +14,20 @@ from longca.core.errors import UserError
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""What srun sets; a batch script has some of them, but no SLURM_STEP_NUM_TASKS: it is no task of a step"""
+"""variables that srun sets; a batch script, which is no task of a step, has some of them but not SLURM_STEP_NUM_TASKS"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One of `num_tasks`."""
+    """One of the `num_tasks` processes of a job."""
 
     number: int
     num_tasks: int
     local_number: int
-    """among the tasks of its machine"""
+    """number among the tasks of its machine"""
     host: str
     job: str
-    """the same for all tasks, and for no other job that runs"""
+    """the same for all tasks of a job, different for any other running job"""
 
     @property
     def title(self) -> str:
@@ -38,7 +38,7 @@ def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Tas
     """The task that the environment describes; None where this process is alone and starts all ranks itself.
 
     Args:
-        launcher: "auto" takes what is there. A job of one task counts as none.
+        launcher: "auto" recognizes each launcher. A job of one task counts as no job.
 
     Raises:
         UserError: a launcher was named that has not started this process.
@@ -64,7 +64,7 @@ def _of_torchrun(environ: Mapping[str, str]) -> Task:
 
 
 def _of_srun(environ: Mapping[str, str]) -> Task:
-    # a node's name in Slurm may differ from the machine's; several nodes of one machine certainly do
+    # the node name of Slurm may differ from the host name, as it does where several nodes run on one machine
     host = environ.get("SLURMD_NODENAME") or socket.gethostname()
     return Task(int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"]), int(environ["SLURM_LOCALID"]), host,
                 f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}")

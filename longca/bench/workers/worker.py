@@ -1,4 +1,4 @@
-"""The measuring process: one rank, driven over two pipes or a socket. `python -m longca.bench.workers.worker`, started by its task."""
+"""The worker process of one rank, driven over two pipes or a socket. Its task starts it: `python -m longca.bench.workers.worker`."""
 
 import argparse
 import ctypes
@@ -13,12 +13,12 @@ from longca.bench.workers.process import STACK_SIGNAL
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 NCCL = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process: a collective would wait on the GPU for ever
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process; otherwise a collective would wait on the GPU for ever
     "TORCH_NCCL_ENABLE_MONITORING": "1",  # … also where the thread that looks for broken connections hangs itself,
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60",  # … after so long
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # dumps of past collectives delay the end by up to a minute, and nobody reads them
 }
-"""How a rank's own NCCL gives up; whatever it does, the runner ends all ranks when one has failed or the cell's time is over."""
+"""settings that make NCCL give up; in any case the runner ends all ranks when one has failed or the cell's time is over"""
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL, all_threads=False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job: the runner's to act on, for all ranks
+        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all ranks
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
     for descriptor in {options.reader, options.writer}:
@@ -36,9 +36,9 @@ def main() -> None:
 
     from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
 
-    place = RankPlacement(options.rank, options.world, options.local_rank, options.rendezvous)
+    placement = RankPlacement(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
-        session = Session(place, options.device, options.threads, options.meeting)
+        session = Session(placement, options.device, options.threads, options.listener)
     except NoDevice as error:
         channel.send({"refused": str(error)})
         return
@@ -54,9 +54,9 @@ def main() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent dies, however it dies.
+    """Have the system kill this process when its parent dies, in whatever way.
 
-    Where there is no such call (not Linux), the end of the pipe ends it after the cell in flight.
+    Systems other than Linux have no such call: there the end of the pipe ends this process after its current cell.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("rendezvous", "device"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--meeting", type=int, help="listening socket at which the ranks meet: of rank 0")
+    parser.add_argument("--listener", type=int, help="for rank 0: the socket that listens at the rendezvous URL")
     return parser.parse_args()
 
 

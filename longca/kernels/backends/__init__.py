@@ -1,1 +1,1 @@
-"""Kernels: each file is one."""
+"""The kernels: each file is one plug-in."""

@@ -53,14 +53,14 @@ class BandPrepared(Prepared):
         super().__init__(problem)
         self.deterministic = deterministic
         self._plans: dict[tuple[tuple[int, int], ...], BandPlan] = {}
-        first_ms = self._plan()  # loads torch's kernels, if this process has not yet
+        first_ms = self._plan()  # also loads torch's kernels, if this process has not loaded them yet
         plan_ms = self._plan()
         self.costs["plan_ms"] = plan_ms
         self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - plan_ms, 0.0)
         self.costs["metadata_bytes"] = self.plan.num_bytes
 
     def _plan(self) -> float:
-        """Makes the plan; returns how long it took."""
+        """Make the plan and return the time that it took, in ms."""
         from longca.ops.band.api import plan_band_attention
 
         problem = self.problem

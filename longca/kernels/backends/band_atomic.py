@@ -1,4 +1,4 @@
-"""Band attention whose gradients are added up in any order, as most other kernels' are: quicker, not the same bit by bit in every run."""
+"""Band attention with gradients summed by atomics in any order, as in most other kernels: faster, but not bitwise deterministic."""
 
 from __future__ import annotations
 

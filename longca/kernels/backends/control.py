@@ -1,4 +1,4 @@
-"""No attention: a call that lasts as long as it says. If its time comes out wrong, no other time of the run can be trusted."""
+"""A control without attention: a call of known duration. If its time is wrong, no other time of the run can be trusted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Wait(Control):
 
 
 class WaitPrepared(PreparedControl):
-    """CPU: spins on the monotonic clock. GPU: one kernel spins on the GPU's own clock, so that no host is involved."""
+    """A wait. On a CPU it spins on the monotonic clock; on a GPU one kernel spins on the GPU's clock, so the host is not involved."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -65,5 +65,5 @@ class WaitPrepared(PreparedControl):
 
 
 def _duration_ms(num_tokens: int) -> float:
-    """What the call is made to last."""
+    """The nominal duration of the call in ms."""
     return min(max(num_tokens * MS_PER_TOKEN, SHORTEST_MS), LONGEST_MS)

@@ -1,4 +1,4 @@
-"""cuDNN's fused attention by torch's own operators, called without SDPA around it."""
+"""cuDNN's fused attention by torch's aten operators, called directly and not through SDPA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD_DIM = 128
 MAX_OFFSET = (1 << 31) - 1
-MOST_HOST_MS = 1.0  # planning takes tens; a call whose plan is at hand stays well below
+MOST_HOST_MS = 1.0  # planning takes tens of ms; a call with a cached plan takes much less
 
 
 class Cudnn(Kernel):
@@ -58,13 +58,13 @@ class Cudnn(Kernel):
 
 
 class CudnnPrepared(PackedPrepared):
-    """One segment lies as (1, heads, T, D) with its LSE (1, H, T, …); several as T × heads × D with LSE (T, H, …)."""
+    """Layout (1, heads, T, D) with LSE (1, H, T, …) for one segment, T × heads × D with LSE (T, H, …) for several."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         import torch
 
-        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)  # state of a dropout that is not there
+        self._no_random = torch.zeros(1, dtype=torch.int64, device=problem.device)  # state of the unused dropout
         if self.cu_seqlens is not None:
             host_ms = self._host_ms()
             if host_ms > MOST_HOST_MS:
@@ -73,7 +73,7 @@ class CudnnPrepared(PackedPrepared):
                                   f"{host_ms:.0f} ms of each call pass on the host")
 
     def _host_ms(self) -> float:
-        """How long a call keeps the host, after one that loaded all there is to load."""
+        """Time of the host for one call, in ms, after a first call that loaded all kernels."""
         import torch
 
         problem = self.problem

@@ -60,14 +60,14 @@ class CudnnFlexPrepared(Prepared):
         q, k = (torch.zeros(1, num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
                 for num_tokens, num_heads in ((problem.mask.seqlen_q, problem.num_q_heads),
                                               (problem.mask.seqlen_k, problem.num_kv_heads)))
-        first_ms = self._plan(table, q, k)  # compiles the planner's kernels, if this process has not yet
+        first_ms = self._plan(table, q, k)  # also compiles the planner's kernels, if this process has not compiled them yet
         plan_ms = self._plan(table, q, k)
         self.costs["metadata_bytes"] = self._plan_bytes()
         self.costs["plan_ms"] = lowering_ms + plan_ms
         self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - plan_ms, 0.0)
 
     def _plan(self, table: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> float:
-        """Makes the plan; returns how long it took."""
+        """Make the plan and return the time that it took, in ms."""
         import torch
         from cudnn.flex_attention import create_mask_plan
 
@@ -78,7 +78,7 @@ class CudnnFlexPrepared(Prepared):
         return (time.perf_counter() - start) * 1e3
 
     def _plan_bytes(self) -> int:
-        """Of what the kernels read, each tensor once."""
+        """Bytes of the plan that the kernels read, each tensor counted once."""
         from cudnn.flex_attention.execution import _plan_tensors
 
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _plan_tensors(self._mask_plan)}

@@ -1,4 +1,4 @@
-"""cuDNN's fused attention by its frontend's graphs, planned before they are timed: what torch's operators leave out."""
+"""cuDNN's fused attention by graphs of its frontend, planned before they are timed. They do more than torch's operators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CudnnGraph(Kernel):
 
 
 class CudnnGraphPrepared(PackedPrepared):
-    """LSE (1, H, T) for one segment, T × H for several."""
+    """Layout of `PackedPrepared`; LSE (1, H, T) for one segment, T × H for several."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

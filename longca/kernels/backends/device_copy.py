@@ -1,4 +1,4 @@
-"""No attention: a copy inside the device's memory, whose bytes a second are the ceiling of all that only moves data."""
+"""A control without attention: a copy inside device memory. Its bytes a second are the ceiling of everything that only moves data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeviceCopy(Control):
 
 
 class DeviceCopyPrepared(PreparedControl):
-    """Random bits, compared as integers: as numbers some would be NaN, which equals nothing."""
+    """A copy of random bits. They are compared as integers, since as floats some would be NaN, which is unequal to itself."""
 
     def __init__(self, problem: Problem) -> None:
         import torch
@@ -45,7 +45,7 @@ class DeviceCopyPrepared(PreparedControl):
         return self._copy.copy_(self._source)
 
     def judge(self, samples: Samples) -> Accuracy:
-        """Share of values that differ: none may."""
+        """The share of values that differ; it must be 0."""
         import torch
 
         same = torch.equal(self._copy, self._source)

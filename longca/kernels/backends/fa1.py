@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 MAX_HEAD_DIM = 128
-SUM_BYTES = 4  # of an element of the output while it is summed up
+SUM_BYTES = 4  # for each element of the output while it is accumulated
 ROWS = 16  # its LSE is padded to a multiple of this
 
 
@@ -57,7 +57,7 @@ class Fa1(Kernel):
 
 
 class Fa1Prepared(PackedPrepared):
-    """Layout T × heads × D always; LSE (segments, H, longest segment, padded)."""
+    """Layout T × heads × D, also for one segment; LSE (segments, H, longest segment, padded)."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem, always_packed=True)

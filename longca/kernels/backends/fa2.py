@@ -1,4 +1,4 @@
-"""FlashAttention-2 as its authors release it."""
+"""FlashAttention-2 from its authors' package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fa2(Kernel):
 
 
 class Fa2Prepared(PackedPrepared):
-    """Calls the extension itself: the package's wrappers go through torch's custom operators, which take time of their own."""
+    """Direct calls of the extension: the package's wrappers add the overhead of torch's custom operators."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

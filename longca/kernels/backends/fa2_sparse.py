@@ -1,4 +1,4 @@
-"""FlashAttention-2 over lists of blocks: the project's own Triton re-implementation, since no package on PyPI has one."""
+"""FlashAttention-2 over block lists: this project's own Triton implementation, since no package on PyPI has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from longca.masks.traits import Traits
 
-SMALLEST_TILE = 16  # of a matmul in Triton
+SMALLEST_TILE = 16  # smallest size of a matmul in Triton
 
 
 class Fa2Sparse(Kernel):
@@ -49,7 +49,7 @@ class Fa2Sparse(Kernel):
 
 
 class Fa2SparsePrepared(Prepared):
-    """Layout T × heads × D, as FlashAttention has it. Lists by head group; all query heads of a KV head share them."""
+    """Layout T × heads × D, as in FlashAttention. One list for each head group; all query heads of a KV head share it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -1,4 +1,4 @@
-"""FlashAttention-3, for Hopper alone."""
+"""FlashAttention-3, for Hopper GPUs only."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-BLOCK = 128  # the block size that its forward and its backward both take on Hopper
-MAX_INTERVALS = 8  # of a row, which the element test compares one by one
+BLOCK = 128  # the block size that both its forward and its backward support on Hopper
+MAX_INTERVALS = 8  # of a row; the element test compares them one by one
 
 
 class Fa4(Kernel):
@@ -54,7 +54,7 @@ class Fa4(Kernel):
 
 
 def _missing_cute() -> str | None:
-    """`flash_attn` may be FlashAttention-2 alone; looking for `flash_attn.cute` as a module would import it."""
+    """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2 only."""
     spec = importlib.util.find_spec("flash_attn")
     folders = spec.submodule_search_locations or [] if spec is not None else []
     found = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
@@ -62,7 +62,7 @@ def _missing_cute() -> str | None:
 
 
 class Fa4PackedPrepared(PackedPrepared):
-    """One segment, or several packed ones, under one window."""
+    """FlashAttention-4 for one segment, or several packed ones, under one window."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -87,7 +87,7 @@ class Fa4PackedPrepared(PackedPrepared):
 
 
 class Fa4MaskedPrepared(Prepared):
-    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones take the mask_mod's."""
+    """Layout (1, T, heads, D); LSE (1, H, T). Blocks of 128: full ones need no test, partial ones use the mask_mod."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -100,7 +100,7 @@ class Fa4MaskedPrepared(Prepared):
         self.costs["compile_ms"] = first_call_ms(self)
 
     def _blocks(self) -> tuple[Any, Any]:
-        """The same blocks twice: by q-block for the forward, by k-block for the backward."""
+        """The visible blocks as two lists: by q-block for the forward, by k-block for the backward."""
         from longca.lowering.flex import block_mask
 
         mask = block_mask(self.problem.mask, self.problem.device, self.problem.num_q_heads, BLOCK)
@@ -150,7 +150,7 @@ class Fa4MaskedPrepared(Prepared):
 
 
 def element_tables(mask: Mask) -> list[np.ndarray]:
-    """What the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M, N), the block of each row
+    """Tables that the element test reads, all int32: intervals (G, 2n, Sq); for a grid visible blocks (G, M, N), the block of each row
     (G, Sq) and of each key (G, Sk). Rows and keys go on to whole blocks, since it is asked for those before they are left out.
     """
     import numpy as np

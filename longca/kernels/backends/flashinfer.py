@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from longca.masks.traits import Traits
 
-FLOAT_WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
-LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's own
-BYTES_PER_WORK_ITEM = 64  # its planners keep seven int32 for each tile of queries; the rest is room for rounding up
+FLOAT_WORKSPACE_BYTES = 128 << 20  # as its documentation recommends
+LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's default
+BYTES_PER_WORK_ITEM = 64  # its planners store seven int32 for each tile of queries; the rest is for rounding up
 MOST_INDICES = (1 << 31) - 1
 TOO_MANY = "it plans an index for each key of each q-block, in 32 bits: {} do not fit"
 
@@ -51,7 +51,7 @@ class FlashInfer(Kernel):
 
 
 class FlashInferPrepared(Prepared):
-    """Layout (heads, T, D). The wrapper's own rearranging of q and out for GQA is part of its call, hence timed."""
+    """Layout (heads, T, D). The wrapper rearranges q and out for GQA inside its call, so this is timed."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -71,7 +71,7 @@ class FlashInferPrepared(Prepared):
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
 
     def _load(self, problem: Problem) -> None:
-        """Loads the kernels, or has them compiled where they are not: the plan of a single block needs them."""
+        """Load the kernels, or compile them if they are not there, by planning a single block."""
         import torch
 
         one = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
@@ -101,7 +101,7 @@ class FlashInferPrepared(Prepared):
         self.costs["metadata_bytes"] = 4 * (num_indices + 3 * num_lists + 2)
 
     def _make_room(self, problem: Problem, workspace: torch.Tensor, num_lists: int) -> None:
-        """Its buffers have fixed sizes; long sequences of small blocks need more."""
+        """Enlarge the wrapper's buffers, whose fixed sizes are too small for long sequences of small blocks."""
         import torch
 
         ratio = problem.num_q_heads // problem.num_kv_heads
@@ -120,7 +120,7 @@ class FlashInferPrepared(Prepared):
         return x.transpose(0, 1)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """It gives the LSE to base 2, (H, T)."""
+        """The natural LSE, T × H; the kernel's own is to base 2, (H, T)."""
         return lse.transpose(0, 1) * math.log(2)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

@@ -1,4 +1,4 @@
-"""FlexAttention: compiled, with its block mask built from bands before the call."""
+"""FlexAttention, compiled, with a block mask that is built from bands before the call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Flex(Kernel):
 
 
 class FlexPrepared(Prepared):
-    """Layout (1, heads, T, D). Compiled for this problem's shapes alone, on inputs of zeros."""
+    """Layout (1, heads, T, D). Compiled for the shapes of this problem only, with inputs of zeros."""
 
     bool_tables: ClassVar[bool] = True  # see `longca.lowering.mask_mod`
 
@@ -71,12 +71,12 @@ class FlexPrepared(Prepared):
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
-        torch._dynamo.reset()  # torch gives up on a function after a few variants: those of earlier problems must not count
+        torch._dynamo.reset()  # torch stops compiling a function after a few variants; variants of earlier problems must not count
         self._attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
         self.costs["compile_ms"] = first_call_ms(self)
 
     def _kernel_options(self) -> dict[str, Any] | None:
-        """Loads by TMA where that is quicker and torch does not choose it: on an H200 forward by 6 %, while backward loses 5 %."""
+        """Loads by TMA where it is faster and torch does not choose it: on an H200 forward gains 6 %, backward would lose 5 %."""
         import torch
 
         device = self.problem.device
@@ -98,7 +98,7 @@ class FlexPrepared(Prepared):
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
         import torch
 
-        # `contiguous` leaves odd strides where there is one head, and other strides than it was compiled for compile again
+        # with one head `contiguous` keeps odd strides, and strides other than the compiled ones would compile again
         return x_THD.transpose(0, 1).clone(memory_format=torch.contiguous_format).unsqueeze(0)
 
     def from_layout(self, x: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ class FlexPrepared(Prepared):
 
 
 def _num_bytes(block_mask: BlockMask | None) -> int:
-    """Of the block mask's index tensors."""
+    """Bytes of the block mask's index tensors."""
     import torch
 
     if block_mask is None:

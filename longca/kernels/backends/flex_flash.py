@@ -1,4 +1,4 @@
-"""FlexAttention over the FLASH backend: torch compiles the mask into the CuTe kernels of FlashAttention-4."""
+"""FlexAttention with the FLASH backend: torch compiles the mask into the CuTe kernels of FlashAttention-4."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FlexFlash(Kernel):
 
 
 class FlexFlashPrepared(FlexPrepared):
-    # the element test is never trivial, under which torch 2.11 would drop the blocks and attend to everything
+    # the element test is never trivial: with a trivial one torch 2.11 would drop the blocks and attend to everything
     bool_tables = False  # its kernels cannot load single bytes as bool
 
     def _kernel_options(self) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""No attention: a square matrix product, the most operations a second that this device shows. The ceiling of attention."""
+"""A control without attention: a square matrix product. It reaches the most operations a second on this device: attention's ceiling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from longca.kernels.control import Control, PreparedControl
 if TYPE_CHECKING:
     import torch
 
-NUM_ROWS = 64  # of the product are checked, the first and the last among them
+NUM_ROWS = 64  # checked rows of the product, the first and the last among them
 SEED = 0
 
 
@@ -30,7 +30,7 @@ class Matmul(Control):
 
 
 class MatmulPrepared(PreparedControl):
-    """Standard normal values: products of zeros or of ones take less power, so that the GPU clocks higher."""
+    """A product of standard normal values: products of zeros or ones take less power, so the GPU would clock higher."""
 
     def __init__(self, problem: Problem) -> None:
         import torch
@@ -47,7 +47,7 @@ class MatmulPrepared(PreparedControl):
         return torch.mm(self._a, self._b, out=self._out)
 
     def judge(self, samples: Samples) -> Accuracy:
-        """Sampled rows against float64.
+        """The error of sampled rows against float64.
 
         The budget is one rounding of the result, of at most half of eps, and float32 sums: each of N additions is off by up to
         its eps of a partial sum, which random data keep smaller than the sum itself, and these errors add up like a random walk.

@@ -1,4 +1,4 @@
-"""Attention written out: every score is stored. The row that any better kernel is measured against."""
+"""Unfused attention: every score is stored. It is the baseline for all other kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Naive(Kernel):
 
 
 class NaivePrepared(Prepared):
-    """Layout (G, R, T, D): R query heads beside each other under their KV head; keys have R = 1.
+    """Layout (G, R, T, D): the R query heads of a KV head next to each other; keys have R = 1.
 
     Folding R into the rows lets one matmul per KV head serve its whole group, and sums dK and dV over it.
     """

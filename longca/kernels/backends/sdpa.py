@@ -1,4 +1,4 @@
-"""torch's own scaled dot-product attention, given what it needs to take its fused path."""
+"""torch's scaled dot-product attention, called so that it takes its fused path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sdpa(Kernel):
 
 
 class SdpaPrepared(Prepared):
-    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups lie along the batch."""
+    """Layout (mask groups, heads of one mask group, T, D), so that masks of head groups are along the batch."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -48,7 +48,7 @@ class SdpaPrepared(Prepared):
         visible = dense_mask(problem.mask, problem.device)
         visible = visible.reshape(problem.mask.num_groups, 1, *visible.shape[-2:])
         if problem.mask.traits.empty_rows:
-            # a row without keys may come out as NaN, which spreads to all of dK: it sees one key, and is set to 0 after
+            # the result of a row without keys may be NaN, which spreads to all of dK: so it sees one key and is set to 0 afterwards
             self._empty_rows = ~visible.any(-1, keepdim=True)
             visible[..., :1] |= self._empty_rows
             self.notes.append("rows without keys are repaired inside the timed call")
@@ -56,7 +56,7 @@ class SdpaPrepared(Prepared):
         self.costs["metadata_bytes"] = visible.numel()
 
     def _share_heads(self, problem: Problem) -> None:
-        """GQA by torch's own means where they are good, else by copies of the KV heads."""
+        """Share KV heads: by torch's `enable_gqa` where that is good, otherwise by copies of the KV heads."""
         if "attn_mask" in self._options:
             reason = "a mask with GQA takes torch off its fused paths on GPUs"
         elif problem.needs_backward and problem.device.type == "cpu":
@@ -69,7 +69,7 @@ class SdpaPrepared(Prepared):
                           "the copies are summed inside it")
 
     def _note_path(self, problem: Problem) -> None:
-        """Which of torch's implementations it will take."""
+        """Note the implementation that torch will choose."""
         import torch
         from torch.nn.attention import SDPBackend
 

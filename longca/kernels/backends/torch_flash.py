@@ -1,4 +1,4 @@
-"""The FlashAttention-2 that ships inside torch, called without SDPA around it."""
+"""torch's copy of FlashAttention-2, called directly and not through SDPA."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TorchFlashPrepared(PackedPrepared):
         super().__init__(problem)
         import torch
 
-        self._no_random = torch.zeros(2, dtype=torch.uint64, device=problem.device)  # state of a dropout that is not there
+        self._no_random = torch.zeros(2, dtype=torch.uint64, device=problem.device)  # state of the unused dropout
         self._unused = torch.empty(0, device=problem.device)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Video sparse attention's Hopper kernel: blocks of 64, by the raw calls of its extension."""
+"""Video sparse attention's Hopper kernel for blocks of 64, by direct calls of its extension."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Vsa(Kernel):
 
 
 class VsaPrepared(BlockListed):
-    """The extension's raw calls over the lists."""
+    """Direct calls of the extension over block lists."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -53,7 +53,7 @@ class VsaPrepared(BlockListed):
             self.notes.append("gradients come in float32; casting them to bf16 is timed, as in the package's own wrapper")
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """It keeps −sqrt(D) times the natural LSE, (1, H, T, 1)."""
+        """The natural LSE, T × H; the kernel's own is −sqrt(D) times that, (1, H, T, 1)."""
         return lse.flatten(2).squeeze(0).transpose(0, 1) * -self.problem.scale
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Video sparse attention's Triton kernels, which its package falls back on where it has no compiled one."""
+"""Video sparse attention's Triton kernels, the fallback of its package where there is no compiled kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from longca.masks.traits import Traits
 
-MOST_ELEMENTS = 1 << 31  # of q: its backward addresses the output with 32 bits
+MOST_ELEMENTS = 1 << 31  # elements of q: its backward addresses the output with 32 bits
 
 
 class VsaTriton(Kernel):
@@ -50,14 +50,14 @@ class VsaTriton(Kernel):
 
 
 class VsaTritonPrepared(BlockListed):
-    """Autotuned for this length on inputs of zeros."""
+    """Triton kernels over block lists, autotuned for this length on inputs of zeros."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.costs["compile_ms"] = first_call_ms(self)
 
     def lse_from_layout(self, lse: torch.Tensor) -> torch.Tensor:
-        """It keeps the LSE to base 2, (1, H, T)."""
+        """The natural LSE, T × H; the kernel's own is to base 2, (1, H, T)."""
         return lse.squeeze(0).transpose(0, 1) * math.log(2)
 
     def lse_to_layout(self, lse_TH: torch.Tensor) -> torch.Tensor:
