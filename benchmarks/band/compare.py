@@ -23,9 +23,8 @@ from multiprocessing import get_context
 import torch
 
 from benchmarks.band.tables import ANY_ORDER, OURS, Record, read, targets, wide
-from benchmarks.common.table import add_options, machine, names
-from benchmarks.cp.rounds import in_rounds, iqr
-from benchmarks.kernels.adapter_cost import sampler
+from benchmarks.common.rounds import in_rounds, iqr, sampler
+from benchmarks.common.text import machine, names
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
@@ -35,6 +34,7 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Prepared, Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
+from tools.table import add_options
 
 STATIC_RIVALS = (ANY_ORDER, "flex", "flex_flash", "cudnn_flex")
 BLOCK_RIVALS = ("vsa", "flashinfer", "fa2_sparse", "flex")

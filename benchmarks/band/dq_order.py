@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, percent, read_records, write_records
+from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import ALONE, cell_of
 from longca.core.plugin import Registry
 from longca.core.study import Measure
@@ -31,6 +31,7 @@ from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band.tables.dq_order import takes_turns
+from tools.table import Table, add_options, read_records, write_records
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
@@ -105,7 +106,7 @@ def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
 
 
 def _tflops(case: Case) -> dict[str, float]:
-    from benchmarks.band.sm90_checks import inputs
+    from benchmarks.band.reference import inputs
     from benchmarks.band.sm90_try import backward, forward
     from longca.bench.measure.timer import time_calls
 

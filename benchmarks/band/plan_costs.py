@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.common.table import Table, add_options, machine
+from benchmarks.common.text import machine
 from benchmarks.kernels.masks_512k import DYNAMIC
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
@@ -24,6 +24,7 @@ from longca.masks import Mask, build_mask
 from longca.ops.band.config import Use
 from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.tables.schedule import LAST, MIDDLE, NUM_FULL
+from tools.table import Table, add_options
 
 COLUMNS = ("mask", "ms", "operations", "MB", "peak MB", "visible share: forward", "dK and dV", "dQ")
 ROUNDS = 5

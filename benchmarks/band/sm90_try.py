@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.band.sm90_checks import checks, inputs, reference
-from benchmarks.band.sm90_results import Results, show_checks, show_times
+from benchmarks.band.reference import inputs, reference
 from longca.bench.measure.timer import time_calls
 from longca.core.study import Measure
 from longca.kernels.first_call import wait
 from longca.masks import build_mask
+from longca.masks.band import make
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
@@ -39,6 +39,24 @@ TIMES = [*((name, seqlen, 64, 8) for seqlen in (32768, 8192) for name in DENSE),
          *((f"block_sparse_uniform {block}", 32768, 64, 8) for block in (64, 128)), ("block_sparse_uniform 64", 32768, 64, 64)]
 MEASURE = Measure(warmup=2, repeats=7, max_seconds=2)
 CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
+
+
+class Results:
+    """Rows of each variant, which are written to a file as they come."""
+
+    def __init__(self, out: Path, variants: Sequence[str]) -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self._out, self._lock = out, threading.Lock()
+        self.rows: dict[str, list[dict]] = {name: [] for name in variants}
+
+    def add(self, variant: str, row: dict) -> None:
+        with self._lock:
+            self.rows[variant].append(row)
+            self._out.write_text(json.dumps(self.rows, indent=1))
+
+    def to_be_timed(self, variant: str) -> bool:
+        """Wrong numbers do no harm; a process that ended may take the machine's time."""
+        return bool(self.rows[variant]) and all(max(row["errors"]) < float("inf") for row in self.rows[variant])
 
 
 def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
@@ -122,6 +140,23 @@ def describe(mask: Mask, heads: int, kv_heads: int, head_dim: int) -> str:
     return f"{mask.name} {mask.seqlen_q} {heads}:{kv_heads} D{head_dim}"
 
 
+def checks() -> list[tuple[Mask, int, int, int]]:
+    """(mask, query heads, KV heads, head dim)."""
+    ragged = Mask(300, 777, (make([0, 100], [90, 300], [0, 5], [700, 777], [-20, -(1 << 40)], [300, 400]),), name="ragged with empty rows")
+    names = "full", "causal", "causal_document", "prefix_lm_document", "shared_question", "causal_blockwise"
+    small = [ragged, *(build_mask(name, seqlen=1500) for name in names), build_mask("sliding_window", seqlen=1000, window=70),
+             build_mask("global_sliding_window", seqlen=3000, num_global=100, window=200), build_mask("causal", seqlen=1)]
+    blocks = [(build_mask("block_sparse_uniform", seqlen=2048, num_kv_heads=g, block=b), h, g, 128)
+              for b, h, g in ((64, 16, 2), (128, 16, 2), (64, 4, 4))]
+    variable = build_mask("block_sparse_variable", seqlen=2000, num_kv_heads=2)
+    # steps that begin anywhere, with few heads in them
+    odd = [(build_mask(name, seqlen=1501, num_kv_heads=kv_heads), heads, kv_heads, 128)
+           for name in ("causal", "causal_document", "block_sparse_variable") for heads, kv_heads in ((4, 4), (6, 2), (12, 6))]
+    odd += [(build_mask("sliding_window", seqlen=1003, window=70), 3, 3, 128), (build_mask("shared_question", seqlen=1501), 12, 6, 128)]
+    return [*((mask, 8, 1, 128) for mask in small), *blocks, (variable, 8, 2, 128), (small[2], 16, 1, 128),
+            (small[2], 3, 3, 128), (small[3], 6, 3, 128), (small[2], 8, 2, 64), *odd]
+
+
 def cases(variant: str) -> list[tuple[Mask, int, int, int]]:
     """The smallest first; of one query the gradients are rounding errors."""
     chosen = [case for case in checks() if variant in FORWARD or (case[3] == 128 and case[0].seqlen_q > 1)]
@@ -188,6 +223,22 @@ def check_all(variant: str, results: Results) -> None:
         print(f"== {variant}: {how} in {last[0]['what']}\n{log}", flush=True)
         results.add(variant, {"kind": "check", "what": f"{last[0]['what']}: {how}", "errors": [float("inf")], "lse": 0.0})
         first = last[0]["place"] + 1
+
+
+def show_checks(results: Mapping[str, Sequence[dict]]) -> None:
+    for name, rows in results.items():
+        bad = [row for row in rows if not (max(row["errors"]) < 6e-3 and row["lse"] < 1e-3)]
+        good = [max(row["errors"]) for row in rows if row not in bad]
+        print(f"{name}: {len(good)} checks passed, worst error {max(good, default=float('nan')):.2e}", flush=True)
+        for row in bad:
+            print(f"  WRONG {row['what']}: {' '.join(f'{error:.2e}' for error in row['errors'])}, LSE {row['lse']:.2e}", flush=True)
+
+
+def show_times(results: Mapping[str, Sequence[dict]], cases: Sequence[str]) -> None:
+    print(f"\n{'TFLOP/s':40}" + "".join(f"{name:>14}" for name in results))
+    for what in cases:
+        cells = [sum(row["tflops"] for row in rows if row["kind"] == "time" and row["what"] == what) for rows in results.values()]
+        print(f"{what:40}" + "".join(f"{cell:14.0f}" if cell else f"{'-':>14}" for cell in cells), flush=True)
 
 
 def main(out: Path, variants: Sequence[str]) -> None:

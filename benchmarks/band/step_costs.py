@@ -18,13 +18,13 @@ import torch
 
 from benchmarks.band.compare import Case
 from benchmarks.band.tables import OURS, Record, read
-from benchmarks.common.table import Table, add_options
 from longca.core.units import format_length
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band.config import HOPPER_FORWARD, HOPPER_KEYS, TUNED, Use
 from longca.ops.band.plan import plan_band_attention
 from longca.ops.band.tables.schedule import LAST, MIDDLE, NUM_FULL, ROW0, ROW1
+from tools.table import Table, add_options
 
 KERNELS = (OURS, "band_atomic", "flex_flash", "cudnn_flex", "flex")
 COSTS = ("full step, µs", "partial step, µs", "call, ms")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.common.table import Table, read_records
 from longca.core.units import format_length
+from tools.table import Table, read_records
 
 OURS, ANY_ORDER = "band", "band_atomic"
 # ours, rival, block masks and their heads, direction, least ratio, of each case or of the mean

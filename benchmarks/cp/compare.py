@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine
+from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.bench.check.inputs import DTYPES, Inputs, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
@@ -36,6 +36,7 @@ from longca.cp.comm.process_group import Comm
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
 from longca.masks.build import build_mask, cell_mask
+from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
 MEASURE = Measure(warmup=2, repeats=7, max_seconds=1.0)
@@ -45,7 +46,7 @@ CHECKED_TOKENS = 509  # over all ranks: divides nothing
 
 
 @dataclass(frozen=True)
-class CellMeasurement:
+class Line:
     """One line of the table; all ranks alike."""
 
     comm: Comm
@@ -187,7 +188,7 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
             for strategy in (ALONE, *options.strategies):
                 if comm.any(time.monotonic() - started > options.seconds):
                     return lines
-                line = attempt(CellMeasurement(comm, options, kernel, mask, strategy), alone)
+                line = attempt(Line(comm, options, kernel, mask, strategy), alone)
                 if strategy == ALONE and "reason" not in line:
                     alone = {direction: line[f"{direction}_tflops"] for direction in DIRECTIONS}
                 lines.append(line)
@@ -198,13 +199,13 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
     return lines
 
 
-def attempt(trial: CellMeasurement, alone: dict[str, float]) -> dict[str, Any]:
+def attempt(one: Line, alone: dict[str, float]) -> dict[str, Any]:
     """A failure on all ranks is a line too; one rank's own ends the job when the others have waited long enough."""
     try:
-        line = trial.run(alone)
+        line = one.run(alone)
     except Exception as error:  # any kernel may raise anything
-        line = {"mask": trial.mask, "kernel": trial.kernel, "strategy": trial.strategy, "reason": f"{type(error).__name__}: {error}"}
-    failed = [rank for rank, reason in enumerate(trial.comm.gather(line.get("reason"))) if reason]
+        line = {"mask": one.mask, "kernel": one.kernel, "strategy": one.strategy, "reason": f"{type(error).__name__}: {error}"}
+    failed = [rank for rank, reason in enumerate(one.comm.gather(line.get("reason"))) if reason]
     if failed and "reason" not in line:
         line = {name: line[name] for name in ("mask", "kernel", "strategy")} | {"reason": f"failed on rank {failed[0]}"}
     return line

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine
+from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.core.study import Measure
 from longca.cp.comm.process_group import Comm
+from tools.table import Table, add_options
 
 MEASURE = Measure(warmup=3, repeats=20, max_seconds=2.0)
 WAYS = ("nccl", "symmetric")

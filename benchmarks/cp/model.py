@@ -17,12 +17,12 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.common.table import Table, add_options, read_records
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.virtual import NAME
 from longca.core.units import format_length
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options, read_records
 
 EMPTY, TOKENS = "–", "tokens: "
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.common.table import Table, add_options, milliseconds
+from benchmarks.common.text import milliseconds
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.partition.load_balance import place
@@ -25,6 +25,7 @@ from longca.cp.schedule.cost import Rates
 from longca.cp.schedule.plan import Gather, Plan, Ring
 from longca.cp.schedule.planner import Planner
 from longca.masks import Mask, build_mask
+from tools.table import Table, add_options
 
 SCHEDULES = {"gather": Gather(), "ring": Ring(), "ring, two-way": Ring(two_way=True)}
 COLUMNS = ("mask", "bands", "schedule", "permutation", "plan ms", "slowest ms", "masks ms", "max / mean area", "received",

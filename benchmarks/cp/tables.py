@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks.common.table import Table, add_options
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from benchmarks.cp.targets import targets
 from longca.core.units import format_length
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options
 
 FIRST = (*PLAIN, "full_document", "causal_document")
 PEERS = {"cudnn": ("torch_cp", "torch_cp_alltoall"), "torch_flash": ("torch_cp", "torch_cp_alltoall"), "flex": ("torch_flex_cp",),

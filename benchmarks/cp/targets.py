@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from benchmarks.common.table import Table
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from longca.core.units import format_length
+from tools.table import Table
 
 COLUMNS = ("target", "wanted", "least", "where", "most", "where", "reached in", "verdict")
 MIXED = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window", "block_causal_document")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.table import Table, add_options
+from tools.table import Table, add_options
 
 COLUMNS = ("timeline", "step", "from, ms", "attention, ms", "other work, ms", "messages, ms", "exposed, ms", "idle, ms")
 ATTENTION = ("forward_kernel", "backward_kernel", "fused_kernel", "queries_kernel", "_forward", "_keys", "_queries", "flash", "fmha",

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, write_records
+from benchmarks.common.text import machine
 from benchmarks.cp.compare import ALONE, MASKS, add_chunks, both, cell_of, same_area
 from benchmarks.cp.step_times import Clock
 from benchmarks.cp.virtual_ranks import DIRECTIONS, VirtualRanks
@@ -33,6 +33,7 @@ from longca.cp.schedule.division_time import division_times
 from longca.cp.schedule.time_model import Links
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
+from tools.table import Table, add_options, write_records
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 MEASURE = Measure(warmup=2, repeats=5, max_seconds=0.2)

@@ -19,21 +19,20 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, milliseconds, names, percent, read_records
-from benchmarks.cp.rounds import difference, in_rounds
+from benchmarks.common.rounds import difference, in_rounds, sampler
+from benchmarks.common.text import machine, milliseconds, names, percent
 from benchmarks.kernels.by_hand import BLOCKS, CAUSAL, Given
 from longca.bench.check.inputs import make_inputs
-from longca.bench.measure.timer import CudaStopwatch, HostStopwatch
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
+from tools.table import Table, add_options, read_records
 
 NAME = "adapter_cost"
 LIMIT = 0.01
 MOST_ROUNDS, SECONDS_PER_ROW = 30, 0.7
-WARMUP = 3
 AGREEMENT = 0.02  # of the two results: twice what kernels of bf16 are off by
 BLOCK, DENSITY = 64, 0.2
 HANDS = {**BLOCKS, **CAUSAL}
@@ -143,19 +142,6 @@ def _check(adapter_THD: torch.Tensor, hand_THD: torch.Tensor) -> None:
     distance = torch.linalg.vector_norm(adapter_THD.float() - hand_THD.float()) / torch.linalg.vector_norm(hand_THD.float())
     if not distance <= AGREEMENT:
         raise ValueError(f"the results of the two calls are {float(distance):.1e} apart")
-
-
-def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """One sample a call, by longca's own stopwatch, after its warm-up."""
-    stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
-    for _ in range(WARMUP):
-        stopwatch.warm(call)
-
-    def sample() -> float:
-        stopwatch.ready()
-        return stopwatch.time_ms(call)
-
-    return sample
 
 
 def kept(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:

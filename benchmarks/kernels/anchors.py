@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.common.table import Table, add_options
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options
 
 ANCHORS = Path("reports/h200/anchors.csv")
 TOLERANCE = 0.05

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.common.table import Table, add_options
 from longca.core.units import format_length
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options
 
 SEQLEN, SHORT, HEADS = 32768, 8192, (64, 8)
 Pick = Callable[[pd.DataFrame], pd.DataFrame]

@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, milliseconds, names, percent
-from benchmarks.cp.rounds import Difference, difference, in_rounds, iqr
+from benchmarks.common.rounds import Difference, difference, in_rounds, iqr
+from benchmarks.common.text import machine, milliseconds, names, percent
 from longca.bench.measure.nvml import Gpu, open_gpu
 from longca.bench.measure.timer import L2_FACTOR, time_calls
 from longca.core.study import Measure
 from longca.core.units import format_length
+from tools.table import Table, add_options
 
 NAME = "timer_agreement"
 WAYS = ("longca", "do_bench", "loop", "loop_no_flush")

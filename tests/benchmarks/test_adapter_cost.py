@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.common.table import read_records
 from benchmarks.kernels import adapter_cost, by_hand
 from benchmarks.kernels.adapter_cost import HANDS, Row, cells, kept, main, parse, table, without_hand
 from longca.core.plugin import Registry
+from tools.table import read_records
 
 MEASURED = Row("sdpa", "8K causal", adapter_ms=1.01, by_hand_ms=1.0, difference=0.01, iqr=0.002)
 

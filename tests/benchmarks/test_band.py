@@ -10,9 +10,9 @@ import torch
 from benchmarks.band import plan_costs as band_plan
 from benchmarks.band.compare import cases, main, parse
 from benchmarks.band.tables import OURS, Record, read, targets, wide
-from benchmarks.common.table import read_records
 from longca.core.plugin import Registry
 from longca.ops.band.config import Tuned, Use, tiles_for
+from tools.table import read_records
 
 CAUSAL = Record(32768, "causal", 0.0, "64:8", "fwd", "band", 1.0, 0.01, 520.0)
 FULL = replace(CAUSAL, mask="full")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.common.table import Table
 from benchmarks.cp.cells import Cells, Run
 from benchmarks.cp.tables import other_masks, peers, shares
 from benchmarks.cp.targets import targets
+from tools.table import Table
 
 HERE = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from benchmarks.cp.rounds import MIN_ROUNDS, difference, in_rounds, iqr
+from benchmarks.common.rounds import MIN_ROUNDS, difference, in_rounds, iqr
 
 
 def test_each_round_begins_with_another_way() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.common.table import Table, add_options, milliseconds, names, percent, read_records
+from benchmarks.common.text import milliseconds, names, percent
 from benchmarks.kernels import adapter_cost
 from benchmarks.timer import agreement as timer_agreement
 from tests.support import ROOT
+from tools.table import Table, add_options, read_records
 
 TABLE = Table("speed", "On some machine.", ("what", "ms"), (("a", "1.5"), ("b", "–")),
               ({"what": "a", "ms": 1.4999}, {"what": "b", "ms": None}), texts=("what",))

@@ -1,4 +1,4 @@
-"""The table that a benchmark ends with: in the terminal, as Markdown and CSV, and inside a page between two markers."""
+"""A result table: shown in the terminal, saved as Markdown and CSV, and written into a page between two markers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Grid
-
-if TYPE_CHECKING:
-    import torch
 
 FOLDER = Path("results/measuring")
 
@@ -84,34 +81,3 @@ def read_records(folder: Path, name: str) -> list[dict[str, str]]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-def machine(device: torch.device) -> str:
-    """The device and the versions that a number depends on."""
-    from longca.bench.measure.environment import device_name, node, software
-    from longca.core.checkout import source
-
-    packages, sha = software().packages, source().git_sha
-    driver = node(device).gpu.get("driver")
-    facts = [device_name(device), f"driver {driver}" if driver else "",
-             *(f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages),
-             f"commit {sha[:9]}" if sha else ""]
-    return ", ".join(fact for fact in facts if fact)
-
-
-def percent(value: float, signed: bool = True) -> str:
-    return f"{100 * value:{'+' if signed else ''}.1f} %"
-
-
-def milliseconds(value: float) -> str:
-    """Four digits."""
-    return f"{value:#.4g}".rstrip(".")
-
-
-def names(text: str, known: Sequence[str]) -> list[str]:
-    """A comma-separated list of known names, in the order of `known`. Raises ArgumentTypeError for another: argparse shows its text."""
-    given = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in given if name not in known]
-    if unknown or not given:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}")
-    return [name for name in known if name in given]

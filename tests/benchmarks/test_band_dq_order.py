@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.band import dq_order as band_turns
 from benchmarks.band.dq_order import TIMES, Case, cases, main, table
-from benchmarks.common.table import write_records
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 from longca.ops.band.tables.dq_order import takes_turns
+from tools.table import write_records
 
 FULL, WINDOW = build_mask("full", seqlen=8192), build_mask("sliding_window", seqlen=8192)
 

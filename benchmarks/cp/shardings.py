@@ -1,6 +1,6 @@
 """What each placement of tokens would cost a ring and a gather, without a GPU.
 
-    python -m benchmarks.cp.placements reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/cp.md]
+    python -m benchmarks.cp.shardings reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/cp.md]
 
 Kernels forward, 64:8 heads, head dim 128, by the costs that `benchmarks.band.step_costs` finds in the CSV of
 `benchmarks.band.compare`: pieces go to the multiprocessor that is free first, one head's after another's (the kernel has several heads
@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.band.step_costs import COSTS, PROCESSORS, counts_of, fit_records, steps_of, timed
 from benchmarks.band.tables import OURS
-from benchmarks.common.table import Table, add_options, milliseconds, names
+from benchmarks.common.text import milliseconds, names
 from benchmarks.cp.plan_costs import SCHEDULES
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
@@ -27,6 +27,7 @@ from longca.cp.schedule.cost import Rates
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.planner import Planner
 from longca.masks import Mask, build_mask
+from tools.table import Table, add_options
 
 HEADS, COSTS_FROM = (64, 8), 8192  # tokens of the masks that costs are found from: calls as short as those of ranks
 COLUMNS = ("mask", "schedule", "placement", "max / mean area", "kernels, ms", "most, ms", "alone / ranks", "keys, ms", "estimate, ms")
@@ -68,7 +69,7 @@ def lines_of(mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int
 
 def main(arguments: Sequence[str]) -> int:
     known = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.placements", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.shardings", description=str(__doc__).partition("\n")[0])
     parser.add_argument("records", type=Path, help="folder of the band.csv that `benchmarks.band.compare` wrote")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--tokens", type=parse_length, default=8192, help="of each rank (8K)")

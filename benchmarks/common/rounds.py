@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
+from longca.bench.measure.timer import CudaStopwatch, HostStopwatch
+
 T = TypeVar("T")
 MIN_ROUNDS = 5
+WARMUP = 3
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,16 @@ def iqr(values: Sequence[float]) -> float:
         return 0.0
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")
     return third - first
+
+
+def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
+    """One sample a call, by longca's own stopwatch, after its warm-up."""
+    stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
+    for _ in range(WARMUP):
+        stopwatch.warm(call)
+
+    def sample() -> float:
+        stopwatch.ready()
+        return stopwatch.time_ms(call)
+
+    return sample
