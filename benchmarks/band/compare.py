@@ -1,6 +1,6 @@
 """Band attention against its rivals: the same tensors, one process, in turns. Every static mask; blocks of 64 at several densities.
 
-    python -m benchmarks.band.compare [--only static,blocks] [--lengths 32K,8K] [--kernels band,flex] [--keep] [--write docs/band.md]
+    python -m benchmarks.band.compare [--only static,blocks] [--lengths 32K,8K] [--kernels band,flex] [--keep] [--write docs/results/h200/band.md]
 
 bf16, head dim 128; FLOPs of the exact area, five matmuls backward. Band attention is judged by float64 first, its rivals by
 agreement with it; what cannot run says why. Processes first fill the compilers' caches on disk (--warm-seconds). No case is begun after

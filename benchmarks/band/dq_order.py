@@ -1,7 +1,7 @@
 """Gradients by turns or by two kernels: which is quicker, and what band attention's choice costs where it is the other one.
 
-    python -m benchmarks.band.dq_order [--seconds 90] [--write docs/band.md]          on one Hopper GPU
-    python -m benchmarks.band.dq_order --read reports/h200 [--write docs/band.md]     an earlier run's table, for the choice as it is now
+    python -m benchmarks.band.dq_order [--seconds 90] [--write docs/results/h200/band.md]          on one Hopper GPU
+    python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]     an earlier run's table, for the choice as it is now
 
 Masks are those of whole sequences, and what ranks of this project's strategies compute in their steps: short sequences, few queries, few
 keys, pieces of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.

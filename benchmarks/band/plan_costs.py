@@ -1,6 +1,6 @@
 """Plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of what is computed.
 
-    python -m benchmarks.band.plan_costs [--length 512K] [--write docs/band.md]
+    python -m benchmarks.band.plan_costs [--length 512K] [--write docs/results/h200/band.md]
 
 64:8 heads, head dim 128, forward and backward; block masks of 128 at density 0.1, which are the largest plans.
 """

@@ -1,6 +1,6 @@
 """Where kernels of dense masks lose time: what full steps, partial steps and a call cost, by least squares over masks.
 
-    python -m benchmarks.band.step_costs reports/h200 [--write docs/band.md]
+    python -m benchmarks.band.step_costs reports/h200 [--write docs/results/h200/band.md]
 
 Reads the CSV of `benchmarks.band.compare`; no GPU is needed. Steps are those of band attention on Hopper. Rivals cut masks alike, into
 tiles, but not always into the same: so how far a sum of three costs is from the measured time stands beside it. Pieces have no cost

@@ -1,6 +1,6 @@
 """The time model of virtual ranks, held against what several GPUs did.
 
-    python -m benchmarks.cp.model reports/h200 reports/h200/h200-cp.parquet [--write docs/cp.md]
+    python -m benchmarks.cp.model reports/h200 reports/h200/h200-cp.parquet [--write docs/results/h200/context-parallelism.md]
 
 Reads the CSV of `benchmarks.cp.virtual` and records of a study; no GPU is needed. Only cells with the plan that was modelled are compared:
 the same schedule, and the same placement of tokens. Chunks of heads may differ, which cells of one direction choose for themselves.

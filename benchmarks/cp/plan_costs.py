@@ -1,6 +1,6 @@
 """Plans of context parallelism: milliseconds to make one, which permutation it takes, and what it would cost.
 
-    python -m benchmarks.cp.plan_costs [--ranks 96] [--tokens 8K] [--documents 1000] [--write docs/cp.md]
+    python -m benchmarks.cp.plan_costs [--ranks 96] [--tokens 8K] [--documents 1000] [--write docs/results/h200/context-parallelism.md]
 
 64:8 heads, head dim 128, bf16. Plans are made on the host, by one core; the masks of a rank's steps are timed apart, since each
 rank only needs its own.

@@ -1,6 +1,6 @@
 """What each placement of tokens would cost a ring and a gather, without a GPU.
 
-    python -m benchmarks.cp.shardings reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/cp.md]
+    python -m benchmarks.cp.shardings reports/h200 [--ranks 4] [--tokens 8K] [--masks causal_document] [--write docs/results/h200/context-parallelism.md]
 
 Kernels forward, 64:8 heads, head dim 128, by the costs that `benchmarks.band.step_costs` finds in the CSV of
 `benchmarks.band.compare`: pieces go to the multiprocessor that is free first, one head's after another's (the kernel has several heads

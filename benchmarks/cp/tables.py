@@ -1,6 +1,6 @@
 """The tables of docs/cp.md from records: what context parallelism reaches, beside its peers, and what it was meant to reach.
 
-    python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/cp.md
+    python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/results/h200/context-parallelism.md
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What of the messages of context parallelism nothing hid: from timelines that `benchmarks.cp.compare --trace FOLDER` wrote.
 
-    python -m benchmarks.cp.timeline FOLDER/*.json [--write docs/cp.md]
+    python -m benchmarks.cp.timeline FOLDER/*.json [--write docs/results/h200/context-parallelism.md]
 
 A timeline has one forward and one backward call of a rank, on one GPU. Messages are NCCL's kernels and copies between GPUs; all else that
 runs on the GPU is computing. A message's exposed part is when it was under way and nothing was computed; idle is when neither was.

@@ -1,6 +1,6 @@
 """Virtual ranks: what each rank of up to 96 computes, timed on this one device, and a model of the messages between them.
 
-    python -m benchmarks.cp.virtual [--worlds 2,8,32,96] [--tokens 8K] [--kernel band] [--seconds 90] [--write docs/cp.md]
+    python -m benchmarks.cp.virtual [--worlds 2,8,32,96] [--tokens 8K] [--kernel band] [--seconds 90] [--write docs/results/h200/context-parallelism.md]
     python -m benchmarks.cp.virtual --device cpu --worlds 3 --tokens 64 --heads 4:2 --head-dim 16 --kernel naive
 
 For each strategy, number of ranks and mask: the division that the strategy itself would make, its kernel calls timed rank by rank at

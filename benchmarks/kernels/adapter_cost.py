@@ -1,6 +1,6 @@
 """What a call through longca's adapter takes beyond a call of the same kernel by hand: same tensors, same timer, in turns.
 
-    python -m benchmarks.kernels.adapter_cost [--kernels fa3,flex] [--lengths 8K,32K] [--keep] [--write docs/measuring.md]
+    python -m benchmarks.kernels.adapter_cost [--kernels fa3,flex] [--lengths 8K,32K] [--keep] [--write docs/results/h200/timer.md]
 
 Causal attention with 64:8 heads for the dense kernels, uniform blocks with 64:64 for the block-sparse ones; head dim 128, bf16,
 forward and backward. A row that cannot run says why. No row is begun after --max-seconds: those left out can be

@@ -1,6 +1,6 @@
 """Numbers taken by hand beside this project's records of the same calls: reports/h200/anchors.csv against Parquet files.
 
-    python -m benchmarks.kernels.anchors reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/kernels.md
+    python -m benchmarks.kernels.anchors reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/results/h200/kernels.md
 
 An anchor is reached if the record's median is at most 5 % below it. Masks that are drawn are not drawn alike: the density
 beside each number says how near the two are, and the nearest of the seeds is taken.

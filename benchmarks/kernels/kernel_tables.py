@@ -1,6 +1,6 @@
 """The tables of docs/kernels.md, from records: what each kernel reaches, dense and block-sparse, and what it costs beforehand.
 
-    python -m benchmarks.kernels.kernel_tables reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/kernels.md
+    python -m benchmarks.kernels.kernel_tables reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/results/h200/kernels.md
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Does longca's timer agree with others? The same calls, from 0.05 to 50 ms, timed in four ways in turns.
 
-    python -m benchmarks.timer.agreement [--rounds 7] [--only matmul,copy] [--write docs/measuring.md]
+    python -m benchmarks.timer.agreement [--rounds 7] [--only matmul,copy] [--write docs/results/h200/timer.md]
 
 `do_bench` is `triton.testing.do_bench` with its own flush. The loops are written by hand: events around each call, all calls
 enqueued before the host waits, with the same flush of the L2 as longca's, and without one. Needs one GPU; takes a minute.
