@@ -17,32 +17,46 @@ FOLDER = Path("results/measuring")
 
 @dataclass(frozen=True)
 class Table:
-    name: str  # of its files and of its markers
+    """A table as texts, with its numbers unrounded beside it.
+
+    Args:
+        name: of its files and of its markers in a page.
+        rows: the texts of each line.
+        records: the same unrounded, one line of the CSV each.
+        texts: columns that hold no numbers.
+    """
+
+    name: str
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    records: tuple[Mapping[str, Any], ...]  # the same, unrounded: one line of the CSV each
-    texts: tuple[str, ...] = ()  # columns that hold no numbers
+    records: tuple[Mapping[str, Any], ...]
+    texts: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         lines = [self.columns, tuple("---" if column in self.texts else "---:" for column in self.columns), *self.rows]
         return "\n".join([self.caption, "", *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
     def save(self, folder: Path) -> None:
-        """As `<name>.md` and `<name>.csv`."""
+        """Writes `<name>.md` and `<name>.csv`."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.md").write_text(self.markdown(), encoding="utf-8")
         write_records(folder, self.name, self.records)
 
-    def write_into(self, page: Path) -> None:
-        """Between `<!-- begin NAME -->` and `<!-- end NAME -->` of a Markdown page. Raises ValueError where they are not."""
+    def write_into(self, *pages: Path) -> None:
+        """Writes the table between the lines `<!-- begin NAME -->` and `<!-- end NAME -->` of the first Markdown page that has them.
+
+        Raises:
+            ValueError: no page has them.
+        """
         begin, end = (f"<!-- {side} {self.name} -->" for side in ("begin", "end"))
-        text = page.read_text(encoding="utf-8")
-        before, found_begin, rest = text.partition(begin)
-        _, found_end, after = rest.partition(end)
-        if not (found_begin and found_end):
-            raise ValueError(f"{page} has no place for the table: it needs the lines {begin} and {end}")
-        page.write_text(f"{before}{begin}\n{self.markdown()}{end}{after}", encoding="utf-8")
+        for page in pages:
+            before, found_begin, rest = page.read_text(encoding="utf-8").partition(begin)
+            _, found_end, after = rest.partition(end)
+            if found_begin and found_end:
+                page.write_text(f"{before}{begin}\n{self.markdown()}{end}{after}", encoding="utf-8")
+                return
+        raise ValueError(f"{', '.join(map(str, pages))} has no place for the table: it needs the lines {begin} and {end}")
 
     def show(self, console: Console | None = None) -> None:
         grid, console = Grid(), console or Console(width=200)
@@ -54,20 +68,20 @@ class Table:
         console.print(grid)
 
     def publish(self, options: argparse.Namespace) -> None:
-        """What the options of `add_options` ask for; the terminal comes last."""
+        """Saves, writes and shows the table as the options of `add_options` ask for."""
         self.save(options.out)
-        if options.write is not None:
-            self.write_into(options.write)
+        if options.write:
+            self.write_into(*options.write)
         self.show()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the Markdown and the CSV ({FOLDER})")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="a Markdown page that has a place for the table")
+    parser.add_argument("--write", type=Path, nargs="+", default=[], metavar="PAGE", help="Markdown pages, one with a place for the table")
 
 
 def write_records(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """As `<name>.csv` of a folder that is there; all records have the keys of the first."""
+    """Writes `<name>.csv` into a folder that exists. All records have the keys of the first."""
     with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(records[0]) if records else [])
         writer.writeheader()
@@ -75,7 +89,7 @@ def write_records(folder: Path, name: str, records: Sequence[Mapping[str, Any]])
 
 
 def read_records(folder: Path, name: str) -> list[dict[str, str]]:
-    """The records of a table that was saved there; none if there is no such table."""
+    """Reads the records of a table that was saved there; none if there is no such table."""
     path = folder / f"{name}.csv"
     if not path.exists():
         return []

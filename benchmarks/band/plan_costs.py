@@ -1,4 +1,4 @@
-"""Plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of what is computed.
+"""Measures plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of computed scores.
 
     python -m benchmarks.band.plan_costs [--length 512K] [--write docs/results/h200/band.md]
 
@@ -31,7 +31,7 @@ ROUNDS = 5
 
 
 def plan_of(mask: Mask, device: torch.device) -> tuple[float, BandPlan]:
-    """(milliseconds, plan)."""
+    """Makes a plan and returns (milliseconds, plan)."""
     start = time.perf_counter()
     plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=device)
     if device.type == "cuda":
@@ -40,7 +40,7 @@ def plan_of(mask: Mask, device: torch.device) -> tuple[float, BandPlan]:
 
 
 class Operations(TorchDispatchMode):
-    """Counts them: on a GPU, a plan takes about as long as they take to start."""
+    """Counts torch operations: on a GPU, a plan takes about as long as they take to start."""
 
     count = 0
 
@@ -50,7 +50,7 @@ class Operations(TorchDispatchMode):
 
 
 def visible_share(mask: Mask, plan: BandPlan, use: Use) -> float | str:
-    """Of the scores that are computed; of dQ nothing where dK's kernel makes it too."""
+    """Returns the visible share of the computed scores, or "" for dQ where one pass makes all gradients."""
     if use not in plan.kernels:
         return ""
     lines, _ = plan.kernels[use]

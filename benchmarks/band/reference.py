@@ -1,4 +1,4 @@
-"""Random inputs on the device, and attention with its gradients in float64: what checks of band attention's kernels compare with."""
+"""Makes random inputs, and computes attention with its gradients in float64: the reference of band attention's benchmarks."""
 
 import torch
 
@@ -9,13 +9,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def inputs(num_q: int, num_k: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[torch.Tensor]:
+    """Returns q, k, v and dout of standard normal values, (tokens, heads, head dim) in bf16."""
     torch.manual_seed(0)
     shapes = (num_q, heads), (num_k, kv_heads), (num_k, kv_heads), (num_q, heads)
     return [torch.randn(*shape, head_dim, device=DEVICE, dtype=torch.bfloat16) for shape in shapes]
 
 
 def reference(q, k, v, dout, mask: Mask) -> list[torch.Tensor]:
-    """(out, LSE, dq, dk, dv) in float64, head by head."""
+    """Computes (out, LSE, dq, dk, dv) in float64, head by head."""
     results = [torch.zeros(x.shape, dtype=torch.float64, device=q.device) for x in (q, q[..., 0], q, k, v)]
     seen = dense_mask(mask, q.device)
     seen = seen[None] if seen.ndim == 2 else seen

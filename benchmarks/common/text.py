@@ -1,4 +1,4 @@
-"""Texts of tables: the machine, percent, milliseconds, and lists of names that are given as options."""
+"""Texts that benchmarks share: the machine of a caption, percent, milliseconds, and an option that lists names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def machine(device: torch.device) -> str:
-    """The device and the versions that a number depends on."""
+    """Names the device and the versions that a number depends on."""
     from longca.bench.measure.environment import device_name, node, software
     from longca.core.checkout import source
 
@@ -28,12 +28,16 @@ def percent(value: float, signed: bool = True) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Four digits."""
+    """Shows four digits."""
     return f"{value:#.4g}".rstrip(".")
 
 
 def names(text: str, known: Sequence[str]) -> list[str]:
-    """A comma-separated list of known names, in the order of `known`. Raises ArgumentTypeError for another: argparse shows its text."""
+    """Splits a comma-separated list of known names; the result is in the order of `known`.
+
+    Raises:
+        argparse.ArgumentTypeError: a name is not known; argparse shows the text.
+    """
     given = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in given if name not in known]
     if unknown or not given:

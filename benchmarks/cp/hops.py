@@ -1,10 +1,10 @@
-"""One message to the next rank, over lanes as strategies use them: how fast, and what it costs a matmul beside it.
+"""Times one message to the next rank, by NCCL and by copy engines, and what it costs a matmul that it is overlapped with.
 
     python -m benchmarks.cp.hops [--ranks 2] [--megabytes 4,32,128]
     python -m benchmarks.cp.hops --device cpu --ranks 2 --megabytes 1
 
-Every rank sends to the next and receives from the one before, GB/s each way; the slowest rank counts. What has arrived is checked.
-"beside" is how much longer three large matmuls take with a hop under way than without.
+Every rank sends to the next and receives from the one before, GB/s each way; the slowest rank counts. Messages are checked on arrival.
+"beside" is how much longer three large matmuls take while a message is under way than without.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLACE = "hop"
 
 
 class CommStep:
-    """A message of so many bytes to the next rank."""
+    """A message of `num_bytes` bytes to the next rank."""
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
         self._comm, self._landings = comm, comm.landings()

@@ -1,10 +1,10 @@
-"""Which tiles, warps, stages and ways of loading are the fastest for the project's Triton rows, kernel by kernel, on this GPU.
+"""Tries tiles, warps, stages and ways of loading for the project's Triton kernels and shows the fastest of each on this GPU.
 
     python benchmarks/kernels/tune_triton_rows.py [--out FILE.json] [--only flashmask,fa2_sparse]
 
 8K tokens, 64:8 heads, bf16: FlashMask under full and causal, FA2-Sparse at density 0.5 with blocks of 128 and 64. Everything is
 compiled first, by as many processes as there are processors, and each result is compared with torch's attention. The best five of a
-kernel are timed again, in turns. What wins goes into `longca/ops/tuning.py`; rates count the matmuls that a kernel really does
+kernel are timed again, alternating. The winner goes into `longca/ops/tuning.py`. Rates count the matmuls that a kernel really does
 (forward 2, keys 4, queries 3), the summary counts FLOPs as everywhere (backward = 2.5 × forward).
 
 Expected from compiled code, before the first run, at head dim 128:
@@ -146,7 +146,7 @@ class Bench:
 
     @functools.cached_property
     def right(self) -> dict[str, list[torch.Tensor]]:
-        """Each kernel's results by torch's attention, one KV head at a time."""
+        """Results of each kernel by torch's attention, one KV head at a time."""
         outs, grads, share = [], [], NUM_Q_HEADS // NUM_KV_HEADS
         for head in range(NUM_KV_HEADS):
             own = slice(head * share, (head + 1) * share)
@@ -215,7 +215,7 @@ def compile_all(found: list[Candidate], console: Console) -> list[Candidate]:
 
 
 def measure(found: list[Candidate], console: Console) -> list[dict[str, Any]]:
-    """All once, then the best five of each kernel of each case in turns."""
+    """Times all candidates once, then the best five of each kernel of each case alternating."""
     rows: list[dict[str, Any]] = []
     for case in dict.fromkeys(trial.case for trial in found):
         bench = bench_of(case)

@@ -1,4 +1,4 @@
-"""The benchmark of band attention, run on a CPU for what a CPU has, and its tables."""
+"""Tests of the comparison of band attention and of its tables, on a CPU."""
 
 from dataclasses import replace
 from pathlib import Path

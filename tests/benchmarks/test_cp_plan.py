@@ -1,4 +1,4 @@
-"""The table of context-parallel plans, at a small size."""
+"""Tests of the table of context-parallel plans, at a small size."""
 
 from pathlib import Path
 

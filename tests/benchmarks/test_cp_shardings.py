@@ -1,4 +1,4 @@
-"""What placements would cost, at a small size."""
+"""Tests of the estimates for shardings, at a small size."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The tables of docs/cp.md from made-up records."""
+"""Tests of the tables of context parallelism, on made-up records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Virtual ranks, at toy size on a CPU."""
+"""Tests of virtual ranks, at toy size on a CPU."""
 
 import math
 from collections.abc import Callable

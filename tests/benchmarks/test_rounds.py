@@ -1,4 +1,4 @@
-"""Ways in turns, on a clock of the test's own."""
+"""Tests of alternating rounds, on the test's own clock."""
 
 import itertools
 
