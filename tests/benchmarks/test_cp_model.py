@@ -1,4 +1,4 @@
-"""The time model beside records."""
+"""Tests of the comparison of the time model with records."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_lines_are_there_with_the_chosen_one_first(folder: Path) -> None:
     assert cp_shardings.main([str(folder), "--tokens", "1K", "--masks", "causal,full", "--most", "3", "--out", str(folder)]) == 0
-    lines = read_records(folder, "cp_placements")
+    lines = read_records(folder, "cp_shardings")
     assert len(lines) == 2 * 3 * 3 and {line["placement"] for line in lines[:9:3]} == {"zigzag"}
     assert all(float(line["most_ms"]) >= float(line["mean_ms"]) > 0 and 0 < float(line["share"]) < 1 for line in lines)
 

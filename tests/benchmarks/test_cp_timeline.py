@@ -1,4 +1,4 @@
-"""What timelines say of messages, on timelines made by hand."""
+"""Tests of exposed messages, on timelines made by hand."""
 
 import json
 from pathlib import Path
