@@ -57,10 +57,14 @@ test-images: setup
 
 .PHONY: containers lock-containers images test-images
 
-# pages that are made from the code: the architecture page, the settings' schema
+# pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
+# pictures of the masks, the README's heat map
 docs: setup
 	python tools/architecture.py
 	python tools/schema.py
+	python -m tools.reference
+	python -m tools.mask_pictures
+	python -m tools.heat_map
 
 clean:
 	rm -rf results .snakemake

@@ -1,88 +1,206 @@
-"""Writes ARCHITECTURE.md from the packages' docstrings and imports, and knows which imports are allowed."""
+"""Writes ARCHITECTURE.md from the packages' docstrings and imports, and knows which imports are allowed.
+
+A layer is a package, a sub-package or a module that stands between packages. Each file belongs to the layer with the longest name that
+begins its own.
+"""
 
 import ast
+import functools
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "longca"
 TARGET = ROOT / "ARCHITECTURE.md"
 
-# package → the packages of longca it may import; whatever is not named is forbidden
-ALLOWED = {
+_PLANNED = {"core", "masks", "kernels", "cp.partition", "cp.schedule", "cp.traffic_formula", "cp.contract"}
+# layer → the layers of longca it may import, and all that they hold; whatever is not named is forbidden
+ALLOWED: dict[str, set[str]] = {
     "core": set(),
     "data": {"core"},
     "masks": {"core", "data"},
     "store": {"core"},
     "lowering": {"core", "masks"},
     "ops": {"core", "masks", "lowering"},
+    "ops.band.tables": {"core", "masks"},
+    "ops.band.config": {"core", "ops.band.tables"},
+    "ops.band.plan": {"core", "masks", "ops.band.tables", "ops.band.config"},
+    "ops.band.triton": {"ops.band.tables", "ops.band.config"},
+    "ops.band.sm90": {"ops.band.tables", "ops.band.triton", "ops.band.config", "ops.band.plan"},
+    "ops.band": {"core", "masks", "ops.band"},
     "kernels": {"core", "masks", "lowering", "ops"},
     "report": {"core", "store"},
     "archive": {"core", "store", "report"},
     "images": {"core", "store"},
-    "cp": {"core", "masks", "lowering", "ops", "kernels"},
-    "bench": {"core", "data", "masks", "kernels", "cp", "store"},
-    "model": {"core", "masks", "cp", "store"},
-    "cli": {"core", "data", "masks", "kernels", "cp", "store", "report", "archive", "images", "bench", "model"},
+    "cp": set(),
+    "cp.comm": {"core"},
+    "cp.partition": {"core", "masks"},
+    "cp.schedule": {"core", "masks", "cp.partition"},
+    "cp.traffic_formula": {"cp.partition"},
+    "cp.contract": {"core", "kernels"},
+    "cp.runtime": {*_PLANNED, "ops", "cp.comm"},
+    "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime"},
+    "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
+    "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
+    "bench": set(),
+    "bench.check": {"core", "masks", "kernels"},
+    "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
+    "bench.workers": {"core", "store", "cp.comm", "bench.measure"},
+    "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
+    "cli": {"core", "data", "masks", "kernels", "cp", "store", "report", "archive", "images", "bench"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them
+NEVER_TORCH = ("core", "data", "masks", "store", "report", "archive", "images", "cp.partition", "cp.schedule")
+DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 
 
-def imports(path: Path) -> list[tuple[str, bool]]:
-    """(module, at import time?) for each import in a file; those under TYPE_CHECKING are left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+class Import(NamedTuple):
+    """One name that a file imports."""
+
+    name: str  # of a module, or of something in it
+    at_import: bool  # not inside a function
+    typing_only: bool  # under TYPE_CHECKING
+
+
+@functools.cache
+def imports(path: Path) -> tuple[Import, ...]:
+    """All names that a file imports."""
+    return tuple(_imports(parsed(path), True, False))
+
+
+def _imports(node: ast.AST, at_import: bool, typing_only: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, at_import, typing_only) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (Import(f"{node.module}.{alias.name}", at_import, typing_only) for alias in node.names)
+    else:
+        at_import &= not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        typing_only |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for child in ast.iter_child_nodes(node):
-            child.parent = node  # type: ignore[attr-defined]
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "longca")]
-        else:
-            continue
-        above, at_import, typing_only = getattr(node, "parent", None), True, False
-        while above is not None:
-            at_import &= not isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef))
-            typing_only |= isinstance(above, ast.If) and "TYPE_CHECKING" in ast.dump(above.test)
-            above = getattr(above, "parent", None)
-        if not typing_only:
-            found += [(name, at_import) for name in names]
-    return found
+            yield from _imports(child, at_import, typing_only)
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Name without "longca." → file; a package's file is its `__init__`."""
+    names = {path: ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+             for path in sorted(PACKAGE.rglob("*.py"))}
+    return {name: path for path, name in names.items() if name}
+
+
+def layer(module: str) -> str:
+    """The layer of a module, named without "longca."."""
+    fitting = [name for name in ALLOWED if is_inside(module, name)]
+    return max(fitting, key=len, default=module.partition(".")[0])
+
+
+def is_inside(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+@functools.cache
+def imported_modules(module: str, typing: bool = False) -> frozenset[str]:
+    """Modules of longca that one imports.
+
+    Args:
+        typing: those under TYPE_CHECKING count, too.
+    """
+    found = set()
+    for name, _, typing_only in imports(modules()[module]):
+        inside = name.removeprefix("longca.")
+        if name != inside and (typing or not typing_only):
+            found.add(inside if inside in modules() else inside.rpartition(".")[0])  # a name stands for the module that has it
+    return frozenset(found & modules().keys() - {module})
 
 
 def edges() -> dict[str, dict[str, set[str]]]:
-    """package → package it imports → the files that do."""
+    """Layer → layer it imports → the imports between them."""
     graph: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for path in sorted(PACKAGE.rglob("*.py")):
-        relative = path.relative_to(PACKAGE)
-        if len(relative.parts) == 1:
-            continue
-        for name, _ in imports(path):
-            parts = name.split(".")
-            if parts[0] == "longca" and len(parts) > 1 and parts[1] != relative.parts[0] and (PACKAGE / parts[1]).is_dir():
-                graph[relative.parts[0]][parts[1]].add(relative.as_posix())
+    for module in modules():
+        for other in imported_modules(module):
+            if layer(other) != layer(module):
+                graph[layer(module)][layer(other)].add(f"{module} → {other}")
     return graph
 
 
+def forbidden() -> dict[str, set[str]]:
+    """"layer → layer" → the imports between them, as far as they are not allowed."""
+    return {f"{here} → {there}": found for here, others in edges().items() if here in ALLOWED for there, found in others.items()
+            if not any(is_inside(there, name) for name in ALLOWED[here])}
+
+
+def circles() -> set[frozenset[str]]:
+    """Groups of modules that import each other, directly or not; imports for the type checker and inside functions count."""
+    graph = {module: imported_modules(module, typing=True) for module in modules()}
+    reach = {module: _reach(graph, module) for module in graph}
+    return {frozenset(other for other in reach[module] if module in reach[other]) for module in graph if module in reach[module]}
+
+
+def _reach(graph: Mapping[str, frozenset[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += graph[module]
+    return found
+
+
 def page() -> str:
-    graph = edges()
     lines = ["# Architecture", "", "Made by `make docs` from the code; a test fails when it is stale.", "",
-             "Imports go one way. An arrow says \"imports\".", "", "```mermaid", "graph LR"]
-    present = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
-    lines += [f"  {name} --> {other}" for name in present for other in sorted(graph[name])]
-    lines += ["```", "", "| package | what it holds | imports |", "|---|---|---|"]
-    for name in present:
-        doc = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
-        lines.append(f"| `{name}` | {' '.join(doc.split())} | {', '.join(sorted(graph[name])) or '–'} |")
-    lines += ["", "Plug-in folders: a file there is a plug-in, listed nowhere else.", "",
+             "Imports go one way: an arrow says \"imports\". Inside a package, arrows to other packages are left out."]
+    graph = edges()
+    for package, title in DRAWN.items():
+        names = _names_in(package)
+        arrows: dict[str, set[str]] = {name: set() for name in names}
+        for here, others in graph.items():
+            one = _shown(here, names)
+            arrows.get(one, set()).update({_shown(other, names) for other in others} & set(names) - {one})
+        lines += ["", f"## {title}", "", "```mermaid", "graph LR"]
+        lines += [f"  {_short(name, package)} --> {_short(other, package)}" for name in names for other in sorted(arrows[name])]
+        lines += ["```", "", f"| {'package' if not package else 'part'} | what it holds | imports |", "|---|---|---|"]
+        for name in names:
+            outside = [] if not package else sorted({other for other in graph[name] if not is_inside(other, package)})
+            imported = [*(_short(other, package) for other in sorted(arrows[name])), *outside]
+            lines.append(f"| `{name}` | {_what(name)} | {', '.join(imported) or '–'} |")
+    lines += ["", "## Plug-ins", "", "A file in one of these folders is a plug-in, listed nowhere else.", "",
               "| kind | folder | contract |", "|---|---|---|"]
     from longca.core.plugin import KINDS
 
     lines += [f"| {kind.name} | `longca/{kind.folder}` | `{kind.contract}` |" for kind in KINDS.values()]
     return "\n".join(lines) + "\n"
+
+
+def _names_in(package: str) -> list[str]:
+    """The layers that a drawing shows: the packages, or those inside one; itself too where it has modules of its own."""
+    if not package:
+        return [name for name in ALLOWED if "." not in name]
+    own = [name for name, path in modules().items() if layer(name) == package and path.name != "__init__.py"]
+    return [name for name in ALLOWED if is_inside(name, package) and (name != package or own)]
+
+
+def _shown(name: str, names: Iterable[str]) -> str:
+    """The shown layer that a layer is part of; "" where none is."""
+    return max((other for other in names if is_inside(name, other)), key=len, default="")
+
+
+def _short(name: str, package: str) -> str:
+    return name.removeprefix(f"{package}.") if name != package else name.rpartition(".")[2]
+
+
+def _what(name: str) -> str:
+    """The docstring of a package, the first paragraph of one of a module."""
+    text = ast.get_docstring(parsed(modules()[name])) or ""
+    return " ".join((text if modules()[name].name == "__init__.py" else text.partition("\n\n")[0]).split())
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def ready(kernel: str, case: Case, mask: Mask, device: torch.device) -> Prepared
         ValueError: the kernel refuses the case.
     """
     plugin = Registry("kernel").load(kernel)
-    reason = plugin.available(device.type) or plugin.supports(case.cell(kernel), mask.traits, device.type)
+    reason = plugin.available(device.type) or plugin.supports(case.cell(kernel).call_spec, mask.traits, device.type)
     if reason is not None:
         raise ValueError(reason)
     return plugin.prepare(case.problem(mask, device))

@@ -27,11 +27,11 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length
 from longca.cp.contract import HeadStrategy
-from longca.cp.runtime.steps import cut_steps
+from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
-from longca.ops.band.tables.dq_order import takes_turns
+from longca.ops.band.tables.dq_order import prefers_ordered_dq
 from tools.table import Table, add_options, read_records, write_records
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
@@ -83,12 +83,12 @@ def _of_ranks(name: str) -> Iterator[Case]:
             mask, plugin = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)), Registry("strategy").load(strategy)
             assert isinstance(plugin, HeadStrategy), "all of these divide"
             problem = Problem(mask, num_q_heads, num_kv_heads, HEADS.head_dim, torch.bfloat16, torch.device("cpu"), needs_backward=True)
-            division = plugin.divide(problem, kernel, world)
-            if division.of_heads_alone:
+            division = plugin.partition_work(problem, kernel, world)
+            if division.heads_only:
                 continue
             heads = [number // division.mesh.heads for number in HEADS.heads]
             for rank in range(division.plan.world):
-                for step, (_, _, mask) in cut_steps(division.plan, rank, merging=True).items():
+                for step, (_, _, mask) in step_masks(division.plan, rank, merging=True).items():
                     yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
 
 
@@ -123,7 +123,7 @@ def _tflops(case: Case) -> dict[str, float]:
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     """Applies the present choice to measured masks. Masks that are no longer among the known ones are left out: plans have changed."""
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
-    chosen = {case.key: takes_turns(case.mask, case.num_kv_heads) for case in known}
+    chosen = {case.key: prefers_ordered_dq(case.mask, case.num_kv_heads) for case in known}
     rows, records = [], []
     for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
         here = [(chosen[key], float(one["turns"]) / float(one["two kernels"])) for one in found

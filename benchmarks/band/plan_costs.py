@@ -21,9 +21,9 @@ from benchmarks.kernels.masks_512k import DYNAMIC
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.masks import Mask, build_mask
-from longca.ops.band.config import Use
+from longca.ops.band.config import BandKernel
 from longca.ops.band.plan import BandPlan, plan_band_attention
-from longca.ops.band.tables.schedule import LAST, MIDDLE, NUM_FULL
+from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START
 from tools.table import Table, add_options
 
 COLUMNS = ("mask", "ms", "operations", "MB", "peak MB", "visible share: forward", "dK and dV", "dQ")
@@ -49,14 +49,14 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def visible_share(mask: Mask, plan: BandPlan, use: Use) -> float | str:
+def visible_share(mask: Mask, plan: BandPlan, use: BandKernel) -> float | str:
     """Returns the visible share of the computed scores, or "" for dQ where one pass makes all gradients."""
     if use not in plan.kernels:
         return ""
     lines, _ = plan.kernels[use]
-    pieces = lines.pieces.long()
-    steps = int((pieces[..., NUM_FULL] + pieces[..., LAST] - pieces[..., MIDDLE]).sum())
-    return mask.area / max(steps * lines.tile * lines.step, 1)
+    pieces = lines.work_tiles.long()
+    steps = int((pieces[..., NUM_FULL] + pieces[..., PARTIAL_END] - pieces[..., PARTIAL_START]).sum())
+    return mask.area / max(steps * lines.tile_m * lines.tile_n, 1)
 
 
 def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | str]:
@@ -69,12 +69,12 @@ def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | 
     with Operations() as operations:
         plan_of(mask, device)
     return {"mask": name, "ms": best_ms, "operations": operations.count, "MB": plan.num_bytes / 1e6, "peak_MB": peak,
-            **{f"visible_{use.value}": visible_share(mask, plan, use) for use in Use}}
+            **{f"visible_{use.value}": visible_share(mask, plan, use) for use in BandKernel}}
 
 
 def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
     rows = [(line["mask"], f"{line['ms']:.2f}", str(line["operations"]), f"{line['MB']:.2f}", f"{line['peak_MB']:.0f}",
-             *(f"{100 * share:.1f} %" if (share := line[f"visible_{use.value}"]) != "" else "–" for use in Use)) for line in found]
+             *(f"{100 * share:.1f} %" if (share := line[f"visible_{use.value}"]) != "" else "–" for use in BandKernel)) for line in found]
     return Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",))
 
 

@@ -70,33 +70,33 @@ def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
 def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
     """Returns a call that computes (out, LSE)."""
     from longca.ops.band.api import band_forward
-    from longca.ops.band.config import HOPPER_FORWARD, HOPPER_SHORT_BLOCKS, TUNED, Use
+    from longca.ops.band.config import PORTABLE_TILES, SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, BandKernel
     from longca.ops.band.plan import mean_block, plan_band_attention
 
-    tuned = dict(TUNED[q.shape[2]])
+    tuned = dict(PORTABLE_TILES[q.shape[2]])
     if variant != "fwd portable":
         short = (mean_block(mask, keys=True) or 128) % 128 != 0
-        tuned[Use.FORWARD] = replace(HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD, hopper=2 if variant == "fwd overlap" else 1)
+        tuned[BandKernel.FORWARD] = replace(SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD, overlap=variant == "fwd overlap")
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=q.shape[2], device=q.device,
-                               needs_backward=False, tuned=tuned)
+                               needs_backward=False, tiles=tuned)
     return lambda: band_forward(q, k, v, plan)
 
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     """Returns a call that computes (dq, dk, dv)."""
     from longca.ops.band.api import band_backward
-    from longca.ops.band.config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use
+    from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
     from longca.ops.band.plan import plan_band_attention
 
-    tuned = dict(TUNED[128])
+    tuned = dict(PORTABLE_TILES[128])
     if variant != "bwd portable":
-        tuned[Use.KEYS] = HOPPER_KEYS
+        tuned[BandKernel.DKDV] = SM90_DKDV
     if variant == "bwd two dq":
-        tuned[Use.QUERIES] = HOPPER_QUERIES
+        tuned[BandKernel.DQ] = SM90_DQ
     if variant in FUSED:
-        tuned[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=FUSED[variant])
-        del tuned[Use.QUERIES]
-    plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tuned=tuned)
+        tuned[BandKernel.DKDV] = replace(SM90_FUSED, in_order=FUSED[variant])
+        del tuned[BandKernel.DQ]
+    plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tiles=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
 
 

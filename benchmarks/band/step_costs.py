@@ -21,26 +21,26 @@ from benchmarks.band.tables import OURS, Record, read
 from longca.core.units import format_length
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
-from longca.ops.band.config import HOPPER_FORWARD, HOPPER_KEYS, TUNED, Use
+from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_FORWARD, BandKernel
 from longca.ops.band.plan import plan_band_attention
-from longca.ops.band.tables.schedule import LAST, MIDDLE, NUM_FULL, ROW0, ROW1
+from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START
 from tools.table import Table, add_options
 
 KERNELS = (OURS, "band_atomic", "flex_flash", "cudnn_flex", "flex")
 COSTS = ("full block, µs", "partial block, µs", "call, ms")
 PROCESSORS = 132
-LINES = {"fwd": Use.FORWARD, "bwd": Use.KEYS}
+LINES = {"fwd": BandKernel.FORWARD, "bwd": BandKernel.DKDV}
 
 
 def steps_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) -> tuple[np.ndarray, int]:
     """Returns (full blocks, partial blocks) of each work tile of a head in starting order, (n, 2), and for how many heads they run."""
-    tiles = {**TUNED[128], Use.FORWARD: HOPPER_FORWARD, Use.KEYS: HOPPER_KEYS}
+    tiles = {**PORTABLE_TILES[128], BandKernel.FORWARD: SM90_FORWARD, BandKernel.DKDV: SM90_DKDV}
     plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
-                               tuned=tiles, needs_backward=direction == "bwd")
+                               tiles=tiles, needs_backward=direction == "bwd")
     lines, tuned = plan.kernels[LINES[direction]]
-    pieces = lines.pieces[lines.pieces[..., ROW1] > lines.pieces[..., ROW0]].numpy()
-    heads = num_q_heads // (tuned.rows // lines.tile) if direction == "fwd" else num_kv_heads
-    return np.stack([pieces[:, NUM_FULL], pieces[:, LAST] - pieces[:, MIDDLE]], axis=1), heads // len(lines.pieces)
+    pieces = lines.work_tiles[lines.work_tiles[..., ROW_END] > lines.work_tiles[..., ROW_START]].numpy()
+    heads = num_q_heads // (tuned.block_m // lines.tile_m) if direction == "fwd" else num_kv_heads
+    return np.stack([pieces[:, NUM_FULL], pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START]], axis=1), heads // len(lines.work_tiles)
 
 
 def counts(record: Record) -> np.ndarray:

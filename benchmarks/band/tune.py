@@ -25,85 +25,85 @@ from benchmarks.band.reference import reference
 from longca.core.units import parse_length
 from longca.masks import Mask, build_mask
 from longca.ops.band.api import band_backward, band_forward
-from longca.ops.band.config import TUNED, Tuned, Use
+from longca.ops.band.config import PORTABLE_TILES, BandKernel, TileConfig
 from longca.ops.band.plan import BandPlan, plan_band_attention
-from longca.ops.band.triton.backward import keys_gradients, queries_gradient
-from longca.ops.band.triton.preprocess import prepare
+from longca.ops.band.triton.backward import backward_dkdv, backward_dq
+from longca.ops.band.triton.preprocess import preprocess
 
 MASKS = {"full": {}, "causal": {}, "causal_document": {}, "causal_sliding_window": {}, "shared_question": {},
          "block_sparse_uniform": {"block": 64, "density": 0.3}}
-MATMULS = {Use.FORWARD: 2, Use.KEYS: 4, Use.QUERIES: 3}
+MATMULS = {BandKernel.FORWARD: 2, BandKernel.DKDV: 4, BandKernel.DQ: 3}
 SIZES = {  # rows, step, warps
-    Use.FORWARD: ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8)),
-    Use.KEYS: ((64, 32, 4), (64, 64, 4), (64, 128, 8), (128, 32, 8), (128, 64, 8)),
-    Use.QUERIES: ((64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 32, 4), (128, 64, 8), (128, 128, 8)),
+    BandKernel.FORWARD: ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8)),
+    BandKernel.DKDV: ((64, 32, 4), (64, 64, 4), (64, 128, 8), (128, 32, 8), (128, 64, 8)),
+    BandKernel.DQ: ((64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 32, 4), (128, 64, 8), (128, 128, 8)),
 }
-LOOPS = {Use.FORWARD: (1, 2), Use.KEYS: (2,), Use.QUERIES: (2,)}
+LOOPS = {BandKernel.FORWARD: (1, 2), BandKernel.DKDV: (2,), BandKernel.DQ: (2,)}
 SHARED_BYTES = 227 << 10
 TOLERANCE = 1.2e-2
 
 
-def candidates(use: Use, head_dim: int) -> list[Tuned]:
+def candidates(use: BandKernel, head_dim: int) -> list[TileConfig]:
     """Returns configurations that can fit in shared memory and registers, then today's best with other numbers of packed heads."""
-    kept = 1 if use is Use.FORWARD else 2
+    kept = 1 if use is BandKernel.FORWARD else 2
     found = []
-    for tuned in (Tuned(*size, stages, loop) for size, stages, loop in product(SIZES[use], (2, 3), LOOPS[use])):
-        shared = 2 * head_dim * (kept * tuned.rows + 2 * tuned.stages * tuned.step)
-        values = head_dim * (2 if use is Use.KEYS else 1) + tuned.step * (1 if use is Use.FORWARD else 2)
-        if shared <= SHARED_BYTES and tuned.rows * values / (32 * tuned.warps) <= 224:
+    for tuned in (TileConfig(*size, stages, loop) for size, stages, loop in product(SIZES[use], (2, 3), LOOPS[use])):
+        shared = 2 * head_dim * (kept * tuned.block_m + 2 * tuned.num_stages * tuned.block_n)
+        values = head_dim * (2 if use is BandKernel.DKDV else 1) + tuned.block_n * (1 if use is BandKernel.FORWARD else 2)
+        if shared <= SHARED_BYTES and tuned.block_m * values / (32 * tuned.num_warps) <= 224:
             found.append(tuned)
-    return found + [replace(TUNED[head_dim][use], pack=pack) for pack in (1, 2, 4)]
+    return found + [replace(PORTABLE_TILES[head_dim][use], max_pack=pack) for pack in (1, 2, 4)]
 
 
 class Sweep:
     """One mask with its inputs, and the calls to tune."""
 
-    def __init__(self, mask: Mask, heads: tuple[int, int], head_dim: int, use: Use) -> None:
+    def __init__(self, mask: Mask, heads: tuple[int, int], head_dim: int, use: BandKernel) -> None:
         self.mask, self.heads, self.head_dim, self.use = mask, heads, head_dim, use
         generator = torch.Generator("cuda").manual_seed(1)
         shapes = (mask.seqlen_q, heads[0]), (mask.seqlen_k, heads[1]), (mask.seqlen_k, heads[1]), (mask.seqlen_q, heads[0])
         self.inputs = [torch.randn(*shape, head_dim, generator=generator, device="cuda", dtype=torch.bfloat16) for shape in shapes]
 
-    def call(self, tuned: Tuned) -> Callable[[], object]:
+    def call(self, tuned: TileConfig) -> Callable[[], object]:
         """Returns a call of the one kernel that is tuned."""
         plan, scale, (q, k, v, dout) = self._plan(tuned), self.head_dim ** -0.5, self.inputs
         lines, chosen = plan.kernels[self.use]
-        if self.use is Use.FORWARD:
+        if self.use is BandKernel.FORWARD:
             return lambda: band_forward(q, k, v, plan)
         out, lse = self.forward
-        if self.use is Use.KEYS:
-            stats, dk, dv = prepare(out, dout, lse, None, tuned.step // lines.step), torch.empty_like(k), torch.empty_like(v)
-            return lambda: keys_gradients(q, k, v, dout, *stats, lines, scale, chosen, dk=dk, dv=dv)
+        if self.use is BandKernel.DKDV:
+            stats, dk, dv = preprocess(out, dout, lse, None, tuned.block_n // lines.tile_n), torch.empty_like(k), torch.empty_like(v)
+            return lambda: backward_dkdv(q, k, v, dout, *stats, lines, scale, chosen, dk=dk, dv=dv)
         dq = torch.empty_like(q)
-        stats = prepare(out, dout, lse, None, chosen.rows // lines.tile)
-        packs_at_once = chosen.at_once * self.heads[0] // self.heads[1] * lines.tile // chosen.rows
-        return lambda: queries_gradient(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_at_once=packs_at_once)
+        stats = preprocess(out, dout, lse, None, chosen.block_m // lines.tile_m)
+        packs_per_section = chosen.kv_heads_per_section * self.heads[0] // self.heads[1] * lines.tile_m // chosen.block_m
+        return lambda: backward_dq(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_per_section=packs_per_section)
 
-    def results(self, tuned: Tuned) -> list[torch.Tensor]:
+    def results(self, tuned: TileConfig) -> list[torch.Tensor]:
         """Returns (out,), or (out, dq, dk, dv) for a backward kernel."""
         plan, (q, k, v, dout) = self._plan(tuned), self.inputs
         out, lse = band_forward(q, k, v, plan)
-        return [out] if self.use is Use.FORWARD else [out, *band_backward(q, k, v, out, lse, dout, plan)]
+        return [out] if self.use is BandKernel.FORWARD else [out, *band_backward(q, k, v, out, lse, dout, plan)]
 
     @cached_property
     def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return band_forward(*self.inputs[:3], self._plan(TUNED[self.head_dim][self.use]))
+        return band_forward(*self.inputs[:3], self._plan(PORTABLE_TILES[self.head_dim][self.use]))
 
-    def _plan(self, tuned: Tuned) -> BandPlan:
+    def _plan(self, tuned: TileConfig) -> BandPlan:
         return plan_band_attention(self.mask, num_q_heads=self.heads[0], num_kv_heads=self.heads[1], head_dim=self.head_dim,
-                                   device=torch.device("cuda"), needs_backward=self.use is not Use.FORWARD,
-                                   tuned={**TUNED[self.head_dim], self.use: tuned})
+                                   device=torch.device("cuda"), needs_backward=self.use is not BandKernel.FORWARD,
+                                   tiles={**PORTABLE_TILES[self.head_dim], self.use: tuned})
 
     @property
     def flops(self) -> float:
         return MATMULS[self.use] * 2 * self.mask.area * self.heads[0] / self.mask.num_groups * self.head_dim
 
 
-def small(use: Use, head_dim: int) -> Sweep:
+def small(use: BandKernel, head_dim: int) -> Sweep:
     return Sweep(build_mask("shared_question", seqlen=777, corpus="pile", seed=1), (16, 2), head_dim, use)
 
 
-def compile_one(use: Use, head_dim: int, tuned: Tuned) -> str | None:
+def compile_one(use: BandKernel, head_dim: int, tuned: TileConfig) -> str | None:
     """Compiles a configuration into Triton's cache on disk; returns what went wrong, or None."""
     try:
         small(use, head_dim).results(tuned)
@@ -135,13 +135,13 @@ def time_ms(call: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("use", choices=[use.value for use in Use])
+    parser.add_argument("use", choices=[use.value for use in BandKernel])
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--seqlen", default="16K")
     parser.add_argument("--heads", default="64:8")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    use, heads = Use(options.use), tuple(int(number) for number in options.heads.split(":"))
+    use, heads = BandKernel(options.use), tuple(int(number) for number in options.heads.split(":"))
     tried = candidates(use, options.head_dim)
     checked = small(use, options.head_dim)
     out, _, *grads = reference(*checked.inputs, checked.mask)

@@ -32,7 +32,7 @@ from longca.core.cell import BACKWARD_FLOPS_RATIO, Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
 from longca.masks.build import build_mask, cell_mask
@@ -83,7 +83,7 @@ class Line:
     def _refusal(self, cell: Cell) -> str | None:
         kernel, traits = Registry("kernel").load(self.kernel), cell_mask(cell).traits
         if cell.strategy is None:
-            return kernel.supports(cell, traits, self.comm.device.type)
+            return kernel.supports(cell.call_spec, traits, self.comm.device.type)
         strategy = Registry("strategy").load(cell.strategy)
         return strategy.available(self.comm.device.type) or strategy.refusal(cell, traits, kernel, self.comm.device.type)
 

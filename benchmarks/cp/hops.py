@@ -19,33 +19,33 @@ import torch
 from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.core.study import Measure
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tools.table import Table, add_options
 
 MEASURE = Measure(warmup=3, repeats=20, max_seconds=2.0)
 WAYS = ("nccl", "symmetric")
 COLUMNS = ("messages", "MB", "ms", "GB/s", "beside", "how")
 MATMUL_SIZE = {"cuda": 8192, "cpu": 64}
-PLACE = "hop"
+NAME = "hop"
 
 
-class CommStep:
+class RingMessage:
     """A message of `num_bytes` bytes to the next rank."""
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
-        self._comm, self._landings = comm, comm.landings()
-        self._landings.reserve(PLACE, num_bytes)
-        self._lane = comm.lane(PLACE)
-        self._landings.settle()
+        self._comm, self._buffers = comm, comm.receive_buffers()
+        self._buffers.reserve(NAME, num_bytes)
+        self._stream = comm.stream(NAME)
+        self._buffers.allocate()
         self._message = torch.full((num_bytes,), comm.rank, dtype=torch.uint8, device=comm.device)
 
     def __call__(self, beside: Callable[[], object] = lambda: None) -> torch.Tensor:
-        comm, spot = self._comm, self._landings.spot(PLACE, 0)
-        landing = self._landings.empty(PLACE, self._message.shape, self._message)
-        messages = self._lane.post([((comm.rank + 1) % comm.world, self._message, spot)], [((comm.rank - 1) % comm.world, landing)])
+        comm, offset = self._comm, self._buffers.offset(NAME, 0)
+        received = self._buffers.empty(NAME, self._message.shape, self._message)
+        messages = self._stream.post([((comm.rank + 1) % comm.world, self._message, offset)], [((comm.rank - 1) % comm.world, received)])
         beside()
         messages.wait()
-        return landing
+        return received
 
 
 def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
     for messages in WAYS:
         comm.use(messages)
         for size_mb in megabytes:
-            hop = CommStep(comm, int(size_mb * 1e6))
+            hop = RingMessage(comm, int(size_mb * 1e6))
             if any(comm.gather(not bool((hop() == (comm.rank - 1) % comm.world).all()))):
                 raise RuntimeError(f"{messages}: a message of {size_mb:g} MB has arrived damaged")
             hop_ms, both_ms = median_ms(comm, hop, MEASURE), median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE)

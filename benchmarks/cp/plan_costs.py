@@ -20,10 +20,12 @@ import numpy as np
 from benchmarks.common.text import milliseconds
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.cp.partition.load_balance import place
-from longca.cp.schedule.cost import Rates
-from longca.cp.schedule.plan import Gather, Plan, Ring
+from longca.cp.partition.load_balance import make_sharding
+from longca.cp.schedule.cost import UnitCosts
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.planner import Planner
+from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 
@@ -49,15 +51,15 @@ def masks_of(plan: Plan, rank: int) -> list[Mask]:
 
 
 def measured(mask: Mask, world: int, schedule: str) -> dict[str, float | str]:
-    choices = Planner(Rates.of(64, 8, 128)).choices(mask, world, SCHEDULES[schedule])
-    plan_ms = {name: best_ms(lambda name=name: SCHEDULES[schedule].plan(mask, place(name, mask, world)))[0]
-               for name in (choice.plan.placement.name for choice in choices)}
+    choices = Planner(UnitCosts.of(64, 8, 128)).choices(mask, world, SCHEDULES[schedule])
+    plan_ms = {name: best_ms(lambda name=name: SCHEDULES[schedule].plan(mask, make_sharding(name, mask, world)))[0]
+               for name in (choice.plan.sharding.name for choice in choices)}
     chosen = choices[0]
-    plan, name = chosen.plan, chosen.plan.placement.name
-    areas, remote = plan.step_areas.sum(axis=1), mask.seqlen_k - plan.placement.num_tokens
+    plan, name = chosen.plan, chosen.plan.sharding.name
+    areas, remote = plan.step_areas.sum(axis=1), mask.seqlen_k - plan.sharding.num_tokens
     return {"mask": mask.name, "bands": len(mask.bands), "schedule": schedule, "permutation": name, "plan_ms": plan_ms[name],
             "slowest_ms": max(plan_ms.values()), "masks_ms": best_ms(lambda: masks_of(plan, world // 2), 2)[0],
-            "imbalance": float(areas.max() / areas.mean()), "received": float((plan.step_rows.sum(axis=1) / np.maximum(remote, 1)).max()),
+            "imbalance": float(areas.max() / areas.mean()), "received": float((plan.received_kv.sum(axis=1) / np.maximum(remote, 1)).max()),
             "estimate_ms": chosen.cost.total_s * 1e3}
 
 

@@ -14,7 +14,8 @@ import torch
 
 from longca.bench.measure.timer import time_calls
 from longca.core.study import Measure
-from longca.cp.comm.process_group import TORCHRUN, Comm
+from longca.cp.comm.backend import Comm
+from longca.cp.comm.process_group import TORCHRUN
 
 TIMEOUT_S = 120.0
 

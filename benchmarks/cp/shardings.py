@@ -23,8 +23,8 @@ from benchmarks.common.text import milliseconds, names
 from benchmarks.cp.plan_costs import SCHEDULES
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.cp.runtime.steps import cut_steps
-from longca.cp.schedule.cost import Rates
+from longca.cp.runtime.steps import step_masks
+from longca.cp.schedule.cost import UnitCosts
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.planner import Planner
 from longca.masks import Mask, build_mask
@@ -58,17 +58,18 @@ def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
 
 def rank_ms(plan: Plan, costs: np.ndarray) -> list[float]:
     """Estimates all kernel calls of each rank."""
-    return [sum(kernel_ms(mask, costs) for _, _, mask in cut_steps(plan, rank, merging=True).values()) for rank in range(plan.world)]
+    return [sum(kernel_ms(mask, costs) for _, _, mask in step_masks(plan, rank, merging=True).values()) for rank in range(plan.world)]
 
 
 def lines_of(mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int) -> list[dict[str, float | str]]:
     """Returns a line for each sharding; the one that is chosen comes first."""
     alone, lines = kernel_ms(mask, costs), []
-    for choice in Planner(Rates.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
+    for choice in Planner(UnitCosts.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
         plan, ranks, areas = choice.plan, rank_ms(choice.plan, costs), choice.plan.step_areas.sum(axis=1)
-        lines.append({"mask": mask.name, "schedule": schedule, "placement": plan.placement.name,
+        lines.append({"mask": mask.name, "schedule": schedule, "placement": plan.sharding.name,
                       "imbalance": float(areas.max() / areas.mean()), "mean_ms": float(np.mean(ranks)), "most_ms": max(ranks),
-                      "share": alone / world / max(ranks), "move_ms": choice.cost.move_s * 1e3, "estimate_ms": choice.cost.total_s * 1e3})
+                      "share": alone / world / max(ranks), "move_ms": choice.cost.transfer_s * 1e3,
+                      "estimate_ms": choice.cost.total_s * 1e3})
     return lines
 
 

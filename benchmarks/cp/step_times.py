@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from longca.bench.measure.timer import time_calls
-from longca.cp.runtime.contributions import contributions_of
-from longca.cp.runtime.prepared_heads import HeadCall
-from longca.cp.runtime.steps import LocalSteps, cut_steps
+from longca.cp.runtime.accumulate import contributions_of
+from longca.cp.runtime.prepared import HeadCall
+from longca.cp.runtime.steps import LocalSteps, step_masks
 
 if TYPE_CHECKING:
     from longca.core.study import Measure
@@ -59,13 +59,13 @@ class Clock:
         Args:
             problem: of the heads in question.
         """
-        steps, num_rows, keys = plan.steps(rank), int(plan.placement.num_tokens[rank]), {}
-        cut = cut_steps(plan, rank, merging=self._kernel.merges)
-        visits = contributions_of(cut, num_rows).of_step if self._kernel.merges else {}
+        steps, num_rows, keys = plan.steps(rank), int(plan.sharding.num_tokens[rank]), {}
+        parts = step_masks(plan, rank, merging=self._kernel.merges)
+        contributions = contributions_of(parts, num_rows).of_step if self._kernel.merges else {}
         for step in steps:
-            first, behind, mask = cut[step.number]
-            keys[step.number] = (mask.digest, first, behind, num_rows, problem.num_q_heads, problem.num_kv_heads,
-                                 step is steps[0], step.number == 0, len(steps) == 1, visits.get(step.number))
+            start, end, mask = parts[step.number]
+            keys[step.number] = (mask.digest, start, end, num_rows, problem.num_q_heads, problem.num_kv_heads,
+                                 step is steps[0], step.number == 0, len(steps) == 1, contributions.get(step.number))
         if any(key not in self._known for key in keys.values()):
             calls = _Calls(self, LocalSteps(plan, rank, problem, self._kernel), num_rows, problem)
             for step in steps:
@@ -164,12 +164,12 @@ class _Calls:
         sums = [torch.zeros(shape, dtype=torch.float32, device=k.device) for _ in range(2)] if number == 0 else []
 
         def forward() -> None:
-            total = before[0] or self._steps.running(self._q)
+            total = before[0] or self._steps.output_accumulator(self._q)
             self._steps.forward(number, total, k, v)
             total.add()
 
         def backward() -> None:
-            total_dq = before[1] or self._steps.running_gradient(self._q)
+            total_dq = before[1] or self._steps.dq_accumulator(self._q)
             of_keys = self._steps.backward(number, total_dq, k, v, self._out, self._lse, self._dout)
             total_dq.add()
             for total, part in zip(sums, of_keys if sums else [], strict=True):
@@ -181,7 +181,7 @@ class _Calls:
     def _before(self, number: int) -> tuple[OutputAccumulator, DqAccumulator]:
         """Computes the rank's steps before this one, to merge onto: each row that a step merges with has had its first contribution."""
         if self._totals is None:
-            self._totals = self._steps.running(self._q), self._steps.running_gradient(self._q)
+            self._totals = self._steps.output_accumulator(self._q), self._steps.dq_accumulator(self._q)
         total, total_dq = self._totals
         for step in sorted(set(self._steps.steps) - self._added):
             if step >= number:

@@ -30,8 +30,7 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
-from longca.cp.schedule.division_time import division_times
-from longca.cp.schedule.time_model import Links
+from longca.cp.schedule.timeline import LinkSpeeds, rank_times
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from tools.table import Table, add_options, write_records
@@ -50,7 +49,7 @@ class Bench:
         self.options, self.device = options, torch.device(options.device)
         self.kernel = Registry("kernel").load(options.kernel)
         self.clock = Clock(self.kernel, self.device, MEASURE)
-        self.links = Links(options.near * 1e9, options.far * 1e9, options.message * 1e-6, ranks_per_host=options.ranks_per_host)
+        self.links = LinkSpeeds(options.near * 1e9, options.far * 1e9, options.message * 1e-6, ranks_per_node=options.ranks_per_host)
         self.steps: list[dict[str, Any]] = []
         self._baselines: dict[tuple[str, int], dict[str, float]] = {}
 
@@ -72,13 +71,13 @@ class Bench:
         reason = plugin.refusal(cell, problem.mask.traits, self.kernel, self.device.type)
         if reason is not None:
             return {"reason": reason}
-        ranks = VirtualRanks(plugin.divide(problem, self.kernel, world, self.options.chunks), problem, self.clock)
+        ranks = VirtualRanks(plugin.partition_work(problem, self.kernel, world, self.options.chunks), problem, self.clock)
         ranks.time(deadline)
         self.steps += [{"mask": mask, "world": world, "strategy": strategy} | step for step in ranks.timed_steps()]
         found: dict[str, Any] = {"how": ranks.how, "timed_ranks": int(ranks.timed.sum()) * ranks.division.mesh.heads}
         baseline = self.baseline(mask, world)
         for direction in DIRECTIONS:
-            times = division_times(ranks.division, problem, ranks.step_s(direction), self.links, backward=direction == "bwd")
+            times = rank_times(ranks.division, problem.call_spec, ranks.step_s(direction), self.links, backward=direction == "bwd")
             flops = _flops(cell, problem, direction) / world
             modelled = flops / times.total_s.max() / 1e12
             found |= {f"{direction}_computed_tflops": flops / times.compute_s.max() / 1e12,
@@ -189,10 +188,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=list(STRATEGIES))
     add_chunks(parser)
     parser.add_argument("--seconds", type=float, default=90.0, help="no further line is begun after so long (90)")
-    parser.add_argument("--near", type=float, default=Links.near_bytes_per_s / 1e9, metavar="GB/S", help="between GPUs of one host")
-    parser.add_argument("--far", type=float, default=Links.far_bytes_per_s / 1e9, metavar="GB/S", help="between hosts")
-    parser.add_argument("--message", type=float, default=Links.message_s * 1e6, metavar="US", help="of a message beside its bytes")
-    parser.add_argument("--ranks-per-host", type=int, default=Links.ranks_per_host)
+    parser.add_argument("--near", type=float, default=LinkSpeeds.intra_node_bytes_per_s / 1e9, metavar="GB/S",
+                        help="between GPUs of one host")
+    parser.add_argument("--far", type=float, default=LinkSpeeds.inter_node_bytes_per_s / 1e9, metavar="GB/S", help="between hosts")
+    parser.add_argument("--message", type=float, default=LinkSpeeds.message_s * 1e6, metavar="US", help="of a message beside its bytes")
+    parser.add_argument("--ranks-per-host", type=int, default=LinkSpeeds.ranks_per_node)
     add_options(parser)
     options = parser.parse_args(arguments)
     unknown = [name for name in options.strategies if name not in STRATEGIES]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.schedule.chunk_choice import described
-from longca.cp.schedule.cost import Rates
+from longca.cp.schedule.cost import UnitCosts
+from longca.cp.schedule.head_chunking import describe_chunks
 
 if TYPE_CHECKING:
     from benchmarks.cp.step_times import Clock
@@ -46,7 +46,7 @@ class Part:
     @cached_property
     def pairs(self) -> np.ndarray:
         """Visible pairs (P, T), with those that `longca.cp.schedule.cost` adds for the ends of rows."""
-        found = self.plan.step_areas + Rates.end_pairs * self.plan.step_meetings
+        found = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
         return np.where(self.plan.step_areas > 0, found, 0).astype(float)
 
     def filled(self, direction: str, timed: np.ndarray) -> np.ndarray:
@@ -69,10 +69,10 @@ class VirtualRanks:
         for place, chunk in enumerate(division.chunks):
             for number, share in enumerate(chunk.heads.ranks):
                 if share.q:
-                    key = self._keys[place, number] = PartKey(division.groups(chunk, number), len(share.q), share.local_kv)
+                    key = self._keys[place, number] = PartKey(division.mask_groups(chunk, number), len(share.q), share.local_kv)
                     if key not in self._parts:
                         plan = division.plan_of(key.groups)
-                        part = replace(problem, mask=plan.cut.mask, num_q_heads=key.num_q, num_kv_heads=len(share.kv))
+                        part = replace(problem, mask=plan.partition.mask, num_q_heads=key.num_q, num_kv_heads=len(share.kv))
                         self._parts[key] = Part(plan, part, {way: np.zeros(plan.step_areas.shape) for way in DIRECTIONS})
 
     @property
@@ -80,7 +80,7 @@ class VirtualRanks:
         """Schedule, heads, chunks and sharding, as the notes of a record have them."""
         mesh, plan = self.division.mesh, self.division.plan
         facts = [f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "", f"heads among {mesh.heads}" if mesh.heads > 1 else "",
-                 f"in chunks of {described(self.division.chunks)}" if len(self.division.chunks) > 1 else "", plan.placement.name]
+                 f"in chunks of {describe_chunks(self.division.chunks)}" if len(self.division.chunks) > 1 else "", plan.sharding.name]
         return ", ".join(filter(None, facts))
 
     def time(self, deadline: float) -> None:
@@ -103,7 +103,7 @@ class VirtualRanks:
             if key in done:
                 continue
             part = self._parts[key]
-            if self.division.of_heads_alone:
+            if self.division.heads_only:
                 steps = {0: self._clock.heads(part.problem, self.division.chunks[place].heads.ranks[number])}
             else:
                 steps = self._clock.steps(part.plan, rank, part.problem)
@@ -117,7 +117,7 @@ class VirtualRanks:
         found = {}
         for (place, number), key in self._keys.items():
             step_s = self._parts[key].filled(direction, self.timed)
-            if not self.division.of_heads_alone:
+            if not self.division.heads_only:
                 self._add_passes(step_s, self._parts[key], direction)
             if self.division.mesh.heads > 1:
                 of_rank = sum(len(chunk.q[number]) for chunk in self.division.chunks)
@@ -128,13 +128,13 @@ class VirtualRanks:
     def _add_passes(self, step_s: np.ndarray, part: Part, direction: str) -> None:
         """Adds the elementwise work beside the calls that are timed."""
         passes, plan = self._clock.passes(part.problem), part.plan
-        rows, last = plan.placement.num_tokens, plan.num_steps - 1
+        rows, last = plan.sharding.num_tokens, plan.num_steps - 1
         if direction == "fwd":
             step_s[:, last] += rows * passes.result_s * ((plan.step_areas > 0).sum(axis=1) > 1)
             return
         step_s[:, last] += rows * passes.sums_s
         for number in range(1, plan.num_steps):  # what has come home after a step is added up after the next
-            home = [sum(map(len, plan.gradient_receives(rank, number))) for rank in range(plan.world)]
+            home = [sum(map(len, plan.dkv_receives(rank, number))) for rank in range(plan.world)]
             step_s[:, min(number + 1, last)] += np.array(home) * passes.add_key_s
 
     def _packing_s(self, direction: str) -> float:

@@ -115,7 +115,7 @@ def measured(cell: Cell, device: torch.device) -> Row:
 
 def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
     kernel, mask = Registry("kernel").load(cell.kernel), cell_mask(cell)
-    reason = kernel.available(device.type) or kernel.supports(cell, mask.traits, device.type)
+    reason = kernel.available(device.type) or kernel.supports(cell.call_spec, mask.traits, device.type)
     if reason is not None:
         return replace(row, reason=reason)
     needs_backward = cell.direction == "bwd"

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from longca.archive import crate, manifest, provenance
-from longca.archive.packing import Entry, pack
+from longca.archive.packing import BundleFile, pack
 from longca.archive.page import page_files
 from longca.archive.project import MEASURED, PLUGINS, plugin_files, project_files
 from longca.archive.provenance import Provenance
@@ -17,7 +17,7 @@ from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.core.record import Record
 from longca.core.study import Study
-from longca.store.cells import Problem
+from longca.store.cells import UnusableFile
 from longca.store.files import replace_file
 from longca.store.load import Loaded
 from longca.store.text import plural
@@ -58,35 +58,35 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
     """
     _refuse_damaged(study, loaded.problems)
     entries = project_files(ROOT) | plugin_files()
-    entries |= {f"config/studies/{study.name}.yaml": Entry(study_file.read_bytes()),
-                "config/config.yaml": Entry(_config(study, config, entries))}
+    entries |= {f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
+                "config/config.yaml": BundleFile(_config(study, config, entries))}
     entries |= _measured(study, loaded.records, results, ROOT)
     facts = provenance.provenance(study, loaded.records, entries)
-    entries[provenance.NAME] = Entry(facts.model_dump_json(indent=1).encode() + b"\n")
-    entries["BUNDLE.md"] = Entry(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
+    entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
+    entries["BUNDLE.md"] = BundleFile(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
     if facts.source.git_sha:
-        entries[COMMIT_FILE] = Entry(described(facts.source).encode() + b"\n")
-    entries[crate.NAME] = Entry(crate.crate(facts, loaded.records, dict(sorted(entries.items()))))
-    entries[manifest.NAME] = Entry(manifest.manifest({path: entry.content for path, entry in entries.items()}))
+        entries[COMMIT_FILE] = BundleFile(described(facts.source).encode() + b"\n")
+    entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.records, dict(sorted(entries.items()))))
+    entries[manifest.NAME] = BundleFile(manifest.manifest({path: entry.content for path, entry in entries.items()}))
     content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
     return Bundle(replace_file(out, content), manifest.sha256(content), len(entries), len(content), facts)
 
 
-def _refuse_damaged(study: Study, problems: Sequence[Problem]) -> None:
+def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
     if problems:
         raise UserError(f"Study '{study.name}' cannot be archived",
                         why=f"{plural(len(problems), 'file')} cannot be used, first {problems[0]}",
                         todo="`longca run` measures those cells again")
 
 
-def _measured(study: Study, records: list[Record], results: Path, root: Path) -> dict[str, Entry]:
+def _measured(study: Study, records: list[Record], results: Path, root: Path) -> dict[str, BundleFile]:
     """The page, its figures and tables, made anew from the records, and what was drawn."""
     made = page_files(records, study.title or study.name, root / "config/hardware.yaml")
     drawn = {path: (results / path).read_bytes() for path in BESIDE if (results / path).is_file()}
-    return {f"{MEASURED}/{path}": Entry(content) for path, content in (made | drawn).items()}
+    return {f"{MEASURED}/{path}": BundleFile(content) for path, content in (made | drawn).items()}
 
 
-def _config(study: Study, config: Config, files: Mapping[str, Entry]) -> bytes:
+def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
     """The settings in force, so that the workflow repeats this study by itself. An image that is a file of this machine is left out."""
     settings = config.model_dump(mode="json") | {"study": study.name, "results": "results"}
     if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:

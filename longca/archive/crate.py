@@ -1,4 +1,4 @@
-"""The bundle described for machines that know nothing of longca: RO-Crate 1.1 with the terms of Workflow Run Crate.
+"""The bundle's machine-readable description: RO-Crate 1.1 with the terms of Workflow Run Crate.
 
 Sources: https://www.researchobject.org/ro-crate/specification/1.1/, https://www.researchobject.org/workflow-run-crate/.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from longca.archive.manifest import sha256
-from longca.archive.packing import Entry
+from longca.archive.packing import BundleFile
 from longca.archive.project import MEASURED
 from longca.archive.provenance import NAME as PROVENANCE
 from longca.archive.provenance import Provenance
@@ -30,7 +30,7 @@ ABOUT = {
 Json = dict[str, Any]
 
 
-def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Entry]) -> bytes:
+def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, BundleFile]) -> bytes:
     """ro-crate-metadata.json of a bundle with these files."""
     described = [path for path in files if path.startswith((f"{MEASURED}/", "config/", "containers/"))
                  or path in ("Snakefile", "CITATION.cff", "requirements.lock", PROVENANCE)]
@@ -89,6 +89,6 @@ def _runs(records: list[Record], digests: list[str]) -> list[Json]:
     return actions
 
 
-def _license(files: Mapping[str, Entry]) -> str:
+def _license(files: Mapping[str, BundleFile]) -> str:
     citation = yaml.safe_load(files["CITATION.cff"].content) if "CITATION.cff" in files else {}
     return str(citation.get("license", NO_LICENSE))

@@ -14,7 +14,7 @@ LEFT_BY_USE = (".venv", ".snakemake", "results", "images", "*.egg-info", ".pytes
 
 @dataclass(frozen=True)
 class Difference:
-    """A file that is not as the manifest says."""
+    """A file that differs from the manifest."""
 
     path: str
     what: str
@@ -44,7 +44,7 @@ def read_manifest(content: bytes) -> dict[str, str]:
 
 
 def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]:
-    """Files that are missing, changed or not listed. What using an unpacked bundle leaves behind does not count."""
+    """Files that are missing, changed or not listed. Files that the use of an unpacked bundle leaves there do not count."""
     for path, digest in sorted(listed.items()):
         place = folder / path
         if not place.is_file() or place.is_symlink():

@@ -18,14 +18,14 @@ HEAD = bytes.fromhex("1f8b08000000000002ff")  # of what `gzip.GzipFile` writes: 
 
 
 @dataclass(frozen=True)
-class Entry:
+class BundleFile:
     """A file of a bundle."""
 
     content: bytes
     executable: bool = False
 
 
-def pack(entries: Mapping[str, Entry], folder: str, when: int) -> bytes:
+def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
     """A tar of these files below `folder`, sorted, without owners; the same files give the same bytes.
 
     Args:
@@ -37,7 +37,7 @@ def pack(entries: Mapping[str, Entry], folder: str, when: int) -> bytes:
     return packed.getvalue()
 
 
-def _tar(files: Mapping[str, Entry], when: int) -> bytes:
+def _tar(files: Mapping[str, BundleFile], when: int) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path, entry in sorted(files.items()):
@@ -74,7 +74,7 @@ def opened(bundle: Path) -> Iterator[Path]:
         yield _with_manifest(inside[0] if len(inside) == 1 else Path(name), bundle)
 
 
-def _files_of(packed: bytes, bundle: Path) -> dict[str, Entry]:
+def _files_of(packed: bytes, bundle: Path) -> dict[str, BundleFile]:
     """The files of a packed bundle, by hand, since tarfile's own filters are not in every Python 3.11.
 
     Packed again they must give the same tar: hashes of files say nothing of the bytes between them. Of the compression, its own checksum
@@ -93,7 +93,7 @@ def _files_of(packed: bytes, bundle: Path) -> dict[str, Entry]:
             inner = tar.extractfile(member) if member.isfile() else None
             if inner is None:
                 raise UserError(f"'{bundle}' is no bundle", why=f"'{member.name}' in it is no file")
-            files[member.name], when = Entry(inner.read(), executable=bool(member.mode & 0o100)), int(member.mtime)
+            files[member.name], when = BundleFile(inner.read(), executable=bool(member.mode & 0o100)), int(member.mtime)
     if stream.unused_data or not packed.startswith(HEAD) or _tar(files, when) != content:
         raise ValueError("it is not as `longca archive` packs it")
     return files

@@ -1,9 +1,9 @@
-"""The project's own files: what a bundle needs so that its study can be repeated."""
+"""The project's own files that a bundle needs, so that its study can be repeated."""
 
 from pathlib import Path
 
 from longca.archive import manifest
-from longca.archive.packing import Entry
+from longca.archive.packing import BundleFile
 from longca.core.checkout import git
 from longca.core.errors import UserError
 from longca.core.plugin import plugin_folders
@@ -15,7 +15,7 @@ PLUGINS = "plugins"
 MADE = (manifest.NAME, "BUNDLE.md", "COMMIT", "provenance.json", "ro-crate-metadata.json")  # of a bundle, not of the project
 
 
-def project_files(root: Path) -> dict[str, Entry]:
+def project_files(root: Path) -> dict[str, BundleFile]:
     """Path → file as it is now; a link to a folder is the folder's files, so that bundles hold no links.
 
     Raises:
@@ -25,7 +25,7 @@ def project_files(root: Path) -> dict[str, Entry]:
     if names is None:
         raise UserError(f"Which files of '{root}' belong to longca is not known", why="it is neither a Git checkout nor an unpacked bundle",
                         todo="Archive from a clone, with Git installed")
-    files: dict[str, Entry] = {}
+    files: dict[str, BundleFile] = {}
     for name in names:
         place = root / name
         if place.is_dir():
@@ -35,14 +35,14 @@ def project_files(root: Path) -> dict[str, Entry]:
     return files
 
 
-def plugin_files() -> dict[str, Entry]:
-    """Path below `plugins` → file: what records may rest on outside the project. Two folders' files of one name cannot be."""
+def plugin_files() -> dict[str, BundleFile]:
+    """Path below `plugins` → file: plug-ins outside the project, on which records may rest. One name in two folders is an error."""
     return {f"{PLUGINS}/{path.relative_to(folder).as_posix()}": _entry(path) for folder in plugin_folders()
             for path in sorted(folder.glob("*/*")) if path.suffix in (".py", ".json")}
 
 
-def _entry(path: Path) -> Entry:
-    return Entry(path.read_bytes(), executable=bool(path.stat().st_mode & 0o100))
+def _entry(path: Path) -> BundleFile:
+    return BundleFile(path.read_bytes(), executable=bool(path.stat().st_mode & 0o100))
 
 
 def _of_checkout(root: Path) -> list[str] | None:

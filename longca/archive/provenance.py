@@ -1,4 +1,4 @@
-"""Where a bundle's records come from: code, images, locks, machines, and what made its page."""
+"""The origin of a bundle's records: code, images, locks, machines, and the code that made its page."""
 
 import json
 import platform
@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from longca.archive.manifest import sha256
-from longca.archive.packing import Entry
+from longca.archive.packing import BundleFile
 from longca.core.checkout import source
 from longca.core.record import Record, Source
 from longca.core.schema import Frozen
@@ -18,18 +18,18 @@ from longca.core.study import Study
 NAME = "provenance.json"
 BUNDLE_VERSION = 1
 PAGE_PACKAGES = ("jinja2", "matplotlib", "numpy", "pandas", "pyarrow")
-DRAWN_BY = ("core", "store", "report")  # packages of longca whose code decides the page's bytes
+DRAWN_BY = "longca.report.build"  # the module that draws the page
 
 
 class Count(Frozen):
-    """Something, and in how many records it stands."""
+    """A value, and the number of records that have it."""
 
     what: Any
     num_records: int
 
 
 class PageMaker(Frozen):
-    """What decides the bytes of the page, of its figures and tables, beside the records."""
+    """Code and packages that decide the bytes of the page, of its figures and tables, beside the records."""
 
     longca: str
     code: str
@@ -39,7 +39,7 @@ class PageMaker(Frozen):
 
 
 class Provenance(Frozen):
-    """The bundle in short; its records say the same one by one."""
+    """A summary of the bundle; its records hold the same facts one by one."""
 
     bundle_version: Literal[1] = BUNDLE_VERSION
     study: str
@@ -68,8 +68,8 @@ class Provenance(Frozen):
     page: PageMaker
 
 
-def provenance(study: Study, records: Iterable[Record], files: Mapping[str, Entry]) -> Provenance:
-    """Of these records, at least one, and of the project's files."""
+def provenance(study: Study, records: Iterable[Record], files: Mapping[str, BundleFile]) -> Provenance:
+    """The provenance of these records, at least one, and of the project's files."""
     return Provenance(study=study.name, title=study.title or study.name, num_cells=len(study.cells()), source=source(),
                       locks={path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")},
                       page=page_maker(), **of_records(records))
@@ -93,10 +93,10 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def page_maker() -> PageMaker:
-    """Here and now."""
+    """The code and packages that would make the page here and now."""
     import longca
 
-    return PageMaker(longca=longca.__version__, code=source_digest(*DRAWN_BY), python=platform.python_version(),
+    return PageMaker(longca=longca.__version__, code=source_digest(DRAWN_BY), python=platform.python_version(),
                      packages={name: metadata.version(name) for name in PAGE_PACKAGES})
 
 

@@ -19,7 +19,7 @@ SHOWN = 5  # of many differences
 
 @dataclass(frozen=True)
 class Check:
-    """One part of a bundle, and whether it is as it should be."""
+    """The check of one part of a bundle."""
 
     name: str
     passed: bool

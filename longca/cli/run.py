@@ -44,7 +44,7 @@ def command(
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
     """
     from longca.bench.run.runner import run_cells
-    from longca.bench.run.shards import shards
+    from longca.bench.run.shards import shards, shards_of_one_machine
     from longca.bench.workers.task import find_task
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
@@ -59,7 +59,7 @@ def command(
         return
     cells = chosen.cells()
     if shard:
-        by_name = {piece.name: piece for piece in shards(cells, config.shard_minutes)}
+        by_name = {piece.name: piece for piece in (*shards(cells, config.shard_minutes), *shards_of_one_machine(cells))}
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)

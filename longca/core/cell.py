@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,8 +19,25 @@ MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and t
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
 
+@dataclass(frozen=True)
+class CallSpec:
+    """The facts about one attention call that kernels are asked with, beside the traits of its mask. Lengths are in the traits."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: Dtype
+    direction: Direction
+    """bwd: the call must allow a backward"""
+
+    @property
+    def elem_bytes(self) -> int:
+        """Bytes of one element."""
+        return DTYPE_BYTES[self.dtype]
+
+
 class Cell(Frozen):
-    """What to measure. Every field is resolved, so equal requests have equal ids on every machine."""
+    """One measurement request. Every field is resolved, so equal requests have equal ids on every machine."""
 
     kind: Literal["kernel", "cp"]
     kernel: str
@@ -59,16 +77,21 @@ class Cell(Frozen):
         canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
-    def alone(self, **changes: Any) -> "Cell":
-        """What asks the same of its kernel on one device, but for these fields."""
-        return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "world": 1} | changes)
+    @property
+    def call_spec(self) -> CallSpec:
+        """The call of this cell with all its heads, as one device would run it."""
+        return CallSpec(self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.direction)
+
+    def single_gpu_baseline(self) -> "Cell":
+        """The cell that asks the same of its kernel on one device."""
+        return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "world": 1})
 
     def __hash__(self) -> int:
         return hash(self.cell_id)
 
     @property
     def method(self) -> str:
-        """What is measured, as tables name it: the kernel, or `strategy+kernel`."""
+        """The method under measurement, as tables name it: the kernel, or `strategy+kernel`."""
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
 
     @property

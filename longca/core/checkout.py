@@ -1,4 +1,4 @@
-"""Which version of the code this is: of the package, and of the Git checkout that it runs from or was copied from."""
+"""The version of this code: of the package, and of the Git checkout that it runs from or was copied from."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ DIRTY = "-dirty"
 
 @functools.cache
 def source() -> Source:
-    """What `LONGCA_COMMIT` says of the commit, or else the checkout itself, or else the file `COMMIT`."""
+    """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else the file `COMMIT`."""
     sha, dirty = _commit(ROOT)
     return Source(version=__version__, git_sha=sha, git_dirty=dirty)
 
@@ -28,7 +28,7 @@ def described(source: Source) -> str:
 
 
 def git(root: Path, *args: str) -> str | None:
-    """What Git prints; None without Git, or where it fails."""
+    """The output of a Git command; None without Git, or where it fails."""
     try:
         done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -37,7 +37,7 @@ def git(root: Path, *args: str) -> str | None:
 
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
-    """Commit, and whether it was changed since."""
+    """The commit, and True if files were changed since."""
     told = os.environ.get(COMMIT)
     if not told and (root / ".git").exists():
         status, sha = git(root, "status", "--porcelain", "--untracked-files=no"), git(root, "rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""What a cell costs beside its timed call: the names under which kernels, strategies and the harness count it in `costs`.
+"""The costs of a cell beside its timed call: the names under which kernels, strategies and the harness count them in `costs`.
 
 Of several ranks a record keeps the largest. A name that is not here is kept in the record all the same, without a column.
 """

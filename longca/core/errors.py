@@ -1,4 +1,4 @@
-"""What a user is told when something they gave cannot be used."""
+"""Errors for the user: something that they gave cannot be used."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The one registry: a plug-in is a file in its kind's folder, found by looking, listed nowhere.
+"""The registry of plug-ins. A plug-in is a file in its kind's folder: the registry finds it there, and no list names it.
 
 Kernels, masks, strategies and figures are Python files that define one subclass of their kind's contract; corpora
 are JSON files. The file's name is the plug-in's name everywhere. Further folders are taken from `LONGCA_PLUGINS`
@@ -30,7 +30,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Kind:
-    """Where one kind of plug-in lives and which class it must be."""
+    """One kind of plug-in: the folder that it lives in, and the class that it must be."""
 
     name: str
     plural: str

@@ -1,4 +1,4 @@
-"""The record: what happened to a cell. Raw facts only; medians, TFLOP/s and verdicts are derived later."""
+"""The record of a measured cell. It holds raw facts only; medians, TFLOP/s and verdicts are derived later."""
 
 from typing import Annotated, Any, Literal
 
@@ -88,7 +88,7 @@ class Samples(Frozen):
 
 
 class Work(Frozen):
-    """What one call of a control does by construction; each where it applies. Attention's follows from its mask instead."""
+    """The work of one call of a control, by construction; each field where it applies. Attention's work follows from its mask instead."""
 
     duration_ms: float | None = None
     """it lasts so long"""

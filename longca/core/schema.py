@@ -1,4 +1,4 @@
-"""Data from outside → frozen pydantic types, with one-line errors that name the nearest valid key."""
+"""Parsing of data from outside into frozen pydantic types, with one-line errors that name the nearest valid key."""
 
 import re
 import types

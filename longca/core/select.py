@@ -1,4 +1,4 @@
-"""Which cells of a study: the same filters in every command."""
+"""Selection of a study's cells: the same filters in every command."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -44,7 +44,7 @@ class Selection(Frozen):
 
 
 def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
-    """Which of the present values pass; None, for cells without this axis, passes where names are only left out."""
+    """The present values that pass. None, for cells without this axis, passes where names are only left out."""
     known = {name for name in present if name is not None}
     wanted, refused = set(), set()
     parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""The cluster that jobs are sent to: what its nodes have, and what it wants to be told."""
+"""The cluster that jobs are sent to: the hardware of its nodes, and the options that its Slurm requires."""
 
 import os
 from collections.abc import Mapping
@@ -68,14 +68,16 @@ class Site(Frozen):
         return resources
 
     def launch(self, world: int) -> str:
-        """What starts a command on every rank of a job of several nodes; "" for one node. Its geometry is explicit: the job's own
-        SLURM_* variables do not reach the command."""
+        """The `srun` command that starts another command on every rank of a job of several nodes; "" for one node.
+
+        It states its geometry, since the job's own SLURM_* variables do not reach the command.
+        """
         nodes, ranks = layout(world, self.gpus_per_node or MOST_RANKS)
         return f"srun --nodes={nodes} --ntasks-per-node={ranks} --cpus-per-task={self.cores_per_gpu}" if nodes > 1 else ""
 
 
 def _given(**resources: Any) -> Resources:
-    """Without what is empty: that is not asked for."""
+    """The settings that are not empty: Slurm is not asked for the others."""
     return {name: value for name, value in resources.items() if value}
 
 

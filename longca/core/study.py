@@ -1,4 +1,4 @@
-"""The study: a YAML grid of cells, and how to measure them."""
+"""The study: a YAML grid of cells, and the way to measure them."""
 
 import itertools
 from pathlib import Path
@@ -21,7 +21,7 @@ Messages = Literal["nccl", "symmetric"]
 
 
 class Measure(Frozen):
-    """How each cell is measured. Part of the method version: a change measures again."""
+    """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
 
     warmup: int = Field(default=3, ge=0)
     """untimed calls before the samples"""
@@ -40,21 +40,33 @@ class Grid(Frozen):
     """The product of its lists."""
 
     kind: Literal["kernel", "cp"] = "kernel"
+    """one device, or context parallelism"""
     kernel: tuple[str, ...]
+    """names of `longca list kernels`"""
     strategy: tuple[str, ...] = ()
+    """of context parallelism: names of `longca list strategies`"""
     world: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
+    """numbers of ranks"""
     mask: tuple[str | dict[str, dict[str, Scalar | list[Scalar]]], ...]
     """a name, or `name: {parameter: value or list of values}`"""
     corpus: tuple[str, ...] = ("pile",)
+    """where document lengths come from; masks without documents ignore it"""
     corpus_from: dict[Length, str] = {}
     """first length → corpus; overrides `corpus` from that length on"""
     seqlen: tuple[Length, ...] = ()
+    """tokens over all ranks"""
     seqlen_per_rank: tuple[Length, ...] = ()
+    """tokens of each rank; a grid has this or `seqlen`"""
     heads: tuple[Annotated[str, BeforeValidator(str)], ...]
+    """query heads and KV heads, `64:8`"""
     head_dim: tuple[int, ...] = (128,)
+    """size of one head"""
     dtype: tuple[Dtype, ...] = ("bf16",)
+    """type of q, k, v and of the result"""
     direction: tuple[Direction, ...] = ("fwd", "bwd")
+    """forward, or backward alone"""
     seed: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    """of all that is drawn in the mask"""
 
     @field_validator("kernel", "strategy", "world", "mask", "corpus", "seqlen", "seqlen_per_rank", "heads", "head_dim",
                      "dtype", "direction", "seed", mode="before")
@@ -74,11 +86,15 @@ class Study(Frozen):
     """A named list of grids."""
 
     name: str = ""
+    """names the folder of results; the file's name if empty"""
     title: str = ""
+    """stands above the page"""
     seed: int = 0
     """order in which the cells are measured"""
     measure: Measure = Measure()
+    """how each cell is measured"""
     grids: tuple[Grid, ...] = Field(min_length=1)
+    """cells are the union of all grids"""
 
     @field_validator("name")
     @classmethod

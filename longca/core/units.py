@@ -1,4 +1,4 @@
-"""Lengths as people write them ("8K", "64:8") and as tables show them."""
+"""Lengths and head counts as people write them ("8K", "64:8") and as tables show them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a context-parallel strategy must say and do. One file in `strategies/` is one strategy.
+"""The contract of context-parallel strategies. One file in `strategies/` is one strategy.
 
 Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.core.plugin import Plugin
 from longca.kernels.contract import missing_modules
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.cp.comm.process_group import Comm
-    from longca.cp.schedule.head_chunking import Weights
+    from longca.cp.comm.backend import Comm
+    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Forward, Kernel, Problem
     from longca.masks.traits import Traits
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenShard:
-    """Which tokens this rank holds, in the order it holds them: position ids of the whole sequence."""
+    """The tokens of this rank, in the order in which it holds them."""
 
-    positions_L: np.ndarray  # int64
+    positions_L: np.ndarray  # int64, position ids of the whole sequence
 
 
 class PreparedStrategy:
-    """A strategy made ready for one problem on one rank. Only `forward` and `backward` are timed.
+    """A strategy, prepared for one problem on one rank. Only `forward` and `backward` are timed.
 
     Tensors are this rank's shards, q_LHD, k_LGD, v_LGD and dout_LHD; results likewise. All ranks call alike; with
     `needs_backward`, `backward` can be called many times on one forward result.
     """
 
     counts_bytes: ClassVar[bool] = True
-    """everything goes through `Comm`, which counts it; False where a library sends by itself, and the bytes moved are not known"""
+    """all messages go through `Comm`, which counts them; False where a library sends by itself, so that the bytes moved are not known"""
 
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
@@ -58,26 +58,27 @@ class Strategy(Plugin):
 
     summary: ClassVar[str] = ""
     url: ClassVar[str] = ""
-    needs: ClassVar[tuple[str, ...]] = ()  # modules beside torch
-    kernels: ClassVar[tuple[str, ...]] = ()  # the only ones that it can run, where it calls them by its own means; empty: any
-    baseline: ClassVar[bool] = False  # somebody else's way, to compare with: it need not do every mask
+    needs: ClassVar[tuple[str, ...]] = ()  # modules in addition to torch
+    kernels: ClassVar[tuple[str, ...]] = ()  # the only kernels that it can run, if it calls them by its own means; empty: any
+    baseline: ClassVar[bool] = False  # another project's strategy, to compare with: it need not do every mask
 
     def available(self, device_type: str) -> str | None:
-        """None if it can run on this machine's device of that type ("cpu", "cuda"), else why not. The kernel is asked apart."""
+        """None if it can run on this machine's device of that type ("cpu", "cuda"), else the reason why not. The kernel is asked apart."""
         return missing_modules(self.needs)
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
-        """None if it does this cell over `cell.world` ranks, else why not. The kernel's own limits are asked apart."""
+        """None if it does this cell over `cell.world` ranks, else the reason why not. The kernel's own limits are asked apart."""
         raise NotImplementedError
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
-        """The different kernel cells that ranks will run, with what is known of their masks: heads and lengths as each rank
-        sees them. For the kernel's `supports`, so only of cells that this strategy does.
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        """The different kernel calls that ranks will make, with the traits of their masks: heads and lengths of single ranks.
+
+        The kernel's `supports` is asked with them. Only for cells that this strategy `supports`.
         """
         raise NotImplementedError
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        """None if strategy and kernel together do this cell, else the first reason why not."""
+        """None if strategy and kernel together do this cell, else the first reason why not. Pure, so it is the same on all ranks."""
         if kernel.work(cell) is not None:
             return "a control runs on one device: it is no attention"
         if self.kernels and cell.kernel not in self.kernels:
@@ -85,37 +86,38 @@ class Strategy(Plugin):
         reason = self.supports(cell, traits)
         if reason is not None:
             return reason
-        reasons = (kernel.supports(local, local_traits, device_type) for local, local_traits in self.local_cells(cell, traits))
+        reasons = (kernel.supports(call, local_traits, device_type) for call, local_traits in self.local_calls(cell, traits))
         return next(filter(None, reasons), None)
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
-        """Plan, buffers and the local kernel's own preparation, on every rank alike."""
+        """Makes the plan and the buffers, and prepares the local kernel calls. All ranks call it alike."""
         raise NotImplementedError
 
 
 class HeadStrategy(Strategy):
-    """One that divides heads, or may do so: they go in chunks, one on its way while another is computed with.
+    """A strategy that divides heads, or may do so. Heads go in chunks: one is on its way while another is computed with.
 
-    Kernels are asked about all heads of a rank: one that does these does some of them.
+    Kernels are asked about all heads of a rank. A kernel that does these does some of them, too.
     """
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
-        """What `prepare` will follow, for so many ranks: made from the problem alone, without any rank.
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+        """Divides the work among `world` ranks, as `prepare` will do it. It is made from the problem alone, without any rank.
 
         Args:
             weights: as of `prepare`.
 
         Raises:
-            ValueError: heads cannot be cut by these weights.
+            ValueError: heads cannot be divided by these weights.
         """
         raise NotImplementedError
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedStrategy:
-        """
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedStrategy:
+        """As of `Strategy`.
+
         Args:
-            weights: of the chunks, instead of those that promise to be quickest; of no account where heads are not divided.
+            weights: of the chunks of heads, instead of those that promise to be quickest. Ignored where heads are not divided.
 
         Raises:
-            ValueError: heads cannot be cut by these weights.
+            ValueError: heads cannot be divided by these weights.
         """
         raise NotImplementedError

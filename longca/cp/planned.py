@@ -1,185 +1,141 @@
-"""A strategy that is a schedule: which ranks share a ring, and how keys reach who needs them. All else follows from the plan."""
+"""Planned strategies: a sub-class names its mesh of ranks and its schedules, and all else follows from the plan."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from longca.core.cell import DTYPE_BYTES, Cell, Dtype
 from longca.cp.contract import HeadStrategy
+from longca.cp.kernel_support import KernelSupport, rank_calls, step_traits, unknown_part
 from longca.cp.partition.heads import HeadPlan, plan_heads
 from longca.cp.partition.mesh import Mesh
-from longca.cp.runtime.steps import seen_rows
-from longca.cp.schedule.chunk_choice import HeadCost, bytes_of_head, chunks_of
-from longca.cp.schedule.cost import Rates, cost_of
+from longca.cp.schedule.cost import UnitCosts, cost_of
+from longca.cp.schedule.head_chunking import HeadCost, choose_chunks, received_head_bytes
 from longca.cp.schedule.planner import Planner
-from longca.cp.schedule.work_partition import WorkPartition, among_heads
+from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
-    from longca.cp.comm.process_group import Comm
+    from longca.core.cell import CallSpec, Cell
+    from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
-    from longca.cp.schedule.head_chunking import Weights
-    from longca.cp.schedule.plan import Gather, Plan, Ring
+    from longca.cp.schedule.head_chunking import ChunkWeights
+    from longca.cp.schedule.plan import Plan, Schedule
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-MOST_ASKED = 8  # ranks, and steps of each, whose masks a kernel is asked about; of more, so many evenly spread
-PREFERENCE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
-MANY = 1 << 20
-
-T = TypeVar("T")
+GAIN_OF_SCHEDULE = 1.05  # a schedule must promise to be so many times quicker than a simpler one
 
 
 class PlannedStrategy(HeadStrategy):
-    """Subclasses say `mesh` and `schedules`."""
+    """A strategy that is a mesh and a choice of schedules. Sub-classes define `mesh` and `schedules`."""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """Ranks that divide keys and ranks that divide heads, each with whole KV heads."""
+        """The mesh of ranks. Ranks of a head group must get whole KV heads."""
         return Mesh(world)
 
-    def schedules(self, mesh: Mesh) -> Sequence[Gather | Ring]:
-        """To choose among, the simplest first."""
+    def schedules(self, mesh: Mesh) -> Sequence[Schedule]:
+        """The schedules to choose among, the simplest first."""
         raise NotImplementedError
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
-        heads = self._heads(cell)
+        heads = self._heads(cell.call_spec, cell.world)
         if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
             return None
         return (f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot divide {cell.num_kv_heads} "
                 "KV heads so that each has whole groups or heads of one")
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        reason = kernel.in_parts(cell, device_type) or self.supports(cell, traits)
-        if reason is not None or self._does_all(cell, traits, kernel, device_type):
+        call = cell.call_spec
+        reason = kernel.in_parts(call, device_type) or self.supports(cell, traits)
+        if reason is not None:
             return reason
+        support = self._support(call, cell.world, kernel, device_type)
+        if support.does_all_bands(traits):
+            return None
         if traits.is_block_grid:
             return super().refusal(cell, traits, kernel, device_type)
         from longca.masks.build import cell_mask
 
         reasons = []
-        for plan in self._plans(cell_mask(cell), cell):
-            reasons.append(self._misfit(plan, cell, kernel, device_type))
+        for plan in self._plans(cell_mask(cell), call, cell.world):
+            reasons.append(support.misfit(plan))
             if reasons[-1] is None:
                 return None
         return reasons[0]
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
-        """Those of all steps of all ranks. Of block masks, which are dear to draw, a bound of what may come: blocks of any size."""
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        """The calls of all steps of all ranks. Block masks are dear to draw: of these, a bound of what may come, blocks of any size."""
+        call = cell.call_spec
+        heads = self._heads(call, cell.world)
         if traits.is_block_grid:
-            heads = self._heads(cell)
             groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
-            blocks = (replace(_shapeless(traits), num_groups=len(part)) for part in groups if part is not None)
-            return [piece for part in blocks for piece in self._pieces(cell, [part])]
+            parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)
+            return list(rank_calls(call, heads, parts))
         from longca.masks.build import cell_mask
 
-        return list(self._pieces(cell, _step_traits(self._plans(cell_mask(cell), cell)[0])))
+        return list(rank_calls(call, heads, step_traits(self._plans(cell_mask(cell), call, cell.world)[0])))
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedStrategy:
-        from longca.cp.runtime.prepared_heads import PreparedHeads
-        from longca.cp.runtime.prepared_plan import PreparedPlan
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedStrategy:
+        from longca.cp.runtime.prepared import PreparedHeads, PreparedPlan
 
         start_s = time.perf_counter()
-        division = self.divide(problem, kernel, comm.world, weights)
-        if division.of_heads_alone:
-            prepared = PreparedHeads(problem, kernel, comm, division)
-            prepared.notes.insert(0, f"heads among {division.mesh.heads}")
+        work = self.partition_work(problem, kernel, comm.world, weights)
+        if work.heads_only:
+            prepared = PreparedHeads(problem, kernel, comm, work)
+            prepared.notes.insert(0, f"heads among {work.mesh.heads}")
             return prepared
         planning_ms = (time.perf_counter() - start_s) * 1e3
-        prepared = PreparedPlan(problem, kernel, comm, division, planning_ms)
-        prepared.costs["formula_bytes"] = formula_bytes(problem, division.mesh)
+        prepared = PreparedPlan(problem, kernel, comm, work, planning_ms)
+        prepared.costs["formula_bytes"] = formula_bytes(problem, work.mesh)
         return prepared
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
-        mesh = self.mesh(world, problem.num_kv_heads)
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+        mesh, mask, call = self.mesh(world, problem.num_kv_heads), problem.mask, problem.call_spec
         if mesh.ring == 1 and mesh.heads > 1:
-            return among_heads(problem, world, weights)
-        cell = _cell_of(problem, kernel, world)
-        plan = self._plan_for(problem.mask, cell, kernel, problem.device.type)
-        chunks = chunks_of(self._heads(cell), problem.mask.num_groups, self._load(plan, problem, mesh), problem.needs_backward,
-                           weights if mesh.heads > 1 else (1,))
+            return partition_heads(mask, call, world, weights)
+        plan = self._plan_for(mask, call, world, kernel, problem.device.type)
+        chunks = choose_chunks(self._heads(call, world), mask.num_groups, self._head_cost(plan, call, mesh), problem.needs_backward,
+                               weights if mesh.heads > 1 else (1,))
         return WorkPartition(mesh, plan, chunks)
 
-    def _load(self, plan: Plan, problem: Problem, mesh: Mesh) -> HeadCost:
-        """Of the whole ring, heads shared out: its keys, too, are those of a chunk's heads."""
-        num_q_heads = problem.num_q_heads // mesh.heads
-        rates = Rates.of(num_q_heads, problem.num_kv_heads // mesh.heads, problem.head_dim, num_groups=problem.mask.num_groups,
-                         elem_bytes=problem.dtype.itemsize)
-        held = bytes_of_head(problem, problem.mask.seqlen_q // mesh.ring, mesh.heads)
-        return HeadCost(cost_of(plan, replace(rates, call_s=0.0)).total_s / num_q_heads, held, plan.num_steps)
+    def _head_cost(self, plan: Plan, call: CallSpec, mesh: Mesh) -> HeadCost:
+        """The cost of heads over the whole ring: the KV that moves there, too, is that of a chunk's heads."""
+        num_q_heads, mask = call.num_q_heads // mesh.heads, plan.partition.mask
+        costs = replace(self._unit_costs(call, mesh, mask), call_s=0.0)
+        held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
+        return HeadCost(cost_of(plan, costs).total_s / num_q_heads, held, plan.num_steps)
 
-    def _plan_for(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> Plan:
-        """The one that promises to be quickest, of those whose steps the kernel does; the same on all ranks."""
-        plans = self._plans(mask, cell)
-        if mask.grid is not None or self._does_all(cell, mask.traits, kernel, device_type):
+    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> Plan:
+        """The plan that promises to be quickest, of those whose steps the kernel does. It is the same on all ranks."""
+        plans, support = self._plans(mask, call, world), self._support(call, world, kernel, device_type)
+        if mask.grid is not None or support.does_all_bands(mask.traits):
             return plans[0]
-        return next((plan for plan in plans if self._misfit(plan, cell, kernel, device_type) is None), plans[0])
+        return next((plan for plan in plans if support.misfit(plan) is None), plans[0])
 
-    def _plans(self, mask: Mask, cell: Cell) -> list[Plan]:
-        """One for each schedule, the most promising first."""
-        mesh = self.mesh(cell.world, cell.num_kv_heads)
-        rates = Rates.of(cell.num_q_heads // mesh.heads, cell.num_kv_heads // mesh.heads, cell.head_dim, num_groups=mask.num_groups,
-                         elem_bytes=DTYPE_BYTES[cell.dtype])
-        planner = self._planners.setdefault(rates, Planner(rates))
+    def _plans(self, mask: Mask, call: CallSpec, world: int) -> list[Plan]:
+        """One plan for each schedule, the most promising first."""
+        mesh = self.mesh(world, call.num_kv_heads)
+        costs = self._unit_costs(call, mesh, mask)
+        planner = self._planners.setdefault(costs, Planner(costs))
         choices = [planner.choice(mask, mesh.ring, schedule) for schedule in self.schedules(mesh)]
-        order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * PREFERENCE ** number)
+        order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)
         return [choices[number].plan for number in order]
 
-    def _does_all(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> bool:
-        """Whether a kernel does any mask of bands, so that steps need not be looked at."""
-        anything = replace(_shapeless(traits), max_row_intervals=MANY, max_col_intervals=MANY)
-        return not traits.is_block_grid and all(kernel.supports(*piece, device_type) is None for piece in self._pieces(cell, [anything]))
+    def _unit_costs(self, call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:
+        return UnitCosts.of(call.num_q_heads // mesh.heads, call.num_kv_heads // mesh.heads, call.head_dim, num_groups=mask.num_groups,
+                            elem_bytes=call.elem_bytes)
 
-    def _misfit(self, plan: Plan, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
-        """Why a kernel does not do some step of a plan; None if it does all."""
-        reasons = (kernel.supports(*piece, device_type) for piece in self._pieces(cell, _step_traits(plan)))
-        return next(filter(None, reasons), None)
+    def _support(self, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> KernelSupport:
+        return KernelSupport(kernel, device_type, call, self._heads(call, world))
 
-    def _pieces(self, cell: Cell, traits: Iterable[Traits]) -> Iterator[tuple[Cell, Traits]]:
-        """Kernel cells of masks with these traits, for the heads that each rank has; each once."""
-        found: set[Traits] = set()
-        shares = sorted({(len(share.q), len(share.kv)) for share in self._heads(cell).ranks})
-        for piece in traits:
-            if piece in found:
-                continue
-            found.add(piece)
-            for num_q_heads, num_kv_heads in shares:
-                yield cell.alone(num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, seqlen=max(piece.seqlen_q, piece.seqlen_k, 1)), piece
-
-    def _heads(self, cell: Cell) -> HeadPlan:
-        return plan_heads(cell.num_q_heads, cell.num_kv_heads, self.mesh(cell.world, cell.num_kv_heads).heads)
+    def _heads(self, call: CallSpec, world: int) -> HeadPlan:
+        return plan_heads(call.num_q_heads, call.num_kv_heads, self.mesh(world, call.num_kv_heads).heads)
 
     @cached_property
-    def _planners(self) -> dict[Rates, Planner]:
+    def _planners(self) -> dict[UnitCosts, Planner]:
         return {}
-
-
-def _step_traits(plan: Plan) -> Iterator[Traits]:
-    return (seen_rows(step)[2].traits for rank in _some(range(plan.world)) for step in _some(plan.steps(rank)))
-
-
-def _some(items: Sequence[T]) -> list[T]:
-    """All, or MOST_ASKED of them, the first and the last among these."""
-    places = np.linspace(0, len(items) - 1, min(len(items), MOST_ASKED)).astype(int)
-    return [items[place] for place in places.tolist()]
-
-
-def _shapeless(traits: Traits) -> Traits:
-    """Of a part of a mask of which nothing is known."""
-    return replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
-
-
-def _cell_of(problem: Problem, kernel: Kernel, world: int) -> Cell:
-    """What kernels are asked about: a problem as a cell."""
-    import torch
-
-    dtypes: dict[torch.dtype, Dtype] = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-    return Cell(kind="cp", strategy="any", kernel=kernel.name, world=world, mask=problem.mask.name, seqlen=problem.mask.seqlen_q,
-                num_q_heads=problem.num_q_heads, num_kv_heads=problem.num_kv_heads, head_dim=problem.head_dim,
-                dtype=dtypes[problem.dtype], direction="bwd" if problem.needs_backward else "fwd", seed=0)

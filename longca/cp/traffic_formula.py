@@ -1,4 +1,4 @@
-"""Bytes that a rank sends in one direction by the books: what stands beside the bytes that were counted."""
+"""Formulas for the bytes that a rank sends in one direction. Records have them next to the bytes that were counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ SUM_BYTES = 4  # of an element of a float32 sum
 
 
 def formula_bytes(problem: Problem, mesh: Mesh) -> float:
-    """Table 3 of arXiv 2510.17896 with Na = `mesh.heads`, Np = `mesh.ring`; of heads alone (N−1)/N² · T·(Hkv + Hq)·D·2 elements.
+    """Bytes by Table 3 of arXiv 2510.17896, with Na = `mesh.heads` and Np = `mesh.ring`.
 
-    The table is about forward passes. Backward, keys go round again and their gradients come home: twice its ring part.
+    Without a ring that is (N−1)/N² · T·(Hkv + Hq)·D·2 elements. The table is about forward passes: backward, the ring part is twice as
+    much, since KV goes round again and its gradients go to their owners.
     """
     element = problem.dtype.itemsize * problem.mask.seqlen_q * problem.head_dim * 2
     heads = (mesh.heads - 1) / (mesh.ring * mesh.heads ** 2) * (problem.num_kv_heads + problem.num_q_heads)
@@ -24,6 +25,10 @@ def formula_bytes(problem: Problem, mesh: Mesh) -> float:
 
 
 def summing_ring_bytes(problem: Problem, ring: int, num_elements: float) -> float:
-    """Keys and values, so many elements each, round a ring; backward also their gradients in float32, home with the last hop."""
+    """Bytes of a ring in which gradients travel with the keys: K and V, and backward also their float32 gradients, one hop more.
+
+    Args:
+        num_elements: of the keys of a rank; the values have as many.
+    """
     hops = (ring - 1) * problem.dtype.itemsize + (ring * SUM_BYTES if problem.needs_backward and ring > 1 else 0)
     return 2 * num_elements * hops

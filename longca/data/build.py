@@ -1,19 +1,21 @@
-"""A corpus from a user's own files."""
+"""A corpus from a user's own files: the lengths of their documents in bytes, or in the tokens of a tokenizer."""
 
 import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry, plugin_folders
 from longca.data.corpus import Bin, CorpusFile
-from longca.data.lengths import in_bytes, in_tokens
 from longca.data.readers import find_files, read_documents
 
 STEPS = 16  # bins for each factor of two in length
+BATCH = 256  # documents given to a tokenizer at once
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -75,8 +77,53 @@ def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
     return tuple(found[key] for key in sorted(found)), num_empty
 
 
+class Lengths(Protocol):
+    """A function from documents to their lengths, in order."""
+
+    def __call__(self, documents: Iterable[str]) -> Iterator[int]: ...
+
+
+def in_bytes(documents: Iterable[str]) -> Iterator[int]:
+    """Lengths in bytes of UTF-8."""
+    return (len(document.encode("utf-8", "surrogatepass")) for document in documents)
+
+
+def in_tokens(tokenizer: Path) -> Lengths:
+    """Lengths in tokens, without special ones, of a tokenizer.json of the `tokenizers` library.
+
+    Raises:
+        UserError: the library is not installed, or the file is not a tokenizer.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UserError("Counting tokens needs the `tokenizers` library",
+                        todo="`pip install tokenizers`, or leave out the tokenizer and count bytes") from error
+    if not tokenizer.is_file():
+        raise UserError(f"Cannot read '{tokenizer}'", why="there is no such file", todo="Give a tokenizer.json")
+    try:
+        loaded = Tokenizer.from_file(str(tokenizer))
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"'{tokenizer}' is not a tokenizer", why=" ".join(str(error).split()),
+                        todo="Give a tokenizer.json") from error
+    loaded.no_truncation()  # a tokenizer file may carry the limits of the model it was made for
+    loaded.no_padding()
+
+    def lengths(documents: Iterable[str]) -> Iterator[int]:
+        rest = iter(documents)
+        while batch := [_without_surrogates(document) for document in islice(rest, BATCH)]:
+            yield from (len(encoding.ids) for encoding in loaded.encode_batch(batch, add_special_tokens=False))
+
+    return lengths
+
+
+def _without_surrogates(document: str) -> str:
+    """The text with surrogates replaced: JSON may hold halves of characters, which no tokenizer takes."""
+    return document.encode("utf-8", "replace").decode("utf-8")
+
+
 def _target(name: str, folder: Path | None, force: bool) -> Path:
-    """The file to write; everything that would refuse it is asked before the files are read."""
+    """The file to write. All reasons to refuse it are checked before the files are read."""
     if not _NAME.fullmatch(name):
         raise UserError(f"'{name}' cannot name a corpus", todo="Use small letters, digits and underscores")
     if folder is None:
@@ -98,7 +145,7 @@ def _files(count: int) -> str:
 
 
 def _write(target: Path, text: str) -> None:
-    """All or nothing: a reader sees the old file or the new one."""
+    """Write the file completely or not at all: a reader sees the old file or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.")

@@ -1,4 +1,4 @@
-"""The corpus: how long the documents of a collection are. One JSON file in `corpora/` is one corpus."""
+"""The corpus: the lengths of a collection's documents. One JSON file in `corpora/` is one corpus."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ class Weight(NamedTuple):
 
 
 class CorpusFile(Frozen):
-    """What a corpus file holds."""
+    """The content of a corpus file."""
 
     label: str
     """as figures and tables name it"""

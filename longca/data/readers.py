@@ -12,7 +12,7 @@ from typing import Any
 from longca.core.errors import UserError, unknown
 
 JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".parquet",)
-KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with .gz behind
+KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
 BLANK_LINE = "\n\n"
 CHUNK_CHARS = 1 << 20
 Opened = gzip.GzipFile | io.BufferedReader
@@ -127,7 +127,7 @@ def _open(path: Path) -> Opened:
 
 
 def _kind(path: Path) -> str:
-    """Its suffix, or the one before .gz."""
+    """The kind of a file: its suffix, or the one before .gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes[-1:] == [".gz"] and suffixes[-2:-1] != [".parquet"]
     return "".join(suffixes[-2:-1] if packed else suffixes[-1:])

@@ -1,4 +1,4 @@
-"""The draws of a study as plain rows: which documents stand behind its masks."""
+"""The draws of a study as plain rows: the documents behind its masks."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,1 +1,1 @@
-"""Container images: what they are made of, how they are obtained once, and that they are the ones they were."""
+"""Container images: their recipes, obtaining each image once, and the check that it is still the same image."""

@@ -18,7 +18,7 @@ PATIENCE_S = 5
 
 
 def fetch(recipe: Recipe) -> Path:
-    """Wheels and sources of the recipe's locks, in `images/wheels/<name>`. What is there and right is not fetched again.
+    """Wheels and sources of the recipe's locks, in `images/wheels/<name>`. A file that is there with the right hash is not fetched again.
 
     Raises:
         UserError: something cannot be fetched, or is not what the lock says.
@@ -49,7 +49,7 @@ def locked_sources(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def reachable(url: str) -> bool:
-    """Somebody answers there."""
+    """True if a server answers at that address."""
     try:
         urllib.request.urlopen(url, timeout=PATIENCE_S).close()
     except urllib.error.HTTPError:  # an answer, too

@@ -17,7 +17,7 @@ PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Image:
-    """Where an image lies, or will."""
+    """The place of an image, which may not be there yet."""
 
     wanted: str
     """name in containers/, file or URL, as given"""
@@ -77,7 +77,7 @@ def check_or_exit(image: Image, digest: str = "") -> None:
 
 
 def stamp(image: Image, digest: str = "") -> str:
-    """Note what the image is, once. Raises UserError as `check` does."""
+    """Write the image's digest to its stamp, once. Raises UserError as `check` does."""
     found = check(image, digest)
     replace_file(image.stamp, f"{found.removeprefix('sha256:')}  {image.file}\n".encode())
     return found
@@ -93,7 +93,7 @@ def _read(path: Path) -> str | None:
 
 
 def _untouched(image: Image) -> bool:
-    """Neither its content nor its place in the folder has changed since it was stamped."""
+    """True if neither the image's content nor its place in the folder has changed since it was stamped."""
     touched = image.file.stat()
     return max(touched.st_mtime_ns, touched.st_ctime_ns) <= image.stamp.stat().st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""Obtaining an image once: building it of its recipe, or pulling it by digest."""
+"""Obtaining an image once: building it from its recipe, or pulling it by digest."""
 
 import os
 import shutil
@@ -18,11 +18,11 @@ QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # by 
 
 
 def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
-    """Have the image, and its stamp; its digest. One that is there is checked and kept.
+    """Obtain and stamp the image, and give its digest. An image that is there is checked and kept.
 
     Args:
         digest: what it must be; as it comes if empty.
-        announce: is told in a line what takes long.
+        announce: gets a line before a step that takes long.
 
     Raises:
         UserError: it can neither be built nor pulled here, or it is another image than asked for.
@@ -55,7 +55,7 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
 
 
 def _into_place(image: Image, command: list[str], source: str) -> None:
-    """Made under another name first: a build that was stopped leaves no image."""
+    """Make the image under another name, then move it into place: a build that was stopped leaves no image."""
     image.file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:

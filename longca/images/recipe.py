@@ -1,4 +1,4 @@
-"""What an image is made of: `containers/<name>/image.yaml`, the one source of its definition files."""
+"""The recipe of an image: `containers/<name>/image.yaml`, the one source of its definition files."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Base(Frozen):
 
     @property
     def pinned(self) -> str:
-        """By digest alone: Apptainer takes no tag beside it."""
+        """The image's address by digest alone: Apptainer takes no tag beside it."""
         return f"{self.image.rpartition(':')[0]}@{self.digest}"
 
 
@@ -78,7 +78,7 @@ class Recipe(Frozen):
 
 
 def names() -> list[str]:
-    """Of all recipes."""
+    """The names of all recipes."""
     return sorted(path.parent.name for path in CONTAINERS.glob("*/image.yaml"))
 
 

@@ -25,7 +25,7 @@ def definitions(recipe: Recipe) -> dict[str, str]:
 
 
 def lock_digest(recipe: Recipe) -> str:
-    """What records name as their lock."""
+    """The digest that records name as their lock."""
     return f"sha256:{hashlib.sha256(recipe.lock.read_bytes()).hexdigest()}"
 
 
@@ -43,7 +43,7 @@ def _steps(recipe: Recipe) -> list[str]:
 
 
 def _files(recipe: Recipe) -> list[tuple[str, str]]:
-    """(place in the project, place in the image) of what stays in it."""
+    """(path in the project, path in the image) of each file that stays in the image."""
     own = [recipe.lock.name, *([recipe.sources_lock.name, recipe.build] if recipe.build else [])]
     here = [(f"containers/{recipe.name}/{name}", f"{PARTS}/{name}") for name in own]
     return here + [(path, f"{PARTS}/{path.rpartition('/')[2]}") for path in recipe.uses]

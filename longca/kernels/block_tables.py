@@ -69,7 +69,7 @@ def split_blocks(mask: Mask, size: int) -> Mask:
 
 
 def not_blocks_of(traits: Traits, size: int) -> str | None:
-    """Why a mask is not made of whole square blocks of `size`; None if it is."""
+    """The reason why a mask is not made of whole square blocks of `size`; None if it is."""
     if not traits.is_block_grid:
         return "it takes block masks only"
     if traits.block_size is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.core.record import Accuracy, Samples, Work
 from longca.kernels.contract import Kernel, Prepared, Problem
 
@@ -20,8 +20,8 @@ class Control(Kernel):
 
     family = "control"
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.direction == "bwd":
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.direction == "bwd":
             return "a control has no backward: it times one call"
         if not traits.full:
             return "a control runs once for each length, under the full mask"

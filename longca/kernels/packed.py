@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Prepared, Problem
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def unfit_mask(traits: Traits) -> str | None:
-    """Why a mask is neither a row of segments under one window nor the whole of a rectangle; None if it is."""
+    """The reason why a mask is neither a row of segments under one window nor a full rectangle; None if it is."""
     if traits.num_segments or traits.full:
         return None
     if traits.per_head:
@@ -24,7 +24,7 @@ def unfit_mask(traits: Traits) -> str | None:
 
 
 def unfit_device(device_type: str, *architectures: str) -> str | None:
-    """Why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run here; None if it can."""
+    """The reason why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run here; None if it can."""
     if device_type != "cuda":
         return "it runs on NVIDIA GPUs only"
     import importlib.util
@@ -41,9 +41,9 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
     return f"it needs a GPU of {' or '.join(architectures)}, and this one is {found}"
 
 
-def unfit_build(cell: Cell, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
-    """Why a kernel that was built for these head dims and dtypes alone does not do the cell; None if it does."""
-    if cell.head_dim in head_dims and cell.dtype in dtypes:
+def unfit_build(call: CallSpec, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
+    """The reason why a kernel that was built for these head dims and dtypes alone does not do the call; None if it does."""
+    if call.head_dim in head_dims and call.dtype in dtypes:
         return None
     return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
 

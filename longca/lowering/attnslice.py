@@ -10,7 +10,7 @@ from longca.masks.mask import Mask
 
 
 class SliceType(IntEnum):
-    """Which pairs of a rectangle of lq × lk are visible, with i and j counted from its corner."""
+    """The visible pairs of a rectangle of lq × lk, with i and j counted from its corner."""
 
     FULL = 0
     CAUSAL = 1  # j <= i + lk - lq: the diagonal ends in the bottom right corner

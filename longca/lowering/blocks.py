@@ -1,4 +1,4 @@
-"""Block index lists: what block-sparse kernels are given."""
+"""Block index lists, as block-sparse kernels take them."""
 
 from __future__ import annotations
 

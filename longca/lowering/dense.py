@@ -1,4 +1,4 @@
-"""The dense mask: what SDPA and the naive kernel are given."""
+"""The dense mask, as SDPA and the naive kernel take it."""
 
 from __future__ import annotations
 

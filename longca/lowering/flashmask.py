@@ -47,7 +47,7 @@ def flashmask_columns(mask: Mask) -> FlashMaskColumns:
 
 
 def _below_diagonal(table: np.ndarray, key: np.ndarray, seqlen_q: int) -> bool:
-    """Does no query before the key see it?"""
+    """True if no query before the key sees it."""
     return bool((table[:, 0] >= np.minimum(key, seqlen_q)).all())
 
 

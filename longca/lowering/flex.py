@@ -75,9 +75,9 @@ def _lists(groups: list[Runs], num_across: int, device: torch.device | str) -> t
 
 
 def _steps(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """For each run, the slot of its line where it begins, and how far it begins behind the index before it."""
-    first, behind = runs.bounds[:, 0], runs.bounds[:, 1]
-    upto = np.concatenate([[0], np.cumsum(behind - first, dtype=np.int64)])
+    """For each run, the slot of its line where it begins, and the step from the index before it to its first index."""
+    start, end = runs.bounds[:, 0], runs.bounds[:, 1]
+    upto = np.concatenate([[0], np.cumsum(end - start, dtype=np.int64)])
     slot = upto[:-1] - upto[runs.offsets[runs.lines]]
-    before = np.where(slot > 0, np.append(np.int32(0), behind)[:-1] - 1, 0)
-    return slot, (first - before).astype(np.int32)
+    before = np.where(slot > 0, np.append(np.int32(0), end)[:-1] - 1, 0)
+    return slot, (start - before).astype(np.int32)

@@ -28,7 +28,7 @@ def col_intervals(mask: Mask, group: int = 0) -> np.ndarray:
 
 
 def interval_table(mask: Mask) -> np.ndarray:
-    """`row_intervals` of all head groups, lying so that a bound of successive rows is contiguous: int32 (G, 2n, Sq)."""
+    """`row_intervals` of all head groups, with the same bound of successive rows contiguous in memory: int32 (G, 2n, Sq)."""
     tables = [row_intervals(mask, group) for group in range(mask.num_groups)]
     out = np.full((len(tables), max(table.shape[1] for table in tables), mask.seqlen_q), mask.seqlen_k, dtype=np.int32)
     for group, table in enumerate(tables):
@@ -88,12 +88,12 @@ def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
 
 
 def _of_blocks(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, num_cols: int) -> np.ndarray:
-    rows, first, behind = runs(visible)
+    rows, start, end = runs(visible)
     counts = np.bincount(rows, minlength=len(visible))
     width = max(int(counts.max(initial=0)), 1)
     table = np.empty((len(visible), 2 * width), dtype=np.int32)
-    table[:, 0::2] = fill(counts, col_bounds[first], width, num_cols)
-    table[:, 1::2] = fill(counts, col_bounds[behind], width, num_cols)
+    table[:, 0::2] = fill(counts, col_bounds[start], width, num_cols)
+    table[:, 1::2] = fill(counts, col_bounds[end], width, num_cols)
     return np.repeat(table, np.diff(row_bounds), axis=0)
 
 

@@ -128,7 +128,7 @@ def _by_block(mask: Mask, device: torch.device | str, heads_per_group: int, bool
 
 
 def _padded_blocks(bounds: np.ndarray) -> np.ndarray:
-    """The block of each index, int32 (G, padded length); the padding belongs to a block of its own, behind the others."""
+    """The block of each index, int32 (G, padded length); the padding belongs to a block of its own, after the others."""
     table = np.full((len(bounds), _padded(int(bounds[0, -1]))), bounds.shape[1] - 1, dtype=np.int32)
     for group, of_group in enumerate(bounds):
         table[group, :of_group[-1]] = block_of(of_group)

@@ -1,4 +1,4 @@
-"""Ranges of indices, line by line: what interval and tile forms are made of."""
+"""Ranges of indices, line by line, as interval and tile forms are made of them."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def turned(matrix: np.ndarray) -> np.ndarray:
-    """The transpose of a matrix of bytes, contiguous: in strips that fit a cache line, six times quicker than at one go."""
+    """The transpose of a matrix of bytes, contiguous. It is made in strips that fit a cache line: six times quicker than in one step."""
     out = np.empty(matrix.shape[::-1], dtype=matrix.dtype)
     for row in range(0, len(matrix), 16):
         out[:, row:row + 16] = matrix[row:row + 16].T
@@ -14,12 +14,12 @@ def turned(matrix: np.ndarray) -> np.ndarray:
 
 
 def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, first, behind) of each run of True in the rows of a bool matrix, in row-major order."""
+    """(row, start, end) of each run of True in the rows of a bool matrix, in row-major order."""
     padded = np.zeros((visible.shape[0], visible.shape[1] + 2), dtype=bool)
     padded[:, 1:-1] = visible
-    changes = np.flatnonzero(padded[:, 1:] != padded[:, :-1])  # a start and an end by turns, since no run leaves its row
-    rows, first = np.divmod(changes[0::2], visible.shape[1] + 1)
-    return rows, first, first + (changes[1::2] - changes[0::2])
+    changes = np.flatnonzero(padded[:, 1:] != padded[:, :-1])  # starts and ends alternate, since no run leaves its row
+    rows, start = np.divmod(changes[0::2], visible.shape[1] + 1)
+    return rows, start, start + (changes[1::2] - changes[0::2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +42,16 @@ def fill(counts: np.ndarray, values: np.ndarray, width: int, unused: int = 0) ->
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """The same set as ranges: line l has every index in [first, behind) of `bounds[offsets[l]:offsets[l + 1]]`."""
+    """The same set as ranges: line l has every index in [start, end) of `bounds[offsets[l]:offsets[l + 1]]`."""
 
     offsets: np.ndarray  # int64 (lines + 1,)
-    bounds: np.ndarray  # int32 (runs, 2): first, behind; ascending in a line, never touching
+    bounds: np.ndarray  # int32 (runs, 2): start, end; ascending in a line, never touching
 
     @staticmethod
-    def of(lines: np.ndarray, first: np.ndarray, behind: np.ndarray, num_lines: int) -> "Runs":
+    def of(lines: np.ndarray, start: np.ndarray, end: np.ndarray, num_lines: int) -> "Runs":
         """From runs sorted by line, then by start."""
         offsets = np.searchsorted(lines, np.arange(num_lines + 1)).astype(np.int64)
-        return Runs(offsets, np.stack([first, behind], axis=1).astype(np.int32))
+        return Runs(offsets, np.stack([start, end], axis=1).astype(np.int32))
 
     @property
     def lines(self) -> np.ndarray:

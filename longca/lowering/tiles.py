@@ -1,12 +1,11 @@
-"""Tiles: which of a kernel's tiles are visible, apart where all of a tile is (full) and where a part is (partial)."""
+"""The visible tiles of a kernel: full tiles, whose every element is visible, and partial tiles, apart from each other."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from longca.lowering.grid_tiles import grid_tiles
-from longca.lowering.ranges import Csr, Runs, turned
+from longca.lowering.ranges import Csr, Runs, runs, turned
 from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas, transpose
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
@@ -39,7 +38,7 @@ def row_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
         whole: a tile that sticks out of Sq × Sk is then partial at most; without it, what sticks out does not count.
     """
     if mask.grid is not None:
-        full, partial = grid_tiles(*mask.grid.solid(group), tile_q, tile_k, whole)
+        full, partial = _grid_tiles(*mask.grid.solid(group), tile_q, tile_k, whole)
     else:
         full, partial = _band_tiles(mask.groups[group], mask.seqlen_q, mask.seqlen_k, tile_q, tile_k, whole)
     return Tiles(-(-mask.seqlen_q // tile_q), -(-mask.seqlen_k // tile_k), full, partial)
@@ -49,7 +48,7 @@ def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
     """For each tile of keys, its tiles of queries: the transpose of `row_tiles`."""
     if mask.grid is not None:
         visible, q_bounds, k_bounds = mask.grid.solid(group)
-        full, partial = grid_tiles(turned(visible), k_bounds, q_bounds, tile_k, tile_q, whole)
+        full, partial = _grid_tiles(turned(visible), k_bounds, q_bounds, tile_k, tile_q, whole)
     else:
         full, partial = _band_tiles(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q, whole)
     return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
@@ -59,8 +58,8 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
                 whole: bool) -> tuple[Runs, Runs]:
     """A line's visible area per tile is a sum of steps, one up and one down for each range that a band covers alike."""
     num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1  # ranges of two lines never touch
-    line, first, behind, area = _covered(bands, tile_rows, tile_cols)
-    place = np.concatenate([line * stride + first, line * stride + behind])
+    line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
+    place = np.concatenate([line * stride + start_tile, line * stride + end_tile])
     order = np.argsort(place, kind="stable")
     place, total = place[order], np.cumsum(np.concatenate([area, -area])[order])
     last = np.flatnonzero(np.diff(place, append=-1))
@@ -76,29 +75,65 @@ def _band_tiles(bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int,
     joins = (start[1:] == end[:-1]) & (full[1:] == full[:-1])
     opens, closes = np.append(True, ~joins)[:len(start)], np.append(~joins, True)[:len(start)]
     line, start, end, full = line[opens], start[opens], end[closes], full[opens]
-    first, behind = start - line * stride, end - line * stride
-    return (Runs.of(line[full], first[full], behind[full], num_lines),
-            Runs.of(line[~full], first[~full], behind[~full], num_lines))
+    start_tile, end_tile = start - line * stride, end - line * stride
+    return (Runs.of(line[full], start_tile[full], end_tile[full], num_lines),
+            Runs.of(line[~full], start_tile[~full], end_tile[~full], num_lines))
 
 
 def _covered(bands: np.ndarray, tile_rows: int, tile_cols: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(line, first, behind, area): in each of the tiles [first, behind) of that line, some band has this area."""
+    """(line, start_tile, end_tile, area): in each of the tiles [start_tile, end_tile) of that line, some band has this area."""
     owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
     b = bands[owner]
     row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
     # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
     left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
     inner0, inner1 = np.maximum(b[:, K0], row1 - 1 + b[:, LO]), np.minimum(b[:, K1], row0 + 1 + b[:, HI])
-    first, behind = left // tile_cols, -(-right // tile_cols)
+    start_tile, end_tile = left // tile_cols, -(-right // tile_cols)
     full0, full1 = -(-inner0 // tile_cols), inner1 // tile_cols
     none = full0 >= full1
-    full0, full1 = np.where(none, behind, full0), np.where(none, behind, full1)
+    full0, full1 = np.where(none, end_tile, full0), np.where(none, end_tile, full1)
 
     # beside those tiles, a few in which the band must be measured
-    piece, tile = spread(np.concatenate([first, full1]), np.concatenate([full0, behind]))
+    piece, tile = spread(np.concatenate([start_tile, full1]), np.concatenate([full0, end_tile]))
     piece %= len(b)
     part = b[piece]
     part[:, Q0], part[:, Q1] = row0[piece], row1[piece]
     part[:, K0], part[:, K1] = np.maximum(part[:, K0], tile * tile_cols), np.minimum(part[:, K1], (tile + 1) * tile_cols)
     return (np.concatenate([line, line[piece]]), np.concatenate([full0, tile]), np.concatenate([full1, tile + 1]),
             np.concatenate([(row1 - row0) * tile_cols, areas(part)]))
+
+
+def _grid_tiles(visible: np.ndarray, row_bounds: np.ndarray, col_bounds: np.ndarray, tile_rows: int, tile_cols: int,
+                whole: bool) -> tuple[Runs, Runs]:
+    """(full, partial) runs of tiles: a tile is full iff all blocks that it meets are visible. Any tile and block sizes.
+
+    Shapes: visible bool (M, N), row_bounds (M + 1,), col_bounds (N + 1,), every block with rows and columns.
+    """
+    first_row, num_rows = _met(row_bounds, tile_rows)
+    first_col, num_cols = _met(col_bounds, tile_cols)
+    dtype = np.uint8 if num_rows.max(initial=0) * num_cols.max(initial=0) < 1 << 8 else np.uint32
+    seen = _sums(_sums(visible.view(np.uint8), first_row, num_rows, 0, dtype), first_col, num_cols, 1, dtype)
+    full, touched = seen == np.multiply.outer(num_rows.astype(dtype), num_cols.astype(dtype)), seen > 0
+    if whole:
+        full[row_bounds[-1] // tile_rows:] = False
+        full[:, col_bounds[-1] // tile_cols:] = False
+    return Runs.of(*runs(full), len(full)), Runs.of(*runs(touched & ~full), len(full))
+
+
+def _met(bounds: np.ndarray, tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """First block that each tile meets, and how many it meets."""
+    edges = np.append(np.arange(0, bounds[-1], tile), bounds[-1])
+    first = np.searchsorted(bounds, edges[:-1], side="right") - 1
+    return first, np.searchsorted(bounds, edges[1:], side="left") - first
+
+
+def _sums(values: np.ndarray, first: np.ndarray, length: np.ndarray, axis: int, dtype: type) -> np.ndarray:
+    """Sums over ranges of an axis: as many steps as the longest of them is long."""
+    if (length == 1).all() and len(first) == values.shape[axis]:
+        return values
+    nothing = values.shape[axis]  # a row or column of zeros, for ranges that are over
+    values = np.pad(values, ((0, 1), (0, 0)) if axis == 0 else ((0, 0), (0, 1)))
+    sums = values.take(first, axis=axis).astype(dtype)
+    for step in range(1, int(length.max(initial=0))):
+        sums += values.take(np.where(step < length, first + step, nothing), axis=axis)
+    return sums

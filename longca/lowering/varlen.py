@@ -1,4 +1,4 @@
-"""Packed sequences of one window: what FlashAttention's and cuDNN's varlen calls are given."""
+"""Packed sequences of one window, as FlashAttention's and cuDNN's varlen calls take them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from longca.masks.segments import diagonal_segments
 
 @dataclass(frozen=True, eq=False)
 class Varlen:
-    """Segments of tokens that see nothing of each other, queries and keys alike."""
+    """Segments of tokens that see no token of another segment, queries and keys alike."""
 
     cu_seqlens: np.ndarray  # int32 (segments + 1,), from 0 to the number of tokens
     max_seqlen: int

@@ -1,4 +1,4 @@
-"""From a pattern's name, a length and a seed to the mask."""
+"""Building of masks from a pattern's name, a length and a seed."""
 
 import hashlib
 
@@ -51,6 +51,11 @@ def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int =
 def cell_mask(cell: Cell) -> Mask:
     """The mask that a cell asks for."""
     return build_mask(cell.mask, **cell.mask_key)
+
+
+def mask_name(cell: Cell) -> str:
+    """The mask of a cell in one string; equal for cells that share it."""
+    return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))
 
 
 def _documents(given: np.ndarray | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:

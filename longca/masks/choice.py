@@ -1,4 +1,4 @@
-"""Which k-blocks each q-block keeps: the same on every machine, since scores are whole numbers and none are equal."""
+"""The choice of the k-blocks that each q-block keeps. It is the same on every machine: scores are whole numbers and none are equal."""
 
 import math
 
@@ -36,9 +36,9 @@ def num_kept(num_blocks: int, density: float) -> int:
 
 
 def _largest(scores: np.ndarray, density: float) -> np.ndarray:
-    """Which scores (no two of a row equal) are among their row's largest."""
-    behind = scores.shape[1] - num_kept(scores.shape[1], density)
-    return scores >= np.partition(scores, behind, axis=1)[:, behind, None]
+    """True for each score among its row's largest. No two scores of a row are equal."""
+    num_dropped = scores.shape[1] - num_kept(scores.shape[1], density)
+    return scores >= np.partition(scores, num_dropped, axis=1)[:, num_dropped, None]
 
 
 def _bits(num_columns: int) -> int:

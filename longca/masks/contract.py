@@ -1,4 +1,4 @@
-"""What a mask pattern must say. One file in `patterns/` is one pattern."""
+"""The contract of mask patterns. One file in `patterns/` is one pattern."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,12 +50,12 @@ class Pattern(Plugin):
         return parse(self.Params, params, f"Mask '{self.name}'").model_dump()
 
     def draws(self, params: Any) -> bool:
-        """Does the seed change the mask?"""
+        """True if the seed changes the mask."""
         return self.stochastic or self.uses_documents
 
     def check(self, seqlen: int, params: Any) -> None:
         """Raises ValueError where this length and these parameters do not go together."""
 
     def build(self, draw: Draw, params: Any) -> Mask:
-        """The mask. It may draw from `draw.rng`, and gives what it drew to the mask's `params`."""
+        """The mask. The pattern may draw from `draw.rng`, and gives the values it drew to the mask's `params`."""
         raise NotImplementedError

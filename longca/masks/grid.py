@@ -9,7 +9,7 @@ from longca.masks.band import INF
 
 @dataclass(frozen=True, eq=False)
 class BlockGrid:
-    """Which blocks are visible.
+    """A grid of blocks, each visible or hidden.
 
     Shapes: G head groups, M q-blocks, N k-blocks. Block (m, n) of group g covers rows q_bounds[g, m]..q_bounds[g, m+1]
     and columns k_bounds[g, n]..k_bounds[g, n+1]. A block may be empty: cutting can leave groups unequal numbers of them.
@@ -51,10 +51,10 @@ class BlockGrid:
         """Runs of neighbouring visible blocks of each block row as full bands, (n, 6) int64 in normal form."""
         visible, q, k = self.solid(group)
         step = np.diff(np.pad(visible, ((0, 0), (1, 1))).view(np.int8), axis=1)
-        rows, first = np.nonzero(step == 1)
-        _, behind = np.nonzero(step == -1)  # both are in row-major order, so they pair up
+        rows, start = np.nonzero(step == 1)
+        _, end = np.nonzero(step == -1)  # both are in row-major order, so they pair up
         infinite = np.full(len(rows), INF, dtype=np.int64)
-        return np.stack([q[rows], q[rows + 1], k[first], k[behind], -infinite, infinite], axis=1)
+        return np.stack([q[rows], q[rows + 1], k[start], k[end], -infinite, infinite], axis=1)
 
     def row_runs(self, group: int) -> np.ndarray:
         """Runs of visible keys that each row of a block row sees, for each block row with rows, (≤ M,) int64."""
@@ -81,9 +81,9 @@ class BlockGrid:
         striped = -((q_rank - self.q_bounds) // world), -((k_rank - self.k_bounds) // world)
         return BlockGrid(*_without_empty(self.visible, *striped))
 
-    def select(self, first: int, last: int) -> "BlockGrid":
-        """Head groups first..last only."""
-        return BlockGrid(self.visible[first:last], self.q_bounds[first:last], self.k_bounds[first:last])
+    def select(self, start: int, end: int) -> "BlockGrid":
+        """Head groups start..end only."""
+        return BlockGrid(self.visible[start:end], self.q_bounds[start:end], self.k_bounds[start:end])
 
     def solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`visible` (M, N) and both bounds of one group, without its empty blocks."""

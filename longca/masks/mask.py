@@ -4,20 +4,18 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
 from longca.core.cell import Scalar
 from longca.masks import band
 from longca.masks.grid import BlockGrid
-
-if TYPE_CHECKING:
-    from longca.masks.traits import Traits
+from longca.masks.traits import Traits, derive
 
 
 class Mask:
-    """Which keys each query sees. Immutable; everything else about it is derived from its bands.
+    """The keys that each query sees. Immutable; everything else about a mask is derived from its bands.
 
     With G = `num_groups` > 1, group g serves the g-th G-th of the KV heads and their query heads.
     """
@@ -40,7 +38,7 @@ class Mask:
 
     @property
     def params(self) -> Mapping[str, object]:
-        """What was given and drawn. Read only."""
+        """Values that were given and drawn, by name. Read only."""
         return MappingProxyType(self._params)
 
     @property
@@ -49,7 +47,7 @@ class Mask:
 
     @property
     def groups(self) -> Sequence[np.ndarray]:
-        """Bands of each head group, in normal form. Those of a block grid are made at each look, since there can be many."""
+        """Bands of each head group, in normal form. Those of a block grid are made at each access, since there can be many."""
         return self._groups if self.grid is None else _GridBands(self.grid)
 
     @property
@@ -101,34 +99,32 @@ class Mask:
         return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]), *seqlens)
 
     def stripe(self, q_rank: int, k_rank: int, world: int) -> "Mask":
-        """What queries q_rank, q_rank + world, … see of keys k_rank, k_rank + world, …, in local coordinates."""
+        """The mask of queries q_rank, q_rank + world, … and keys k_rank, k_rank + world, …, in local coordinates."""
         seqlens = len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world))
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.stripe(q_rank, k_rank, world), *seqlens)
         return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world), *seqlens)
 
-    def select_groups(self, first: int, last: int) -> "Mask":
-        """Head groups first..last only; a mask that all heads share stays as it is."""
+    def select_groups(self, start: int, end: int) -> "Mask":
+        """Head groups start..end only; a mask that all heads share stays as it is."""
         if self.num_groups == 1:
             return self
         if self.grid is not None:
-            return self._of_grid(lambda grid: grid.select(first, last))
-        return Mask(self.seqlen_q, self.seqlen_k, self._groups[first:last], params=self.params, name=self.name)
+            return self._of_grid(lambda grid: grid.select(start, end))
+        return Mask(self.seqlen_q, self.seqlen_k, self._groups[start:end], params=self.params, name=self.name)
 
     def named(self, name: str, params: Mapping[str, object]) -> "Mask":
         """The same mask under a name, with further parameters; its own stand above them."""
         return Mask(self.seqlen_q, self.seqlen_k, self._groups, grid=self.grid, params={**params, **self.params}, name=name)
 
     @cached_property
-    def traits(self) -> "Traits":
-        """What kernels ask about a mask, derived from its bands."""
-        from longca.masks.traits import derive
-
-        return derive(self)
+    def traits(self) -> Traits:
+        """Scalars that kernels ask about a mask, derived from its bands."""
+        return derive(self, self.area)
 
     @cached_property
     def kept(self) -> dict[Hashable, Any]:
-        """What others made of this mask, by keys of their own, kept as long as the mask is; none of it goes along in a pickle."""
+        """Objects that others made from this mask, by keys of their own. They live as long as the mask, and a pickle leaves them out."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,7 +146,7 @@ class Mask:
 
     @property
     def drawn(self) -> dict[str, Scalar]:
-        """The scalars of `params`, and the number and longest of its documents: what a record keeps."""
+        """The scalars of `params`, and the number and longest of its documents, as a record keeps them."""
         scalars = {key: value for key, value in self.params.items() if isinstance(value, (bool, int, float, str))}
         documents = self.params.get("documents")
         if isinstance(documents, np.ndarray):
@@ -174,7 +170,7 @@ class Mask:
 
 
 class _GridBands(Sequence[np.ndarray]):
-    """The bands of a block grid's groups, each made when it is looked at."""
+    """The bands of a block grid's groups, each made when it is accessed."""
 
     def __init__(self, grid: BlockGrid) -> None:
         self._grid = grid

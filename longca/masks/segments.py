@@ -1,16 +1,28 @@
-"""Masks that are squares along the diagonal under one window: what kernels for packed documents take."""
+"""Masks that are squares along the diagonal under one window, as kernels for packed documents (varlen) take them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from longca.masks import band
 from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
+from longca.masks.grid import BlockGrid
 from longca.masks.ragged import spread
 
-if TYPE_CHECKING:
-    from longca.masks.mask import Mask
+
+class Bands(Protocol):
+    """The part of a `Mask` that traits and segments are derived from. A mask imports them, so they do not import it."""
+
+    seqlen_q: int
+    seqlen_k: int
+    grid: BlockGrid | None
+
+    @property
+    def num_groups(self) -> int: ...
+    @property
+    def groups(self) -> Sequence[np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,7 @@ class Segments:
     window: tuple[int, int]  # (left, right), FlashAttention's convention: -1 for no bound
 
 
-def diagonal_segments(mask: "Mask") -> Segments | None:
+def diagonal_segments(mask: Bands) -> Segments | None:
     """The fewest segments that are this mask, in every head group; None if there are none.
 
     A bound that binds in no segment is given as -1. O(bands · log bands), however the mask is cut into bands.
@@ -69,10 +81,10 @@ def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
     q0, q1, k0, k1, lo, hi = bands.T
     upper = np.stack([q0 + 1, np.where(hi > 0, np.minimum(k1, q1 + hi), 0)])
     lower = np.stack([np.maximum(k0, q0 + lo) + 1, np.where(lo < 0, q1, 0)])
-    begin, behind = np.concatenate([upper, lower], axis=1)
-    begin, behind = begin[begin < behind], behind[begin < behind]
+    begin, end = np.concatenate([upper, lower], axis=1)
+    begin, end = begin[begin < end], end[begin < end]
     order = np.argsort(begin)
-    reached = np.maximum.accumulate(np.append(0, behind[order]))
+    reached = np.maximum.accumulate(np.append(0, end[order]))
     return spread(reached, np.append(begin[order], seqlen + 1))[1]  # the gaps between the runs
 
 

@@ -1,11 +1,11 @@
-"""The masks of a study as plain rows: what the measuring jobs must meet."""
+"""The masks of a study as plain rows. Measuring jobs compare their own masks with them."""
 
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from longca.core.cell import Cell
-from longca.masks.build import cell_mask
+from longca.masks.build import cell_mask, mask_name
 
 
 def mask_table(cells: Iterable[Cell]) -> list[dict[str, Any]]:
@@ -21,8 +21,3 @@ def mask_table(cells: Iterable[Cell]) -> list[dict[str, Any]]:
         rows[key] = {"key": key, "mask": cell.mask, **cell.mask_key, "digest": mask.digest, "area": mask.area,
                      "density": mask.density, "num_groups": mask.num_groups, **mask.drawn, "build_ms": round(build_ms, 3)}
     return list(rows.values())
-
-
-def mask_name(cell: Cell) -> str:
-    """The mask of a cell in one string; equal for cells that share it."""
-    return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))

@@ -1,14 +1,13 @@
-"""What kernels and strategies ask about a mask; derived from its bands, never declared."""
+"""Traits of a mask: scalars that kernels and strategies ask for. They are derived from its bands, never declared."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from longca.masks.band import HI, K1, Q0
+from longca.masks.band import HI, K1, Q0, Q1, transpose
 from longca.masks.grid import BlockGrid
-from longca.masks.mask import Mask
-from longca.masks.runs import all_rows_see, most_col_runs, most_row_runs
-from longca.masks.segments import diagonal_segments
+from longca.masks.ragged import spread
+from longca.masks.segments import Bands, diagonal_segments
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,12 @@ class Traits:
         return self.num_groups > 1
 
 
-def derive(mask: Mask) -> Traits:
-    """What holds in every head group, from areas and coverage: the same however the mask is cut into bands."""
+def derive(mask: Bands, area: int) -> Traits:
+    """The traits that hold in every head group, from areas and coverage: the same however the mask is cut into bands.
+
+    Args:
+        area: visible pairs, over all groups.
+    """
     num_bands, empty_rows, row_runs, col_runs = _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
     square = mask.seqlen_q == mask.seqlen_k
     segments = diagonal_segments(mask)
@@ -46,9 +49,9 @@ def derive(mask: Mask) -> Traits:
         seqlen_k=mask.seqlen_k,
         num_groups=mask.num_groups,
         num_bands=num_bands,
-        area=mask.area,
-        full=mask.area == mask.num_groups * mask.seqlen_q * mask.seqlen_k,
-        causal=square and mask.area == triangle and not _looks_ahead(mask),
+        area=area,
+        full=area == mask.num_groups * mask.seqlen_q * mask.seqlen_k,
+        causal=square and area == triangle and not _looks_ahead(mask),
         num_segments=len(segments.bounds) - 1 if segments else 0,
         window=segments.window if segments else None,
         block_size=mask.grid.block_size if mask.grid is not None else None,
@@ -59,12 +62,12 @@ def derive(mask: Mask) -> Traits:
     )
 
 
-def _looks_ahead(mask: Mask) -> bool:
-    """Does some query see a key behind it? The farthest key of a band in normal form is at its upper offset."""
+def _looks_ahead(mask: Bands) -> bool:
+    """True if some query sees a later key. The last key of a band in normal form is at its upper offset."""
     return any((np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]) > 0).any() for bands in mask.groups)
 
 
-def _band_runs(mask: Mask) -> tuple[int, bool, int, int]:
+def _band_runs(mask: Bands) -> tuple[int, bool, int, int]:
     """(bands, some row is empty, most runs in a row, most in a column) over all groups."""
     groups = mask.groups
     return (sum(len(bands) for bands in groups), any(not all_rows_see(bands, mask.seqlen_q) for bands in groups),
@@ -77,3 +80,38 @@ def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
     cols = [grid.col_runs(group) for group in range(grid.num_groups)]
     return (sum(int(runs.sum()) for runs in rows), any(bool((runs == 0).any()) for runs in rows),
             max(int(runs.max(initial=0)) for runs in rows), max(int(runs.max(initial=0)) for runs in cols))
+
+
+def most_row_runs(bands: np.ndarray) -> int:
+    """Most runs of visible keys in one row, touching ones joined; for disjoint bands in normal form, (n, 6).
+
+    Looks at few rows: between two rows where a band begins, ends, or one of its ends starts or stops moving, all ends
+    are fixed or move by one a row. Two runs then touch in all rows of such a stretch, in none, or in its first or last
+    one, so that its first two rows show its most runs: the second is free of such a touch, or there is no third.
+    """
+    if len(bands) == 0:
+        return 0
+    q0, q1, k0, k1, lo, hi = bands.T
+    turns = np.concatenate([q0, q1, np.clip(k0 - lo, q0, q1), np.clip(k1 - hi, q0, q1)])
+    rows = np.unique(np.concatenate([turns, turns + 1]))
+    owner, number = spread(np.searchsorted(rows, q0), np.searchsorted(rows, q1))
+    row = rows[number]
+    begin = np.maximum(k0[owner], row + lo[owner])
+    end = np.minimum(k1[owner], row + hi[owner] + 1)
+    order = np.lexsort([begin, number])
+    number, begin, end = number[order], begin[order], end[order]
+    joins = (number[1:] == number[:-1]) & (begin[1:] == end[:-1])
+    runs = np.bincount(number) - np.bincount(number[1:][joins], minlength=number.max() + 1)
+    return int(runs.max())
+
+
+def most_col_runs(bands: np.ndarray) -> int:
+    """Most runs of rows that see one column, touching ones joined."""
+    return most_row_runs(transpose(bands))
+
+
+def all_rows_see(bands: np.ndarray, seqlen_q: int) -> bool:
+    """True if every query sees a key. In normal form each row of a band does."""
+    begin, end = bands[np.argsort(bands[:, Q0], kind="stable")][:, [Q0, Q1]].T
+    reached = np.concatenate([[0], np.maximum.accumulate(end)])
+    return bool((begin <= reached[:-1]).all() and reached[-1] >= seqlen_q)

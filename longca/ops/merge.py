@@ -1,4 +1,4 @@
-"""Results over disjoint keys, merged by their LSEs in one pass: what `longca.cp.runtime.merge` does, for GPUs.
+"""Triton merge of results over disjoint keys by their LSEs, in one pass; `merge` of `longca.cp.runtime.accumulate` calls it on GPUs.
 
 Shapes: n queries, H heads, D head dim.
 """

@@ -1,4 +1,4 @@
-"""The headline's numbers: what ran, who is fastest, how right and how steady it is."""
+"""The headline's numbers: the cells that ran, the fastest method, accuracy, and noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing beside it, with its figures and tables as files for those who want them."""
+"""The report: one HTML page that needs no other file. Its figures and tables are also written as files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from longca.report.rows import rows_json
 from longca.report.series import labelled, rate_unit, sampled
 from longca.report.style import Style, theme
 from longca.report.svg import draw, inline
-from longca.store.cells import Problem
+from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import csv_bytes, export
 from longca.store.files import replace_file
@@ -58,11 +58,11 @@ class Drawn:
 
     @property
     def is_empty(self) -> bool:
-        """There are no data for it."""
+        """True if there are no data for the figure."""
         return not (self.wide or self.failure)
 
 
-def build(records: Iterable[Record], problems: Sequence[Problem], out: Path, *, study_title: str,
+def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
           hardware: Hardware | None = None) -> Path:
     """Write the page to `out`; beside `report.html` its figures to `figures/`, and the records' tables where there are none yet.
 
@@ -124,7 +124,7 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], beside: Path | None) -> Drawn:
-    """The figure, its files in `figures/` of that folder; in place of one that raises, why: one bad plug-in must not cost the page."""
+    """The figure, and its files in `figures/` of that folder. For one that raises, the reason: one bad plug-in must not cost the page."""
     try:
         return _draw(figure, table, methods, beside)
     except UserError:

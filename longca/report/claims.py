@@ -1,4 +1,4 @@
-"""What the numbers say: who is fastest, where, and by how much."""
+"""Claims that follow from the numbers: the fastest methods, where they are fastest, and by how much."""
 
 from __future__ import annotations
 

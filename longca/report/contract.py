@@ -1,4 +1,4 @@
-"""What a figure of the report must say and do. One file in `figures/` is one figure."""
+"""The contract of the report's figures. One file in `figures/` is one figure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Figure(Plugin):
         raise NotImplementedError
 
     def title(self, data: pd.DataFrame) -> str:
-        """What the figure says, as a claim that follows from the data."""
+        """The figure's finding: a claim that follows from the data."""
         raise NotImplementedError
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

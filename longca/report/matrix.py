@@ -1,4 +1,4 @@
-"""The support matrix: each method under each mask in each direction, with what happened there and why."""
+"""The support matrix: the outcome of each method under each mask in each direction, with its reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memor
 
 @dataclass(frozen=True)
 class Entry:
-    """What happened to one method under one mask in one direction."""
+    """The outcome of one method under one mask in one direction."""
 
     status: str
     """the worst of its cells"""
@@ -68,7 +68,7 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
 
 
 def reasons(table: pd.DataFrame) -> list[Reason]:
-    """Why cells have no number, the gravest first."""
+    """The reasons why cells have no number, the gravest first."""
     bad = table[table.status != "ok"]
     found = []
     for (status, text), group in bad.groupby(["status", "reason"], sort=False):

@@ -70,7 +70,7 @@ def _pack(values: list[Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Five significant digits; what JSON has no word for becomes null, infinity a text."""
+    """Five significant digits; NaN becomes null, infinity a text."""
     if isinstance(value, tuple):
         return [_short(part) for part in value]
     if value is None or type(value).__name__ == "NAType":

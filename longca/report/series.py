@@ -1,4 +1,4 @@
-"""What figures and answers have in common: labels for masks and settings, and points with their spread."""
+"""Labels for masks and settings, and points with their spread, as figures and answers share them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTING = {"device": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}
 
 @dataclass(frozen=True)
 class Unit:
-    """What rates are shown in; `factor` turns TFLOP/s into it."""
+    """The unit that rates are shown in; `factor` turns TFLOP/s into it."""
 
     factor: float
     name: str
@@ -32,7 +32,7 @@ class Unit:
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
-    """The derived table with what readers need to tell rows apart.
+    """The derived table with labels that tell its rows apart.
 
     Adds:
         heads: "64:8".
@@ -125,5 +125,5 @@ def rate_unit(largest_tflops: float) -> Unit:
 
 
 def sampled(data: pd.DataFrame) -> str:
-    """How much stands behind a figure: "231 cells, 1,155 samples"."""
+    """The amount of data in a figure: "231 cells, 1,155 samples"."""
     return f"{plural(int(data.num_cells.sum()), 'cell')}, {plural(int(data.num_samples.sum()), 'sample')}"

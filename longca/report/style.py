@@ -1,4 +1,4 @@
-"""How figures look: one colour and one marker for each method in all of them, in light and in dark."""
+"""The look of figures: one colour and one marker for each method in all of them, in light and in dark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Legend = list[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Style:
-    """What a figure draws with.
+    """Colours, markers and sizes that a figure is drawn with.
 
     Args:
         methods: all methods of the study, in the order that gives them their colours.

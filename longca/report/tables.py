@@ -1,4 +1,4 @@
-"""Small tables of the page: errors against budgets, controls, where and with what it was measured."""
+"""Small tables of the page: errors against budgets, controls, machines and software."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Record
-from longca.store.hardware import Gpu, Hardware
+from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import format_bytes
 
 if TYPE_CHECKING:
@@ -59,18 +59,18 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
 
 
 def waits(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The calls of known length: what was measured, how far it is off."""
+    """The calls of known length: the time that was measured, and its error."""
     return table[table.nominal_ms.notna()].sort_values(["device", "nominal_ms"], kind="stable").to_dict("records")
 
 
 def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The calls of known work: what the device did at best."""
+    """The calls of known work: the highest rates of the device."""
     found = table[table.is_control.astype(bool) & table.nominal_ms.isna()]
     return found.sort_values(["method", "device", "seqlen"], ascending=[False, True, True], kind="stable").to_dict("records")
 
 
-def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, Gpu | None]]:
-    """(facts, number of cells, what the GPU can do at best) of each machine and GPU that took part."""
+def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, GpuModel | None]]:
+    """(facts, number of cells, the GPU's peak rates) of each machine and GPU that took part."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for record in records:
         nodes = record.environment.nodes if record.environment else ()
@@ -100,7 +100,7 @@ def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
 
 
 def runs(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each run: study, when, how many cells, in which Slurm jobs."""
+    """Each run: its study, time, number of cells, and Slurm jobs."""
     found = []
     for (study, run_id), cells in table.groupby(["study", "run_id"]):
         found.append({"study": study, "run_id": run_id, "first": cells.started_at.min(), "last": cells.started_at.max(),

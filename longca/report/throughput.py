@@ -1,4 +1,4 @@
-"""Throughput of dense kernels against length, one panel a mask: what the figures of both directions share."""
+"""Throughput of dense kernels against length, one panel a mask: the base of both directions' figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is fastest: for each mask and for each family of masks, forward and backward."""
+"""The fastest methods for each mask and for each family of masks, forward and backward."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Winner:
     spread: str
     """quartiles of one mask; lowest and highest mask of a family"""
     rest: str
-    """by how much it leads, and what stands behind the number"""
+    """by how much it leads, and the data behind the number"""
     cell_id: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A mask or a family, and who is fastest forward and backward."""
+    """A mask or a family, and its fastest methods forward and backward."""
 
     title: str
     is_family: bool
@@ -120,5 +120,5 @@ def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, uni
 
 
 def _share(rate: float, ceiling: float) -> str:
-    """Of what a matrix product reached; "" where none was measured."""
+    """The share of a matrix product's rate; "" where none was measured."""
     return f", {percent(rate / ceiling)} of ceiling" if ceiling > 0 else ""

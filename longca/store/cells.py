@@ -18,7 +18,7 @@ LONGEST_WRITE_S = 3600.0  # a temporary file older than this has no writer any m
 
 
 @dataclass(frozen=True)
-class Problem:
+class UnusableFile:
     """A cell file that cannot be used, and why."""
 
     path: Path
@@ -39,7 +39,7 @@ class CellStore:
         return self.cells / cell_id[:2] / f"{cell_id}.json"
 
     def write(self, record: Record) -> Path:
-        """Put the record in place of the cell's last one, at once or not at all.
+        """Put the record in place of the cell's last one, completely or not at all.
 
         Raises:
             UserError: the disk is full, the folder is read-only, or the like; what was there stays.
@@ -53,17 +53,17 @@ class CellStore:
                             todo="Finished cells are safe: make room or give another folder, and run again") from error
         return path
 
-    def read(self, cell_id: str) -> Record | Problem | None:
-        """The cell's record; a Problem where its file cannot be used; None where it was never measured."""
+    def read(self, cell_id: str) -> Record | UnusableFile | None:
+        """The cell's record; an UnusableFile where its file cannot be used; None where it was never measured."""
         path = self.path(cell_id)
         return self._load(path) if path.exists() else None
 
-    def read_all(self) -> tuple[list[Record], list[Problem]]:
+    def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
         """All records in the order of their ids, and all files that cannot be used. Never raises for a file's content."""
         loaded = [self._load(path) for path in sorted(self.cells.glob("*/*.json"), key=lambda path: path.name)
                   if not path.name.startswith(".")]
         return ([entry for entry in loaded if isinstance(entry, Record)],
-                [entry for entry in loaded if isinstance(entry, Problem)])
+                [entry for entry in loaded if isinstance(entry, UnusableFile)])
 
     @contextmanager
     def lock(self, part: str | None = None, *, wait: bool = False,
@@ -73,25 +73,25 @@ class CellStore:
             self._remove_leftovers(0.0 if part is None else LONGEST_WRITE_S)
             yield
 
-    def _load(self, path: Path) -> Record | Problem:
+    def _load(self, path: Path) -> Record | UnusableFile:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            return Problem(path, f"cannot be read ({error.strerror})")
+            return UnusableFile(path, f"cannot be read ({error.strerror})")
         except (ValueError, RecursionError):
-            return Problem(path, "is damaged (not JSON: cut off or overwritten)")
+            return UnusableFile(path, "is damaged (not JSON: cut off or overwritten)")
         version = content.get("schema_version") if isinstance(content, dict) else None
         if version != SCHEMA_VERSION:
-            return Problem(path, f"has schema version {version}, this longca reads {SCHEMA_VERSION}" if version is not None
+            return UnusableFile(path, f"has schema version {version}, this longca reads {SCHEMA_VERSION}" if version is not None
                            else "is damaged (not a record: it has no schema version)")
         try:
             record = Record.model_validate(content)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
-            return Problem(path, f"is damaged ({place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')})")
+            return UnusableFile(path, f"is damaged ({place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')})")
         if path != self.path(record.cell_id):
-            return Problem(path, f"is damaged (it holds cell {record.cell_id}, whose place is another)")
+            return UnusableFile(path, f"is damaged (it holds cell {record.cell_id}, whose place is another)")
         return record
 
     def _remove_leftovers(self, older_than_s: float) -> None:

@@ -38,7 +38,7 @@ def _source(view: View, field: str) -> Any:
 
 
 def _as_float(count: int | None) -> float | None:
-    """16M tokens of full attention have more operations than 64 bits count."""
+    """The number as a float: 16M tokens of full attention have more operations than 64 bits count."""
     return None if count is None else float(count)
 
 

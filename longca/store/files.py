@@ -1,4 +1,4 @@
-"""Writing a file at once or not at all."""
+"""Writing a file completely or not at all."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> Path:
-    """Write `content` at once or not at all; a file that holds it already is not touched."""
+    """Write `content` completely or not at all; a file that holds it already is not touched."""
     try:
         if path.exists() and path.read_bytes() == content:
             return path

@@ -1,4 +1,4 @@
-"""What GPUs can do at best, from config/hardware.yaml."""
+"""Peak rates of GPUs, from config/hardware.yaml."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ HARDWARE = Path("config/hardware.yaml")
 
 
 class Sourced(Frozen):
-    """A number and where it stands."""
+    """A number and the URL of its source."""
 
     value: float = Field(gt=0)
     source: str = Field(pattern=r"^https?://")
 
 
-class Gpu(Frozen):
+class GpuModel(Frozen):
     """One model of GPU."""
 
     name: str
@@ -30,11 +30,11 @@ class Gpu(Frozen):
 
 
 class Hardware(Frozen):
-    """The GPUs that are known."""
+    """All GPUs that are known."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuModel, ...] = ()
 
-    def find(self, gpu_name: str) -> Gpu | None:
+    def find(self, gpu_name: str) -> GpuModel | None:
         """The GPU that reports this very name: "NVIDIA H20" is no "NVIDIA H200"."""
         return next((gpu for gpu in self.gpus if gpu_name in gpu.gpu_names), None)
 
@@ -44,13 +44,13 @@ class Hardware(Frozen):
         return gpu.peak_tflops.value if gpu else None
 
     def bandwidth_gb_s(self, gpu_name: str) -> float | None:
-        """Of that GPU's memory; None where no source gives it."""
+        """The bandwidth of that GPU's memory; None where no source gives it."""
         gpu = self.find(gpu_name)
         return gpu.bandwidth_gb_s.value if gpu else None
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
-    """The file in the working folder's `config`, or else the one beside the package; none of both knows no GPU.
+    """The file in the working folder's `config`, or else the one beside the package. Without both, no GPU is known.
 
     Raises:
         UserError: the file is not valid, or lists a name twice.

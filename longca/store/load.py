@@ -1,4 +1,4 @@
-"""Records from wherever they lie: a study's folder of results, or exported files. What cannot be read is named, not lost."""
+"""Records from a study's folder of results, or from exported files. Files that cannot be read are reported, not dropped."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic import ValidationError
 
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Record
-from longca.store.cells import CellStore, Problem
+from longca.store.cells import CellStore, UnusableFile
 from longca.store.export import RECORD_COLUMN
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was found."""
+    """Records, and the files and rows that could not be read."""
 
     records: list[Record]
-    problems: list[Problem]
+    problems: list[UnusableFile]
 
 
 def load(*sources: Path | str) -> Loaded:
@@ -33,7 +33,7 @@ def load(*sources: Path | str) -> Loaded:
         UserError: a file is not there, or is of no kind that can be read. A folder without results holds no records.
     """
     records: dict[tuple[str, ...], Record] = {}
-    problems: list[Problem] = []
+    problems: list[UnusableFile] = []
     for source in map(Path, sources):
         found, damaged = _load(source)
         for record in found:
@@ -42,7 +42,7 @@ def load(*sources: Path | str) -> Loaded:
     return Loaded(list(records.values()), problems)
 
 
-def _load(path: Path) -> tuple[list[Record], list[Problem]]:
+def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     if path.suffix in (".parquet", ".json"):
         if not path.is_file():
             raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json")
@@ -54,31 +54,31 @@ def _load(path: Path) -> tuple[list[Record], list[Problem]]:
     return CellStore(path).read_all()
 
 
-def _from_parquet(path: Path) -> tuple[list[Record], list[Problem]]:
+def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         texts = pq.read_table(path, columns=[RECORD_COLUMN], page_checksum_verification=True)[RECORD_COLUMN].to_pylist()
     except (pa.ArrowException, KeyError, OSError) as error:
-        return [], [Problem(path, f"is damaged or no table of records ({_line(error)})")]
+        return [], [UnusableFile(path, f"is damaged or no table of records ({_line(error)})")]
     return _parse(path, texts)
 
 
-def _from_json(path: Path) -> tuple[list[Record], list[Problem]]:
+def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        return [], [Problem(path, f"is damaged ({_line(error)})")]
+        return [], [UnusableFile(path, f"is damaged ({_line(error)})")]
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        return [], [Problem(path, "is no list of records")]
+        return [], [UnusableFile(path, "is no list of records")]
     return _parse(path, [json.dumps(entry) for entry in entries])
 
 
-def _parse(path: Path, texts: Iterable[str | None]) -> tuple[list[Record], list[Problem]]:
+def _parse(path: Path, texts: Iterable[str | None]) -> tuple[list[Record], list[UnusableFile]]:
     records: list[Record] = []
-    problems: list[Problem] = []
+    problems: list[UnusableFile] = []
     for number, text in enumerate(texts, 1):
         try:
             content = json.loads(text or "")
@@ -92,7 +92,7 @@ def _parse(path: Path, texts: Iterable[str | None]) -> tuple[list[Record], list[
             reason = f"is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']})"
         except (ValueError, RecursionError):
             reason = "is damaged (not JSON)"
-        problems.append(Problem(path, f"row {number} {reason}"))
+        problems.append(UnusableFile(path, f"row {number} {reason}"))
     return records, problems
 
 

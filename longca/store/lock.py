@@ -45,7 +45,7 @@ def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False,
 
 
 def holders(folder: Path) -> list[str]:
-    """Who holds the folder or a part of it, as "pid 12 on host, since …"."""
+    """The processes that hold the folder or a part of it, as "pid 12 on host, since …"."""
     return [_signature(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
 
 
@@ -79,7 +79,7 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
 
 
 def _sign(file: int) -> None:
-    """Say who holds it, for the message that refuses others."""
+    """Write down who holds the lock, for the message that refuses others."""
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
     try:
         os.ftruncate(file, 0)

@@ -1,4 +1,4 @@
-"""The derived table: one row a record, and nothing in it that the records do not say."""
+"""The derived table: one row a record, made of the records alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Record
-from longca.store.ceilings import Ceilings
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.singles import Singles
-from longca.store.view import View
+from longca.store.view import Ceilings, Singles, View
 
 if TYPE_CHECKING:
     import pandas as pd

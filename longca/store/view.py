@@ -1,10 +1,11 @@
-"""What follows from one record: the arithmetic behind the columns of the derived table."""
+"""The arithmetic behind the columns of the derived table: facts that follow from one record, and from others beside it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +13,16 @@ from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
-if TYPE_CHECKING:
-    from longca.store.ceilings import Ceilings
-    from longca.store.singles import Singles
+Place = tuple[str, str, str]  # study, device, dtype
 
 
 class View:
     """A record with its derived facts, each computed when asked; None where it does not apply.
 
     Args:
-        hardware: what GPUs can do by their makers.
-        ceilings: what devices did at best beside the record; none if not given.
-        singles: what kernels did alone; none if not given.
+        hardware: peak rates of GPUs by their makers.
+        ceilings: highest rates of controls beside the record; none if not given.
+        singles: rates of kernels on one device; none if not given.
     """
 
     def __init__(self, record: Record, hardware: Hardware, ceilings: Ceilings | None = None, singles: Singles | None = None) -> None:
@@ -33,12 +32,12 @@ class View:
 
     @property
     def is_control(self) -> bool:
-        """It is no attention."""
+        """True for a matrix product, a copy or the like: it is no attention."""
         return self.record.work is not None
 
     @cached_property
     def reason(self) -> str:
-        """Why there is no number, in one line; empty for ok."""
+        """The reason why there is no number, in one line; empty for ok."""
         outcome = self.record.outcome
         if isinstance(outcome, OutOfMemory):
             size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
@@ -68,7 +67,7 @@ class View:
 
     @property
     def straggler_percent(self) -> float | None:
-        """By how much the slowest rank's median exceeds that of the median rank."""
+        """The excess of the slowest rank's median over that of the median rank, in percent."""
         times = self.rank_medians_ms
         return None if times is None else 100 * (float(times.max()) / float(np.median(times)) - 1)
 
@@ -95,7 +94,7 @@ class View:
 
     @cached_property
     def flops(self) -> int | None:
-        """Of attention from the exact area that was drawn; of a control by construction."""
+        """Floating-point operations: of attention from the exact area that was drawn, of a control by construction."""
         if self.record.work is not None:
             return self.record.work.flops
         mask = self.record.mask
@@ -103,7 +102,7 @@ class View:
 
     @property
     def nominal_flops(self) -> int | None:
-        """Of a block-sparse cell, as if the mask had just the density asked."""
+        """Operations of a block-sparse cell as if the mask had just the density asked for."""
         asked = self.cell.mask_params.get("density")
         return None if asked is None else self.cell.flops(round(float(asked) * self.cell.seqlen**2), 1)
 
@@ -114,7 +113,7 @@ class View:
 
     @property
     def gb_per_s(self) -> float | None:
-        """What a copy reads and writes, in 10⁹ bytes a second."""
+        """Rate at which a copy reads and writes, in 10⁹ bytes a second."""
         work = self.record.work
         return work.traffic_bytes / self.median_ms / 1e6 if work and work.traffic_bytes is not None and self.median_ms else None
 
@@ -137,7 +136,7 @@ class View:
 
     @cached_property
     def peak_percent(self) -> float | None:
-        """Of the peak rate; a copy's of the bandwidth."""
+        """Rate in percent of the device's peak; of a copy in percent of the bandwidth."""
         if self.gb_per_s is not None:
             return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
         return _percent(self.per_device(self.median_ms), self.peak_tflops)
@@ -152,7 +151,7 @@ class View:
 
     @property
     def ceiling_percent(self) -> float | None:
-        """Of what the matrix product reached; a ceiling has none."""
+        """Rate in percent of the matrix product's; None for a control itself."""
         return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
 
     @cached_property
@@ -188,7 +187,7 @@ class View:
 
     @cached_property
     def node(self) -> Node | None:
-        """That of rank 0."""
+        """The node of rank 0."""
         nodes = self.record.environment.nodes if self.record.environment else ()
         return nodes[0] if nodes else None
 
@@ -218,5 +217,64 @@ class View:
         return np.array([reduce(step) for step in steps], dtype=np.float64) if steps else None
 
 
+class Ceilings:
+    """The highest rates of the controls of each study, device and dtype, by median times; None where none was right.
+
+    A copy only moves bytes, so that it holds for all dtypes.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._tflops: dict[Place, float] = {}
+        self._gb_per_s: dict[Place, float] = {}
+        for record in records:
+            if record.work is None:
+                continue
+            view = View(record, Hardware())
+            _raise(self._tflops, _place(view), view.tflops(view.median_ms))
+            _raise(self._gb_per_s, _place(view, ""), view.gb_per_s)
+
+    def tflops(self, view: View) -> float | None:
+        """Rate of the matrix product that ran where this record was measured, in its dtype."""
+        return self._tflops.get(_place(view))
+
+    def gb_per_s(self, view: View) -> float | None:
+        """Rate of the copy that ran where this record was measured."""
+        return self._gb_per_s.get(_place(view, ""))
+
+
+class Singles:
+    """Single-GPU baselines: for each cell of context parallelism, the rate of its kernel on one device.
+
+    It was measured in the same study, on the same model of device, with the very same mask (so with all tokens of the sequence), the same
+    heads and direction. Of several records the last one counts.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        content = list(records)
+        wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
+        self._tflops: dict[tuple[str, str, str], float] = {}
+        for record in sorted(content, key=lambda record: record.started_at):
+            if record.cell_id in wanted and record.samples is not None:
+                view = View(record, Hardware())
+                rate = view.tflops(view.median_ms)
+                if rate is not None:
+                    self._tflops[record.study, view.device, record.cell_id] = rate
+
+    def tflops(self, view: View) -> float | None:
+        """The kernel's rate on one device. None without context parallelism, and where the kernel was not measured alone."""
+        if view.cell.kind != "cp":
+            return None
+        return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))
+
+
 def _percent(rate: float | None, limit: float | None) -> float | None:
     return 100 * rate / limit if rate is not None and limit else None
+
+
+def _place(view: View, dtype: str | None = None) -> Place:
+    return view.record.study, view.device, view.cell.dtype if dtype is None else dtype
+
+
+def _raise(highest: dict[Place, float], place: Place, rate: float | None) -> None:
+    if rate is not None:
+        highest[place] = max(rate, highest.get(place, 0.0))

@@ -12,7 +12,7 @@ from longca.archive import bundle as making
 from longca.archive.bundle import write_bundle
 from longca.archive.manifest import NAME as MANIFEST
 from longca.archive.manifest import differences, manifest, read_manifest, sha256
-from longca.archive.packing import Entry, opened, pack
+from longca.archive.packing import BundleFile, opened, pack
 from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.store.cells import CellStore
@@ -26,7 +26,7 @@ def test_the_same_study_gives_the_same_bytes(study, study_file, results, bundle,
 
 
 def test_time_and_owner_of_files_do_not_matter():
-    entries = {"b": Entry(b"2", executable=True), "a": Entry(b"1")}
+    entries = {"b": BundleFile(b"2", executable=True), "a": BundleFile(b"1")}
     assert pack(entries, "top", 7) == pack(dict(reversed(entries.items())), "top", 7) != pack(entries, "top", 8)
 
 
@@ -49,7 +49,7 @@ def test_its_settings_name_the_study(bundle):
 
 @pytest.mark.parametrize(("image", "kept"), [("cpu", "cpu"), ("/scratch/mine.sif", "''"), (f"docker://us/longca@{DIGEST}", "docker://us")])
 def test_an_image_of_this_machine_alone_is_no_setting(study, image, kept):
-    settings = making._config(study, Config(image=image), {"containers/cpu/image.yaml": Entry(b"")})
+    settings = making._config(study, Config(image=image), {"containers/cpu/image.yaml": BundleFile(b"")})
     assert f"\nimage: {kept}" in settings.decode()
 
 
@@ -144,8 +144,8 @@ def test_a_bundle_cut_off_is_refused(bundle, tmp_path):
 
 def small_bundle() -> bytes:
     files = {"a.txt": b"some text\n" * 9, f"b/{'long' * 30}.py": bytes(range(256)), "empty": b""}
-    entries = {path: Entry(content, executable=path == "a.txt") for path, content in files.items()}
-    return pack(entries | {MANIFEST: Entry(manifest(files))}, "top", 1_700_000_000)
+    entries = {path: BundleFile(content, executable=path == "a.txt") for path, content in files.items()}
+    return pack(entries | {MANIFEST: BundleFile(manifest(files))}, "top", 1_700_000_000)
 
 
 def passes(content: bytes, folder: Path) -> bool:

@@ -31,7 +31,7 @@ class Prepared(NaivePrepared):
 class Plugin(Kernel):
     label, summary, url = "{name}", "For a test", "https://example.org"
 
-    def supports(self, cell, traits, device_type):
+    def supports(self, call, traits, device_type):
         return None
 
     def prepare(self, problem):

@@ -1,6 +1,9 @@
 """A method version changes with what makes the number, and with nothing else."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,10 @@ import pytest
 from longca.bench.measure.environment import CONTAINER
 from longca.bench.run import method_version as method
 from longca.bench.run.method_version import method_version
+from longca.core import code
+from longca.core.cell import Cell
 from longca.core.plugin import PACKAGE_ROOT, Registry
+from longca.core.source import modules_of_package
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 
@@ -16,7 +22,9 @@ MEASURE = Measure()
 
 
 def _files(**changes: object) -> set[str]:
-    return set(method._named(method._files(small_cell(**changes))))
+    """Relative paths; a file outside the package has its name only."""
+    return {str(path.relative_to(PACKAGE_ROOT)) if path.is_relative_to(PACKAGE_ROOT) else path.name
+            for path in method._files(small_cell(**changes))}
 
 
 def test_is_the_same_for_cells_measured_alike() -> None:
@@ -66,17 +74,67 @@ def test_covers_the_strategy() -> None:
     assert not any(file.startswith("cp/") for file in _files())
 
 
-def test_every_named_file_exists() -> None:
-    """One that is missing would silently not count."""
-    for name in (*method.CALL_FILES, *method.BENCH_FILES, *method.CP_FILES, *method.DATA_FILES):
-        assert (PACKAGE_ROOT / name).is_file(), name
+def test_every_named_module_exists() -> None:
+    """One that is missing would silently not count, or not be left out."""
+    assert {*method.FOLLOWED, *method.FOLLOWED_FOR_DOCUMENTS, *method.LEFT_OUT, *method.MEASURED_BY.values()} <= modules_of_package().keys()
+
+
+def test_covers_packages_on_the_way() -> None:
+    assert {"masks/__init__.py", "kernels/__init__.py", "bench/__init__.py", "bench/check/__init__.py"} <= _files()
+    assert "__init__.py" not in _files()  # it holds the release's number
+
+
+@pytest.mark.parametrize("cell", [
+    small_cell("naive", "block_sparse_uniform", "bwd"), small_cell("sdpa"),
+    small_cell(kind="cp", strategy="ring_p2p", direction="bwd"), small_cell(kind="cp", strategy="ulysses"),
+], ids=lambda cell: f"{cell.method}-{cell.mask}")
+def test_covers_all_that_is_really_imported(cell: Cell) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.bench.measure_one", cell.model_dump_json()], cwd=PACKAGE_ROOT.parent,
+                          capture_output=True, text=True, check=True)
+    status, modules = json.loads(done.stdout)
+    assert status == "ok"
+    covered = method._files(cell)
+    followed = {module for module in modules if module.startswith(method.FOLLOWED + method.FOLLOWED_FOR_DOCUMENTS)}
+    assert followed - method.LEFT_OUT - {name for name, path in modules_of_package().items() if path in covered} == set()
+    assert not any(module.startswith(("longca.report", "longca.bench.run")) for module in modules)
+
+
+@pytest.mark.parametrize(("name", "counts"), [("kernels/backends/naive.py", True), ("kernels/backends/sdpa.py", False),
+                                              ("bench/measure/timer.py", True), ("bench/measure/environment.py", False),
+                                              ("masks/__init__.py", True), ("core/record.py", False), ("report/build.py", False)])
+def test_counts_the_statements_of_covered_files_only(name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as if a line stood at the file's end: a comment, then a statement."""
+    before = method_version(small_cell(), MEASURE, "CPU")
+    read = Path.read_bytes
+
+    def version(line: bytes) -> str:
+        monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (line if path == PACKAGE_ROOT / name else b""))
+        code._parsed.cache_clear()
+        return method_version(small_cell(), MEASURE, "CPU")
+
+    assert version(b"\n# a sentence\n") == before
+    assert (version(b"\nSIZE = 4\n") != before) == counts
+    assert (version(b"\nSIZE = 4\n") != version(b"\nSIZE = 5\n")) == counts
+    monkeypatch.undo()
+    code._parsed.cache_clear()
 
 
 def test_changes_when_a_kernel_outside_the_package_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_kernel("outside", "pass", tmp_path, monkeypatch)
     before = method_version(small_cell("outside"), MEASURE, "CPU")
     path = tmp_path / "kernels" / "outside.py"
-    path.write_text(path.read_text() + "\n# a change\n")
+    path.write_text(path.read_text() + "\n# a comment\n")
     os.utime(path, ns=(0, 1))
+    assert method_version(small_cell("outside"), MEASURE, "CPU") == before
+    path.write_text(path.read_text() + "\nCHANGED = 1\n")
+    os.utime(path, ns=(0, 2))
     assert method_version(small_cell("outside"), MEASURE, "CPU") != before
-    assert "tmp" not in str(sorted(method._named(method._files(small_cell("outside")))))
+
+
+def test_does_not_depend_on_where_a_kernel_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = set()
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        write_kernel("outside", "pass", tmp_path / name, monkeypatch)
+        versions.add(method_version(small_cell("outside"), MEASURE, "CPU"))
+    assert len(versions) == 1

@@ -55,7 +55,7 @@ def test_the_truth_has_no_error(case: Case) -> None:
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     case = pattern_cases()[5]
     at_once = _judge(case, torch.bfloat16)
-    monkeypatch.setattr("longca.bench.check.oracle.CHUNK_PAIRS", {"cpu": 3000})
+    monkeypatch.setattr("longca.bench.check.reference.CHUNK_PAIRS", {"cpu": 3000})
     in_chunks = _judge(case, torch.bfloat16)
     assert in_chunks.budget == pytest.approx(at_once.budget, rel=1e-3)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from longca.bench.measure.permute import Permutation
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 from tests.cp.virtual import VirtualComm, on_virtual_ranks
 
 TOKENS, WORLD = 11, 3

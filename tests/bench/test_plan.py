@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from longca.bench.run.shards import OVERHEAD_SECONDS, estimate_seconds, shards
+from longca.bench.run.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
 from longca.core.record import Work
 from longca.core.study import Measure
 from tests.bench.misbehaving import cp_cell, kernel_cell
@@ -31,6 +31,14 @@ def test_every_cell_is_in_one_job_of_its_kernel_or_its_number_of_ranks():
     assert all(re.fullmatch(r"[\w+-]+", name) for name in names)
     assert {cell.strategy for piece in pieces if piece.name == "cp-w2-0" for cell in piece.cells} == {"ulysses", "ring"}
     assert shards(cells, 2.0) == pieces
+
+
+def test_one_machine_has_one_job_of_kernels_and_one_of_context_parallelism():
+    cells = [*many(300), *(cp_cell("ulysses", world, seqlen=64) for world in (2, 4))]
+    pieces = shards_of_one_machine(cells)
+    assert [(piece.name, piece.kind, piece.world) for piece in pieces] == [("kernel-0", "kernel", 1), ("cp-0", "cp", 4)]
+    assert [cell for piece in pieces for cell in piece.cells] == cells
+    assert not {piece.name for piece in pieces} & {piece.name for piece in shards(cells, 2.0)}, "`longca run --shard` takes both"
 
 
 def test_a_long_cell_is_a_job_of_its_own():

@@ -66,7 +66,7 @@ def test_a_hang_ends_with_the_cells_time(pool):
     measure = MEASURE.model_copy(update={"timeout_s": 0.5})
     result = pool.measure(kernel_cell("sleeper"), measure)
     assert result.outcome.status == "timeout" and result.outcome.seconds == 0.5 and result.samples is None
-    assert not any(key and key[1] == "sleeper" for key in pool._groups)
+    assert ("kernel", None, 1) not in pool._groups
 
 
 def test_a_grandchild_that_holds_the_pipes_open_neither_hangs_the_run_nor_stays(pool):
@@ -77,7 +77,7 @@ def test_a_grandchild_that_holds_the_pipes_open_neither_hangs_the_run_nor_stays(
 
 def test_a_sick_process_is_replaced(pool):
     assert pool.measure(kernel_cell("sticky"), MEASURE).outcome.message == "sticky"
-    assert not any(key and key[1] == "sticky" for key in pool._groups)
+    assert ("kernel", None, 1) not in pool._groups
     assert pool.measure(kernel_cell("quick", seqlen=24), MEASURE).outcome.status == "ok"
 
 
@@ -111,12 +111,16 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
     with Pool(device, tmp_path) as pool:
         for kernel in ("a", "b", "c", "a", "d"):
             assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
-        pool.measure(kernel_cell("a", kind="cp", strategy="s", world=2), MEASURE)
+        assert [key[1:] for key in pool._groups] == [("d" if device == "cuda" else None, 1)] and len(alive) == 1
+        for world in (2, 3, 2):
+            pool.measure(kernel_cell("a", kind="cp", strategy="s", world=world), MEASURE)
         pool.measure(kernel_cell("b", kind="cp", strategy="t", world=2), MEASURE)
-        assert [key[1:] for key in pool._groups] == [("a", 1), ("d", 1), (None, 2)][-limit:] and len(alive) == most == limit
+        assert [key[1:] for key in pool._groups] == [(None, 1), (None, 3), (None, 2)][-limit:] and len(alive) == most == limit
         if device == "cpu":
+            pool.measure(kernel_cell("a", kind="cp", strategy="s", world=4), MEASURE)
+            assert [key[2] for key in pool._groups] == [2, 4]
             pool.measure(kernel_cell("a", kind="cp", strategy="s", world=6), MEASURE)
-            assert [key[2] for key in pool._groups] == [2, 6] and most == limit
+            assert [key[2] for key in pool._groups] == [6] and most == limit
     assert not alive
 
 

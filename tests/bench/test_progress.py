@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from longca.bench.run import progress
-from longca.bench.run.live import RichProgress
-from longca.bench.run.progress import Both, LogProgress, PlainProgress, make_progress
+from longca.bench.run.progress import Both, LogProgress, PlainProgress, RichProgress, make_progress
 from longca.core.errors import UserError
 from longca.core.record import Failed, Record, TimedOut, Unsupported
 from tests.bench.misbehaving import kernel_cell

@@ -161,10 +161,10 @@ def test_a_full_disk_ends_the_run_and_keeps_the_rest(run, store, monkeypatch):
 def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
     cells = [kernel_cell(kernel, seqlen) for kernel in ("a", "b", "c") for seqlen in range(1, 101)]
     cells += [cp_cell("s", world, seqlen=seqlen) for world in (2, 4) for seqlen in range(8, 12)]
-    order = shuffled(cells, 1)
-    assert order == shuffled(reversed(cells), 1) != shuffled(cells, 2)
+    order = shuffled(cells, 1, "cuda")
+    assert order == shuffled(reversed(cells), 1, "cuda") != shuffled(cells, 2, "cuda")
     assert sorted(order, key=lambda cell: cell.cell_id) == sorted(cells, key=lambda cell: cell.cell_id)
-    changes = sum(worker_key(one) != worker_key(two) for one, two in itertools.pairwise(order))
+    changes = sum(worker_key(one, "cuda") != worker_key(two, "cuda") for one, two in itertools.pairwise(order))
     assert 4 <= changes < 3 * -(-100 // BATCH) + 2
     lengths = [cell.seqlen for cell in order if cell.kernel == "a"]
     assert lengths != sorted(lengths)
@@ -172,8 +172,16 @@ def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
 
 def test_cells_of_one_mask_follow_each_other():
     cells = [small_cell("naive", "causal", direction, seqlen=seqlen) for seqlen in range(1, 13) for direction in ("fwd", "bwd")]
-    order = shuffled(cells, 0)
+    order = shuffled(cells, 0, "cuda")
     assert all(one.seqlen == other.seqlen for one, other in zip(order[::2], order[1::2], strict=True))
+
+
+def test_on_a_cpu_all_kernels_of_one_mask_follow_each_other_in_one_process():
+    cells = [small_cell(kernel, "causal", direction, seqlen=seqlen) for kernel in ("naive", "sdpa", "flex") for seqlen in range(1, 13)
+             for direction in ("fwd", "bwd")]
+    order = shuffled(cells, 0, "cpu")
+    assert len({worker_key(cell, "cpu") for cell in order}) == 1
+    assert all(len({cell.seqlen for cell in order[start:start + 6]}) == 1 for start in range(0, len(order) - 6, 6))
 
 
 def start_run(tmp_path: Path, cells: list[tuple[str, int]]) -> subprocess.Popen:

@@ -11,7 +11,7 @@ from benchmarks.band import plan_costs as band_plan
 from benchmarks.band.compare import cases, main, parse
 from benchmarks.band.tables import OURS, Record, read, targets, wide
 from longca.core.plugin import Registry
-from longca.ops.band.config import Tuned, Use, tiles_for
+from longca.ops.band.config import BandKernel, TileConfig, choose_tiles
 from tools.table import read_records
 
 CAUSAL = Record(32768, "causal", 0.0, "64:8", "fwd", "band", 1.0, 0.01, 520.0)
@@ -55,8 +55,8 @@ def test_measures_keeps_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one kernel makes all gradients, there are no lines for dQ. What was measured stays, if a later mask fails."""
-    def as_on_hopper(head_dim: int, _: torch.device, **how: Any) -> dict[Use, Tuned]:
-        return tiles_for(head_dim, torch.device("cuda"), **how)
+    def as_on_hopper(head_dim: int, _: torch.device, **how: Any) -> dict[BandKernel, TileConfig]:
+        return choose_tiles(head_dim, (9, 0), **how)
 
     def measured(name: str, *others: Any) -> dict[str, Any]:
         assert name != "causal_blockwise", "as if the machine were taken away"
@@ -64,7 +64,7 @@ def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     measured_as_ever = band_plan.measured
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr("longca.ops.band.plan.tiles_for", as_on_hopper)
+    monkeypatch.setattr("longca.ops.band.plan.choose_tiles", as_on_hopper)
     monkeypatch.setattr(band_plan, "measured", measured)
     with pytest.raises(AssertionError, match="taken away"):
         band_plan.main(["--length", "8K", "--out", str(tmp_path)])
@@ -77,5 +77,5 @@ def test_plans_of_every_mask(tmp_path: Path) -> None:
     assert band_plan.main(["--length", "2K", "--out", str(tmp_path)]) == 0
     lines = read_records(tmp_path, "band_plan")
     assert [line["mask"] for line in lines] == Registry("mask").names()
-    assert all(0 < float(line["MB"]) < 1 and 0 < float(line[f"visible_{use.value}"]) <= 1 for line in lines for use in Use)
+    assert all(0 < float(line["MB"]) < 1 and 0 < float(line[f"visible_{use.value}"]) <= 1 for line in lines for use in BandKernel)
     assert all(0 < int(line["operations"]) <= 650 for line in lines)

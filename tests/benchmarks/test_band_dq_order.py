@@ -9,7 +9,7 @@ from benchmarks.band import dq_order
 from benchmarks.band.dq_order import TIMES, Case, cases, main, table
 from longca.masks import build_mask
 from longca.masks.mask import Mask
-from longca.ops.band.tables.dq_order import takes_turns
+from longca.ops.band.tables.dq_order import prefers_ordered_dq
 from tools.table import write_records
 
 FULL, WINDOW = build_mask("full", seqlen=8192), build_mask("sliding_window", seqlen=8192)
@@ -52,5 +52,5 @@ def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(dq_order, "RANKS", ((2, 8192),))
     found = cases()
     assert len({case.key for case in found}) == len(found)
-    assert {takes_turns(case.mask, case.num_kv_heads) for case in found} == {True, False}
+    assert {prefers_ordered_dq(case.mask, case.num_kv_heads) for case in found} == {True, False}
     assert any("rank 1" in case.where for case in found)

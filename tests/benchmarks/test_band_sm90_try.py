@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.band import sm90_try as trial
 from longca.ops.band import api as band_attention
-from longca.ops.band.config import Use
+from longca.ops.band.config import BandKernel
 
 PRETEND = """
 import json, sys, time
@@ -65,8 +65,8 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
         else:
             trial.backward(variant, q, k, k, q, q[..., 0], q, mask)()
         in_one = variant in trial.FUSED
-        assert (Use.QUERIES in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
-        assert not in_one or (made[-1].kernels[Use.KEYS][0].waits_of.shape[1] > 0) is bool(trial.FUSED[variant])
+        assert (BandKernel.DQ in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
+        assert not in_one or (made[-1].kernels[BandKernel.DKDV][0].wait_ranges.shape[1] > 0) is bool(trial.FUSED[variant])
 
 
 def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:

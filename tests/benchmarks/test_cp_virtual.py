@@ -16,8 +16,7 @@ from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
-from longca.kernels.contract import Problem
-from longca.kernels.contribution import Contribution
+from longca.kernels.contract import Contribution, Problem
 from tests.cp.case import Case
 from tools.table import read_records
 
@@ -27,7 +26,7 @@ MEASURE = Measure(warmup=0, repeats=1, max_seconds=0.01)
 
 def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int) -> tuple[WorkPartition, Case]:
     case = Case(mask, 32 * world, *heads, strategy=strategy, params=tuple(params.items()))
-    return Registry("strategy").load(strategy).divide(case.problem(), Registry("kernel").load("naive"), world), case
+    return Registry("strategy").load(strategy).partition_work(case.problem(), Registry("kernel").load("naive"), world), case
 
 
 class CountingClock(Clock):
@@ -51,7 +50,7 @@ class PairsClock(CountingClock):
         self.pair_s, self._counted = pair_s, passes or Passes(0.0, 0.0, 0.0)
 
     def steps(self, plan: Plan, rank: int, problem: Problem) -> dict[int, tuple[float, float]]:
-        pairs = plan.step_areas[rank] + 128 * plan.step_meetings[rank]
+        pairs = plan.step_areas[rank] + 128 * plan.step_band_rows[rank]
         return {step.number: (self.pair_s * pairs[step.number], 2 * self.pair_s * pairs[step.number]) for step in plan.steps(rank)}
 
     def passes(self, problem: Problem) -> Passes:
@@ -149,15 +148,15 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     found, found_dq = [], []
 
     def forward_onto(self: NaivePrepared, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: tuple[Contribution, ...]) -> None:
-        found.extend((visit.begins, visit.ends) for visit in visits)
+                     out: torch.Tensor, contributions: tuple[Contribution, ...]) -> None:
+        found.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
         part = self.forward(q, k, v)
         assert part.lse is not None
         total.copy_(self.from_layout(part.out))
         lse.copy_(self.lse_from_layout(part.lse))
 
     def backward_onto(self: NaivePrepared, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        found_dq.extend((visit.begins, visit.ends) for visit in given[-1])
+        found_dq.extend((contribution.is_first, contribution.is_last) for contribution in given[-1])
         dq, dk, dv = self.raw_backward(*given[:6])
         assert self.from_layout(dq).shape == given[6].shape == given[7].shape
         return dk, dv
@@ -183,7 +182,7 @@ def test_ranks_that_are_not_timed_are_interpolated():
     all_ranks.time(math.inf)
     few.time(-math.inf)
     assert few.timed.sum() == FEWEST_RANKS
-    load = division.plan.step_areas.sum(axis=1) + 128 * division.plan.step_meetings.sum(axis=1)
+    load = division.plan.step_areas.sum(axis=1) + 128 * division.plan.step_band_rows.sum(axis=1)
     assert few.timed[load.argmax()]
     for direction in ("fwd", "bwd"):
         np.testing.assert_allclose(few.step_s(direction)[0, 0], all_ranks.step_s(direction)[0, 0])

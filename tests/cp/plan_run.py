@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from longca.cp.runtime.merge import merge, no_keys
+from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.schedule.plan import Plan, Step, Transfer
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -18,7 +18,7 @@ class PlanRun:
 
     def __init__(self, plan: Plan, q_THD: torch.Tensor, k_TGD: torch.Tensor, v_TGD: torch.Tensor) -> None:
         self.plan = plan
-        self.positions = [torch.from_numpy(plan.placement.positions(rank)) for rank in range(plan.world)]
+        self.positions = [torch.from_numpy(plan.sharding.positions(rank)) for rank in range(plan.world)]
         self.q, self.k, self.v = (x.double() for x in (q_THD, k_TGD, v_TGD))
         self.scale = q_THD.shape[-1] ** -0.5
 
@@ -62,9 +62,9 @@ class PlanRun:
     def _keys(self, step: Step) -> torch.Tensor:
         """Positions of a step's keys, which must be the rank's own or have been sent to it."""
         own = Transfer(step.rank, step.rank, 0, len(self.positions[step.rank]))
-        there = [own] * (step.number == 0 or self.plan.kept(step.rank, step.number) > 0) + self.plan.receives(step.rank, step.number)
+        there = [own] * (step.number == 0 or self.plan.num_own_kv(step.rank, step.number) > 0) + self.plan.receives(step.rank, step.number)
         for source, first, behind in step.keys:
-            assert any(move.source == source and move.first <= first <= behind <= move.behind for move in there)
+            assert any(move.owner == source and move.start <= first <= behind <= move.end for move in there)
         return torch.cat([self.positions[source][first:behind] for source, first, behind in step.keys])
 
     def _fold(self, grad_KHD: torch.Tensor) -> torch.Tensor:

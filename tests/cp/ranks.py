@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 
 Job = Callable[..., Any]
 

@@ -6,24 +6,24 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 
 WORLD = 3
 
 
 def correspond(comm: Comm) -> dict:
-    """Each rank sends its number to the next one, twice on one lane and once on another."""
+    """Each rank sends its number to the next one, twice on one comm stream and once on another."""
     after, before = (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
-    lanes = {name: comm.lane(name) for name in ("slow", "quick")}
+    streams = {name: comm.stream(name) for name in ("slow", "quick")}
     got = {name: torch.zeros(2) for name in ("slow", "slow again", "quick")}
-    pending = [lanes[name.partition(" ")[0]].post([(after, torch.tensor([comm.rank, number]).float(), None)], [(before, x)])
+    pending = [streams[name.partition(" ")[0]].post([(after, torch.tensor([comm.rank, number]).float(), None)], [(before, x)])
                for number, (name, x) in enumerate(got.items())]
     for messages in reversed(pending):
         messages.wait()
         messages.wait()
-    lanes["slow"].post([], []).wait()
-    return {"got": {name: x.tolist() for name, x in got.items()}, "moved": comm.moved_bytes, "kept": lanes["slow"] is comm.lane("slow")}
+    streams["slow"].post([], []).wait()
+    return {"got": {name: x.tolist() for name, x in got.items()}, "moved": comm.moved_bytes, "kept": streams["slow"] is comm.stream("slow")}
 
 
 def talk(comm: Comm) -> dict:
@@ -67,7 +67,7 @@ def test_answers_are_the_same_everywhere(said: list[dict]):
         assert heard["gathered"] == [{"rank": rank} for rank in range(WORLD)]
 
 
-def test_lanes_bring_messages_in_their_order():
+def test_comm_streams_bring_messages_in_their_order():
     for rank, heard in enumerate(on_ranks(correspond, WORLD)):
         before = (rank - 1) % WORLD
         assert heard["got"] == {"slow": [before, 0.0], "slow again": [before, 1.0], "quick": [before, 2.0]}

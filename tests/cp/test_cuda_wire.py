@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 import torch
 
-from longca.cp.comm import symmetric_trial
+from longca.cp.comm import backend
+from longca.cp.comm.backend import why_not_symmetric
 from longca.cp.comm.symmetric import SymmetricCommStream
-from longca.cp.comm.symmetric_cuda import NUMBERS, CudaWire
-from longca.cp.comm.symmetric_trial import why_not
+from longca.cp.comm.symmetric_cuda import NUMBERS, CudaSignalStream
 from tests.cp.virtual import Job
-from tests.cp.virtual_memory import SharedMemory, SymmetricVirtualComm, VirtualHeap
+from tests.cp.virtual_memory import SharedMemory, SymmetricVirtualComm, VirtualSymmetricBuffer
 
 WORLD = 3
 PATIENCE_S = 2.0
@@ -56,22 +56,22 @@ class Stream:
     def wait(self) -> None: ...
 
 
-class Heap(VirtualHeap):
+class Buffer(VirtualSymmetricBuffer):
     def address(self, rank: int) -> int:
-        return self._heaps[rank].data_ptr()
+        return self._buffers[rank].data_ptr()
 
 
 class Memory:
-    """As `CudaMemory`."""
+    """As `CudaSymmetricMemory`."""
 
     def __init__(self, comm: SymmetricVirtualComm) -> None:
         self.comm, self.driver = comm, Driver()
 
-    def heap(self, num_bytes: int) -> Heap:
-        return Heap(self.comm.heap(num_bytes)._heaps)
+    def allocate(self, num_bytes: int) -> Buffer:
+        return Buffer(self.comm.allocate(num_bytes)._buffers)
 
-    def wire(self) -> CudaWire:
-        return CudaWire(cast(Any, self.comm), cast(Any, self.heap(2 * WORLD * 4)), cast(Any, self.driver))
+    def signal_stream(self) -> CudaSignalStream:
+        return CudaSignalStream(cast(Any, self.comm), cast(Any, self.allocate(2 * WORLD * 4)), cast(Any, self.driver))
 
 
 @pytest.fixture(autouse=True)
@@ -97,18 +97,18 @@ def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
     """Rounds in which all send to all, each pair with another number of messages before."""
     def talk(comm: SymmetricVirtualComm, memory: Memory) -> list[list[int]]:
         whole: Any = comm
-        lane, heap = SymmetricCommStream(memory.wire(), whole), memory.heap(4 * WORLD)
-        landed, heard = heap.view(comm.rank, 0, (WORLD, 1), torch.int32), []
+        stream, buffer = SymmetricCommStream(memory.signal_stream(), whole), memory.allocate(4 * WORLD)
+        landed, heard = buffer.view(comm.rank, 0, (WORLD, 1), torch.int32), []
 
         class BufferOffset:
             def at(self, peer: int, x: torch.Tensor) -> torch.Tensor:
-                return heap.view(peer, 4 * comm.rank, x.shape, x.dtype)
+                return buffer.view(peer, 4 * comm.rank, x.shape, x.dtype)
 
         for number in range(1, 13):
-            spot: Any = BufferOffset()
+            offset: Any = BufferOffset()
             others = [peer for peer in range(WORLD) if peer != comm.rank and number % (1 + peer + comm.rank) == 0]
-            sends = [(peer, torch.tensor([100 * number + comm.rank], dtype=torch.int32), spot) for peer in others]
-            lane.post(sends, [(peer, landed[peer]) for peer in others]).wait()
+            sends = [(peer, torch.tensor([100 * number + comm.rank], dtype=torch.int32), offset) for peer in others]
+            stream.post(sends, [(peer, landed[peer]) for peer in others]).wait()
             heard.append([int(landed[peer]) - 100 * number for peer in others])
         return heard
 
@@ -118,12 +118,12 @@ def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
 
 def test_numbers_may_wrap() -> None:
     def count(comm: SymmetricVirtualComm, memory: Memory) -> bool:
-        wire, after, before = memory.wire(), (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
-        wire.tell_oneself(-2)
+        stream, after, before = memory.signal_stream(), (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
+        stream.fill_signals(-2)
         comm.gather(None)
         for number in range(NUMBERS - 1, NUMBERS + 3):
-            wire.tell(after, "full", number)
-            wire.wait_for(before, "full", number)
+            stream.send_signal(after, "full", number)
+            stream.wait_signal(before, "full", number)
         return True
 
     assert all(on_threads(count))
@@ -131,9 +131,9 @@ def test_numbers_may_wrap() -> None:
 
 def test_a_driver_that_refuses_is_heard() -> None:
     def ask(comm: SymmetricVirtualComm, memory: Memory) -> str:
-        wire, memory.driver.refuses = memory.wire(), True
+        stream, memory.driver.refuses = memory.signal_stream(), True
         with pytest.raises(RuntimeError, match="cuStreamWriteValue32_v2 failed: CUDA driver error 1") as refusal:
-            wire.tell(0, "full", 1)
+            stream.send_signal(0, "full", 1)
         return str(refusal.value)
 
     assert len(set(on_threads(ask))) == 1
@@ -142,21 +142,21 @@ def test_a_driver_that_refuses_is_heard() -> None:
 def test_all_ranks_hear_of_one_that_cannot_begin() -> None:
     """Else that one would go on without the others, which wait for it."""
     def begin(comm: SymmetricVirtualComm, memory: Memory) -> str:
-        class Unmapped(Heap):
+        class Unmapped(Buffer):
             def address(self, rank: int) -> int:
                 raise RuntimeError("no such memory")
 
-        heap = memory.heap(2 * WORLD * 4)
-        numbers: Any = Unmapped(heap._heaps) if comm.rank == 1 else heap
+        buffer = memory.allocate(2 * WORLD * 4)
+        numbers: Any = Unmapped(buffer._buffers) if comm.rank == 1 else buffer
         with pytest.raises(RuntimeError, match="rank 1, symmetric memory: no such memory") as refusal:
-            CudaWire(cast(Any, comm), numbers, cast(Any, memory.driver))
+            CudaSignalStream(cast(Any, comm), numbers, cast(Any, memory.driver))
         return str(refusal.value)
 
     assert len(set(on_threads(begin))) == 1
 
 
 def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symmetric_trial, "BOOT", symmetric_trial.BOOT.with_name("nowhere"))
+    monkeypatch.setattr(backend, "BOOT", backend.BOOT.with_name("nowhere"))
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda here, there: True)
     full = torch.full
     monkeypatch.setattr(torch, "full", lambda *what, device=None, **how: full(*what, **how))
@@ -166,7 +166,7 @@ def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypa
             memory.driver.refuses = refuses and comm.rank == 1
             gpus: Any = _OnGpus(comm, **where)
             memory.comm, of_gpus = gpus, cast(Any, memory)
-            return why_not(gpus, of_gpus)
+            return why_not_symmetric(gpus, of_gpus)
 
         return set(on_threads(tell))
 
@@ -176,7 +176,7 @@ def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypa
     assert reason is not None and reason.startswith("rank 1: RuntimeError: cuStreamWriteValue32_v2 failed")
     with monkeypatch.context() as patch:
         patch.setattr(Stream, "query", lambda self: False)
-        patch.setattr(symmetric_trial, "TRIAL_SECONDS", 0.1)
+        patch.setattr(backend, "TRIAL_SECONDS", 0.1)
         assert ask() == {"rank 0: a message has not arrived in 0 s"}
     lock, names = threading.Lock(), iter(["here", "there", "here"])
 
@@ -184,7 +184,7 @@ def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypa
         with lock:
             return next(names)
 
-    monkeypatch.setattr(symmetric_trial.platform, "node", machine)
+    monkeypatch.setattr(backend.platform, "node", machine)
     assert ask() == {"the ranks are on several machines"}
 
 

@@ -12,7 +12,7 @@ from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.baselines import flash_attn_shim as flash_attn_stand_in
 from longca.cp.baselines.flash_attn_shim import load
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.flash_on_cpu import attend, flash_on_cpu, gradients

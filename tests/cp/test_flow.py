@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longca.cp.comm.flow import Await, Handshake, Tell
+from longca.cp.comm.symmetric import Handshake, SendSignal, WaitSignal
 
 NUM_SLOTS = 3
 Value = tuple[int, int]
@@ -78,7 +78,7 @@ class Rank:
     """Its kernels' stream does `script`, its lane what has been posted."""
 
     number: int
-    flow: Handshake
+    handshake: Handshake
     script: deque[tuple[str, int]] = field(default_factory=deque)
     lane: deque[tuple[int, object]] = field(default_factory=deque)
     ended: set[int] = field(default_factory=set)
@@ -106,7 +106,7 @@ class Machine:
         if not rank.lane:
             return False
         step = rank.lane[0][1]
-        return not isinstance(step, Await) or self.told.get((rank.number, step.signal, step.peer), 0) >= step.number
+        return not isinstance(step, WaitSignal) or self.told.get((rank.number, step.signal, step.peer), 0) >= step.number
 
     def do(self, rank: Rank, what: str) -> None:
         if what == "lane":
@@ -117,19 +117,19 @@ class Machine:
         if action == "post":
             to = [message.receiver for message in messages if message.sender == rank.number]
             of = [message.sender for message in messages if message.receiver == rank.number]
-            rank.lane.extend((number, step) for step in [*rank.flow.batch(to, of), "end"])
+            rank.lane.extend((number, step) for step in [*rank.handshake.batch(to, of), "end"])
         else:
             for (receiver, slot), value in self.expected[number].items():
                 assert receiver != rank.number or self.slots[receiver, slot] == value, f"batch {number}, slot {slot} of rank {receiver}"
 
     def _do_lane(self, rank: Rank, number: int, step: object) -> None:
-        if isinstance(step, Tell):
+        if isinstance(step, SendSignal):
             key = step.peer, step.signal, rank.number
             assert step.number == self.told.get(key, 0) + 1
             self.told[key] = step.number
         elif step == "end":
             rank.ended.add(number)
-        elif not isinstance(step, Await):
+        elif not isinstance(step, WaitSignal):
             for message in self.program.batches[number]:
                 if (message.sender, message.receiver) == (rank.number, step.peer):  # type: ignore[attr-defined]
                     own = number, rank.number

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from longca.cp.comm.process_group import Comm
-from longca.cp.schedule.plan import Gather
+from longca.cp.comm.backend import Comm
+from longca.cp.schedule.gather import Gather
 from longca.cp.strategies.ring_allgather import RingAllGather
 from tests.cp.case import STATIC_MASKS, TENSORS, Case
 from tests.cp.ranks import on_ranks

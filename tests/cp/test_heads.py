@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.cp.partition.heads import HeadPlan, plan_heads
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 
 
 @st.composite

@@ -10,7 +10,7 @@ from longca.bench.measure.result import Result
 from longca.bench.workers.group import PEER_LOST
 from longca.core.cell import Cell
 from longca.core.study import Measure
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 
 WORLD = 2
@@ -34,7 +34,7 @@ class Misbehaving(Naive):
     def available(self, device_type):
         {available}
 
-    def supports(self, cell, traits, device_type):
+    def supports(self, call, traits, device_type):
         {supports}
 
     def prepare(self, problem):
@@ -45,7 +45,7 @@ HARMLESS = {"forward": "pass", "available": "return None", "supports": "return N
 ON_RANK_1 = "if torch.distributed.get_rank() == 1: "
 KERNELS = {
     "absent": {"available": ON_RANK_1 + "return 'not here'"},
-    "picky": {"supports": "return f'{cell.num_q_heads}:{cell.num_kv_heads} over {cell.world}'"},
+    "picky": {"supports": "return f'{call.num_q_heads}:{call.num_kv_heads} of {traits.seqlen_q}'"},
     "unprepared": {"prepare": ON_RANK_1 + "raise ValueError('no such index')"},
     "greedy": {"prepare": ON_RANK_1 + "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"},
     "mistaken": {"forward": "q = q * 1.5"},
@@ -132,7 +132,7 @@ def test_backward_is_checked_against_other_gradients_than_zero(results: dict[str
 
 @pytest.mark.parametrize(("name", "status", "words"), [
     ("absent", "unavailable", "rank 1: not here"),
-    ("picky", "unsupported", "4:1 over 1"),
+    ("picky", "unsupported", "4:1 of 101"),
     ("partless", "unsupported", "no LSE"),
     ("unprepared", "error", "no such index"),
     ("greedy", "oom", "prepare"),

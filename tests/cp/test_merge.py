@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca.cp.runtime.merge import merge, no_keys
+from longca.cp.runtime.accumulate import merge, no_keys
 
 
 def attention(scores: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from longca.cp.partition.load_balance import place
-from longca.cp.schedule.plan import Gather, Ring
+from longca.cp.partition.load_balance import make_sharding
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, band, build_mask
 from tests.cp.case import STATIC_MASKS
 from tests.cp.plan_run import PlanRun
@@ -23,7 +24,7 @@ def check(mask: Mask, world: int, permutation: str, schedule: Gather | Ring, hea
     q, k, v, dout = (torch.randn(mask.seqlen_q, count, 8, generator=generator, dtype=torch.float64)
                      for count in (num_q_heads, num_kv_heads, num_kv_heads, num_q_heads))
     expected = plain_attention(q, k, v, dout, mask.dense())
-    run = PlanRun(schedule.plan(mask, place(permutation, mask, world)), q, k, v)
+    run = PlanRun(schedule.plan(mask, make_sharding(permutation, mask, world)), q, k, v)
     out, lse = run.forward()
     torch.testing.assert_close((out, lse), (expected.out, expected.lse), atol=1e-12, rtol=0)
     torch.testing.assert_close(run.backward(out, lse, dout), expected.grads, atol=1e-11, rtol=0)

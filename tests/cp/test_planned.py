@@ -65,8 +65,8 @@ def test_what_is_not_refused_gets_a_plan_whose_steps_the_kernel_does(strategy: s
     taken = set()
     for mask in STATIC_MASKS:
         asked = cell(strategy, mask, kernel=kernel, seqlen=1024)
-        plan = plugin._plan_for(cell_mask(asked), asked, rows, "cuda")
-        fits = plugin._misfit(plan, asked, rows, "cuda") is None
+        plan = plugin._plan_for(cell_mask(asked), asked.call_spec, asked.world, rows, "cuda")
+        fits = plugin._support(asked.call_spec, asked.world, rows, "cuda").misfit(plan) is None
         assert fits == (refusal(asked) is None), mask
         taken |= {mask} if fits else set()
     assert taken >= ({"full", "causal"} if kernel == "fa3" else set(STATIC_MASKS) if kernel in ("band", "cudnn_flex") else {"full"})
@@ -96,7 +96,7 @@ def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, m
     for mask in STATIC_MASKS:
         case = Case(mask, 256, 8, 4, torch.bfloat16, strategy)
         on_virtual_ranks(case.run, world)
-        asked = Registry("strategy").load(strategy).local_cells(
+        asked = Registry("strategy").load(strategy).local_calls(
             cell(strategy, mask, world=world, head_dim=8), case.problem().mask.traits)
         assert {problem.mask.traits for problem in got} == {traits for _, traits in asked}
         assert {(problem.num_q_heads, problem.num_kv_heads) for problem in got} == {(of.num_q_heads, of.num_kv_heads) for of, _ in asked}

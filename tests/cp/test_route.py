@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.partition.load_balance import place
+from longca.cp.partition.load_balance import make_sharding
 from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule
-from longca.cp.schedule.plan import Gather, Plan, Ring
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.ring import Ring
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.masks.strategies import quick
@@ -21,24 +23,24 @@ def test_a_buffer_is_written_when_nobody_needs_it(plan: Plan, early: bool):
         held = {OWN: 0}  # buffer → step of the keys in it
         for number in range(START, plan.num_steps):
             if number > 0:
-                hop = route.hops[number - 1]
+                hop = route.comm_steps[number - 1]
                 assert held[hop.buffer] == number, "a step's keys have set out before it, and are not overwritten"
             for hop in route.posted_after(number):
-                assert held[hop.source] == plan.step_before(hop.number), "what is sent is what was received for it"
-                assert hop.buffer not in (OWN, hop.source)
+                assert held[hop.send_buffer] == plan.forwarded_from(hop.number), "what is sent is what was received for it"
+                assert hop.buffer not in (OWN, hop.send_buffer)
                 held[hop.buffer] = hop.number
                 assert hop.num_keys <= route.buffer_keys[hop.buffer]
-                assert early or hop.after >= plan.due(hop.number)
+                assert early or hop.post_after >= plan.post_after(hop.number)
         assert sorted(hop.number for number in range(START, plan.num_steps) for hop in route.posted_after(number)) == [
-            hop.number for hop in route.hops]
+            hop.number for hop in route.comm_steps]
 
 
 @quick
 @given(plans(), st.booleans())
 def test_ranks_post_alike(plan: Plan, early: bool):
     routes = [BufferSchedule(plan, rank, early) for rank in range(plan.world)]
-    for hops in zip(*(route.hops for route in routes), strict=True):
-        assert len({(hop.after, hop.lane, hop.buffer, hop.source) for hop in hops}) == 1
+    for hops in zip(*(route.comm_steps for route in routes), strict=True):
+        assert len({(hop.post_after, hop.stream, hop.buffer, hop.send_buffer) for hop in hops}) == 1
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -47,13 +49,13 @@ def test_ranks_post_alike(plan: Plan, early: bool):
 def test_the_number_of_buffers_does_not_grow_with_ranks(schedule: Gather | Ring, num_buffers: int, mask: str, early: bool):
     for world in (16, 48):
         whole = build_mask(mask, seqlen=world * 8)
-        route = BufferSchedule(schedule.plan(whole, place("zigzag", whole, world)), 1, early)
+        route = BufferSchedule(schedule.plan(whole, make_sharding("zigzag", whole, world)), 1, early)
         assert len(route.buffer_keys) == num_buffers
 
 
 def test_keys_for_the_next_window_set_out_a_window_ahead():
     mask = build_mask("full", seqlen=64)
-    hops = BufferSchedule(Ring(4).plan(mask, place("contiguous", mask, 16)), 0, early=False).hops
-    assert {hop.number: (hop.after, hop.lane) for hop in hops if hop.number % 4 == 0} == {
+    hops = BufferSchedule(Ring(4).plan(mask, make_sharding("contiguous", mask, 16)), 0, early=False).comm_steps
+    assert {hop.number: (hop.post_after, hop.stream) for hop in hops if hop.number % 4 == 0} == {
         4: (START, "keys of windows"), 8: (3, "keys of windows"), 12: (7, "keys of windows")}
-    assert {(hop.number - hop.after, hop.lane) for hop in hops if hop.number % 4} == {(2, "keys")}
+    assert {(hop.number - hop.post_after, hop.stream) for hop in hops if hop.number % 4} == {(2, "keys")}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tests.cp.case import TENSORS, Case
 from tests.cp.ranks import on_ranks
 from tests.cp.virtual import on_virtual_ranks

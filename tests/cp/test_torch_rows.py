@@ -16,7 +16,7 @@ from longca.bench.measure.result import Result
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import Measure
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from longca.masks.build import build_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.ranks import on_ranks

@@ -54,9 +54,9 @@ def test_heads_that_cut_through_mask_groups_are_refused():
 def test_the_kernel_is_asked_about_what_ranks_run():
     ulysses = Registry("strategy").load("ulysses")
     traits = Case("block_sparse_uniform", 64, 8, 4, params=(("block", 16), ("density", 0.5))).problem().mask.traits
-    local = ulysses.local_cells(cell(8, 4, 3), traits)
+    local = ulysses.local_calls(cell(8, 4, 3), traits)
     assert {(piece.num_q_heads, piece.num_kv_heads, known.num_groups) for piece, known in local} == {(4, 2, 2), (2, 1, 1)}
-    assert all(piece.kind == "kernel" and piece.seqlen == 64 and known.seqlen_q == 64 for piece, known in local)
+    assert all(known.seqlen_q == 64 for _, known in local)
     naive = Registry("kernel").load("naive")
     naive.supports = lambda local, traits, device_type: "no GQA" if local.num_q_heads > local.num_kv_heads else None
     assert ulysses.refusal(cell(8, 4, 3), traits, naive, "cpu") == "no GQA"

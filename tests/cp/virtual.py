@@ -41,7 +41,7 @@ class Job:
 
 
 class VirtualComm:
-    """What strategies and the harness use of `longca.cp.comm.process_group.Comm` and of its lanes."""
+    """What strategies and the harness use of `longca.cp.comm.backend.Comm` and of its comm streams."""
 
     messages_note = ""
 
@@ -61,14 +61,14 @@ class VirtualComm:
         self._whole.moved_bytes += sum(piece.nbytes for number, piece in enumerate(pieces) if number != self.rank)
         return torch.cat(received)
 
-    def landings(self) -> ReceiveBuffers:
+    def receive_buffers(self) -> ReceiveBuffers:
         return ReceiveBuffers()
 
-    def lane(self, name: str) -> VirtualLane:
-        return (OrderedLane if self.keeps_order else VirtualLane)(self, name, self._job)
+    def stream(self, name: str) -> VirtualCommStream:
+        return (OrderedCommStream if self.keeps_order else VirtualCommStream)(self, name, self._job)
 
 
-class VirtualLane:
+class VirtualCommStream:
     """Messages that are copied when they are posted, and put where they belong when they are waited for."""
 
     def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
@@ -97,7 +97,7 @@ class VirtualLane:
         return self.post(sends, receives)
 
 
-class OrderedLane(VirtualLane):
+class OrderedCommStream(VirtualCommStream):
     """As a GPU's: batches follow each other on a stream, which is a thread here; what is sent is read when its turn comes."""
 
     def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:

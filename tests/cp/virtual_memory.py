@@ -1,4 +1,4 @@
-"""Symmetric memory of ranks that are threads: heaps of host memory, streams that are threads, and numbers under a lock."""
+"""Symmetric memory of ranks that are threads: buffers of host memory, streams that are threads, and numbers under a lock."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from longca.cp.comm.buffers import SymmetricReceiveBuffers
-from longca.cp.comm.flow import Signal
 from longca.cp.comm.p2p import Pending
-from longca.cp.comm.symmetric import SymmetricCommStream
+from longca.cp.comm.symmetric import Signal, SymmetricCommStream
 from tests.cp.virtual import WAIT_S, Job, Message, Outgoing, VirtualComm
 
 PAUSE_S = 1e-3
@@ -26,46 +25,46 @@ class SharedMemory:
     """What the ranks of a job share beside their mail."""
 
     def __init__(self) -> None:
-        self.heaps: dict[tuple[int, int], torch.Tensor] = {}
+        self.buffers: dict[tuple[int, int], torch.Tensor] = {}
         self.told: dict[tuple[Any, ...], int] = {}
         self.change = threading.Condition()
 
 
-class VirtualHeap:
-    def __init__(self, heaps: list[torch.Tensor]) -> None:
-        self._heaps = heaps
+class VirtualSymmetricBuffer:
+    def __init__(self, buffers: list[torch.Tensor]) -> None:
+        self._buffers = buffers
 
-    def view(self, rank: int, first_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         num_bytes = dtype.itemsize * torch.Size(shape).numel()
-        return self._heaps[rank][first_byte:first_byte + num_bytes].view(dtype).view(*shape)
+        return self._buffers[rank][start_byte:start_byte + num_bytes].view(dtype).view(*shape)
 
 
-class VirtualWire:
+class VirtualSignalStream:
     def __init__(self, shared: SharedMemory, rank: int, name: str) -> None:
         self._shared, self._rank, self._name = shared, rank, name
         self._stream, self._pause = ThreadPoolExecutor(1), random.Random(f"{name} {rank}")
         self._done: list[Future[None]] = []
 
-    def follow(self) -> None:
+    def wait_for_current(self) -> None:
         """What a rank computes is done when it posts."""
 
-    def tell(self, peer: int, signal: Signal, number: int) -> None:
-        self._then(self._tell, (self._name, peer, signal, self._rank), number)
+    def send_signal(self, peer: int, signal: Signal, number: int) -> None:
+        self._then(self._set_signal, (self._name, peer, signal, self._rank), number)
 
-    def wait_for(self, peer: int, signal: Signal, number: int) -> None:
+    def wait_signal(self, peer: int, signal: Signal, number: int) -> None:
         self._then(self._wait_for, (self._name, self._rank, signal, peer), number)
 
-    def write(self, there: torch.Tensor, x: torch.Tensor) -> None:
-        assert x.is_contiguous() and there.shape == x.shape
-        self._then(there.copy_, x)
+    def write(self, target: torch.Tensor, x: torch.Tensor) -> None:
+        assert x.is_contiguous() and target.shape == x.shape
+        self._then(target.copy_, x)
 
     def damage(self, x: torch.Tensor) -> None:
         """Who reads it too early sees that."""
         self._then(x.fill_, torch.nan)
 
-    def mark(self) -> VirtualMark:
+    def record_event(self) -> VirtualSignalEvent:
         done, self._done = self._done, []
-        return VirtualMark(done)
+        return VirtualSignalEvent(done)
 
     def _then(self, work: Callable[..., object], *arguments: object) -> None:
         def later() -> None:
@@ -74,7 +73,7 @@ class VirtualWire:
 
         self._done.append(self._stream.submit(later))
 
-    def _tell(self, key: tuple[Any, ...], number: int) -> None:
+    def _set_signal(self, key: tuple[Any, ...], number: int) -> None:
         with self._shared.change:
             self._shared.told[key] = number
             self._shared.change.notify_all()
@@ -84,7 +83,7 @@ class VirtualWire:
             assert self._shared.change.wait_for(lambda: self._shared.told.get(key, 0) >= number, WAIT_S), f"{key}: {number} is never told"
 
 
-class VirtualMark:
+class VirtualSignalEvent:
     def __init__(self, done: list[Future[None]]) -> None:
         self._done = done
 
@@ -93,12 +92,12 @@ class VirtualMark:
             one.result(WAIT_S)
 
 
-class DamagingLane(SymmetricCommStream):
+class DamagingCommStream(SymmetricCommStream):
     """One that damages what is received into as soon as that is allowed."""
 
-    def __init__(self, wire: VirtualWire, comm: Any, mine: Callable[[torch.Tensor], bool]) -> None:
-        super().__init__(wire, comm)
-        self._damage, self._mine = wire.damage, mine
+    def __init__(self, stream: VirtualSignalStream, comm: Any, mine: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__(stream, comm)
+        self._damage, self._mine = stream.damage, mine
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
         for _, x in receives:
@@ -110,8 +109,8 @@ class DamagingLane(SymmetricCommStream):
 class SymmetricVirtualComm(VirtualComm):
     def __init__(self, rank: int, world: int, job: Job, shared: SharedMemory) -> None:
         super().__init__(rank, world, job, keeps_order=True)
-        self._shared, self._num_heaps = shared, 0
-        self._lanes: dict[str, Any] = {}
+        self._shared, self._num_buffers = shared, 0
+        self._streams: dict[str, Any] = {}
 
     def gather(self, mine: Any) -> list[Any]:
         self._job.board[self.rank] = mine
@@ -120,25 +119,25 @@ class SymmetricVirtualComm(VirtualComm):
         self._job.meet(self._ranks)
         return found
 
-    def heap(self, num_bytes: int) -> VirtualHeap:
+    def allocate(self, num_bytes: int) -> VirtualSymmetricBuffer:
         assert len(set(self.gather(num_bytes))) == 1, "all ranks have as much"
-        number, self._num_heaps = self._num_heaps, self._num_heaps + 1
-        self._shared.heaps[number, self.rank] = torch.full((num_bytes,), DAMAGE, dtype=torch.uint8)
+        number, self._num_buffers = self._num_buffers, self._num_buffers + 1
+        self._shared.buffers[number, self.rank] = torch.full((num_bytes,), DAMAGE, dtype=torch.uint8)
         self.gather(None)
-        return VirtualHeap([self._shared.heaps[number, rank] for rank in range(self.world)])
+        return VirtualSymmetricBuffer([self._shared.buffers[number, rank] for rank in range(self.world)])
 
-    def landings(self) -> SymmetricReceiveBuffers:
+    def receive_buffers(self) -> SymmetricReceiveBuffers:
         comm: Any = self
         return SymmetricReceiveBuffers(comm, self)
 
-    def lane(self, name: str) -> Any:
-        if name not in self._lanes:
-            self._lanes[name] = DamagingLane(VirtualWire(self._shared, self.rank, name), self, self._is_mine)
-        return self._lanes[name]
+    def stream(self, name: str) -> Any:
+        if name not in self._streams:
+            self._streams[name] = DamagingCommStream(VirtualSignalStream(self._shared, self.rank, name), self, self._is_mine)
+        return self._streams[name]
 
     def _is_mine(self, x: torch.Tensor) -> bool:
-        heaps = (heap for (_, rank), heap in self._shared.heaps.items() if rank == self.rank)
-        return any(heap.data_ptr() <= x.data_ptr() < heap.data_ptr() + heap.numel() for heap in heaps)
+        buffers = (buffer for (_, rank), buffer in self._shared.buffers.items() if rank == self.rank)
+        return any(buffer.data_ptr() <= x.data_ptr() < buffer.data_ptr() + buffer.numel() for buffer in buffers)
 
 
 def on_symmetric_ranks(call: Callable[[SymmetricVirtualComm], Any], world: int) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.core.errors import UserError
-from longca.data.lengths import in_bytes, in_tokens
+from longca.data.build import in_bytes, in_tokens
 
 HALF_A_CHARACTER = json.loads('"\\ud83d"')
 

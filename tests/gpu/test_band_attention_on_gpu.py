@@ -100,12 +100,12 @@ def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", ["causal", "causal_document", "sliding_window", "block_sparse_variable"])
 @pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "in one order"])
 def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tuple[int, int]) -> None:
-    from longca.ops.band.config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use
+    from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
 
-    ways = {"dK and dV alone": {Use.KEYS: HOPPER_KEYS, Use.QUERIES: TUNED[128][Use.QUERIES]},
-            "dQ alone": {Use.KEYS: TUNED[128][Use.KEYS], Use.QUERIES: HOPPER_QUERIES},
-            "in one order": {Use.KEYS: replace(HOPPER_GRADIENTS, in_order=True)}}
-    check_plan(name, heads, repeats=True, tuned={Use.FORWARD: TUNED[128][Use.FORWARD], **ways[way]})
+    ways = {"dK and dV alone": {BandKernel.DKDV: SM90_DKDV, BandKernel.DQ: PORTABLE_TILES[128][BandKernel.DQ]},
+            "dQ alone": {BandKernel.DKDV: PORTABLE_TILES[128][BandKernel.DKDV], BandKernel.DQ: SM90_DQ},
+            "in one order": {BandKernel.DKDV: replace(SM90_FUSED, in_order=True)}}
+    check_plan(name, heads, repeats=True, tiles={BandKernel.FORWARD: PORTABLE_TILES[128][BandKernel.FORWARD], **ways[way]})
 
 
 def test_carried_on() -> None:
@@ -122,7 +122,7 @@ def test_carried_on() -> None:
                                                     device=GPU)) for cols in ((0, middle), (middle, mask.seqlen_k))]
         known = None
         for cols, plan in parts:
-            known = band_forward(q, k[cols], v[cols], plan, carried=known, into=known, out_dtype=torch.float32)
+            known = band_forward(q, k[cols], v[cols], plan, initial=known, into=known, out_dtype=torch.float32)
         assert known is not None
         grads = [band_backward(q, k[cols], v[cols], *known, oracle.dout_THD, plan, grad_dtype=torch.float32) for cols, plan in parts]
         dk, dv = (torch.cat([grad[index] for grad in grads]) for index in (1, 2))

@@ -41,7 +41,7 @@ def test_backward_leaves_no_trace(kernel: str) -> None:
     from tests.kernels.cases import Case, pattern_mask
 
     plugin, case = Registry("kernel").load(kernel), Case(pattern_mask("causal", 2), 4, 2, head_dim=64)
-    reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, "bwd", "bf16"), case.mask.traits, "cuda")
+    reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, "bwd", "bf16").call_spec, case.mask.traits, "cuda")
     if reason is not None:
         pytest.skip(reason)
     prepared = plugin.prepare(case.problem("bwd", torch.bfloat16, "cuda"))

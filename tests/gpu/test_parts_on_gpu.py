@@ -5,7 +5,8 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.cp.schedule.plan import Gather, Ring
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.ring import Ring
 from longca.masks import build_mask
 from tests.cp.parts import in_parts
 from tests.gpu.device import needs_gpu
@@ -29,7 +30,7 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
     kernel, (steps, strategy) = Registry("kernel").load(name), STEPS[schedule]
     cell = Cell(**case.cell(name, "bwd", "bf16").model_dump() | {"kind": "cp", "strategy": strategy, "world": WORLD})
     problem = case.problem("bwd", torch.bfloat16, "cuda")
-    reason = kernel.available("cuda") or kernel.in_parts(cell, "cuda") or _misfit(problem, kernel, steps, MASKS[mask], cell)
+    reason = kernel.available("cuda") or kernel.in_parts(cell.call_spec, "cuda") or _misfit(problem, kernel, steps, MASKS[mask], cell)
     if reason is not None:
         pytest.skip(reason)
     inputs = case.inputs(torch.bfloat16, "cuda")
@@ -42,9 +43,9 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
 
 
 def _misfit(problem, kernel, schedule: Gather | Ring, permutation: str, cell: Cell) -> str | None:
-    from longca.cp.partition.load_balance import place
-    from longca.cp.runtime.steps import seen_rows
+    from longca.cp.partition.load_balance import make_sharding
+    from longca.cp.runtime.steps import active_rows
 
-    plan = schedule.plan(problem.mask, place(permutation, problem.mask, WORLD))
-    masks = (seen_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))
-    return next(filter(None, (kernel.supports(cell, mask.traits, "cuda") for mask in masks)), None)
+    plan = schedule.plan(problem.mask, make_sharding(permutation, problem.mask, WORLD))
+    masks = (active_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))
+    return next(filter(None, (kernel.supports(cell.call_spec, mask.traits, "cuda") for mask in masks)), None)

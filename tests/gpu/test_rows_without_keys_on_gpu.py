@@ -21,9 +21,9 @@ CASES = [Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128) for 
 @pytest.mark.parametrize("kernel", ATTENTION)
 def test_gives_nothing_where_nothing_is_seen(kernel: str, case: Case) -> None:
     plugin, cell = Registry("kernel").load(kernel), case.cell(kernel, "bwd", "bf16")
-    direction = "bwd" if plugin.supports(cell, case.mask.traits, "cuda") is None else "fwd"
+    direction = "bwd" if plugin.supports(cell.call_spec, case.mask.traits, "cuda") is None else "fwd"
     cell = case.cell(kernel, direction, "bf16")
-    if (reason := plugin.available("cuda") or plugin.supports(cell, case.mask.traits, "cuda")) is not None:
+    if (reason := plugin.available("cuda") or plugin.supports(cell.call_spec, case.mask.traits, "cuda")) is not None:
         pytest.skip(reason)
     inputs = case.inputs(torch.bfloat16, "cuda")
     plain = plain_attention(*inputs, case.mask.dense())

@@ -41,7 +41,7 @@ def test_rows_without_keys_and_shorter_last_blocks(kernel: str, seqlen: int, num
     plugin, inputs = Registry("kernel").load(kernel), case.inputs(torch.bfloat16, "cuda")
     right = plain_attention(*inputs, case.mask.dense())
     for direction in ("fwd", "bwd"):
-        reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, direction, "bf16"), case.mask.traits, "cuda")
+        reason = plugin.available("cuda") or plugin.supports(case.cell(kernel, direction, "bf16").call_spec, case.mask.traits, "cuda")
         if reason is not None:
             pytest.skip(reason)
         prepared = plugin.prepare(case.problem(direction, torch.bfloat16, "cuda"))

@@ -5,7 +5,7 @@ import torch
 
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from tests.cp.case import Case
 from tests.cp.ranks import on_ranks
 

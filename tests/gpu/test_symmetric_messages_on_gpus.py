@@ -11,8 +11,8 @@ import torch
 from longca.bench.workers.group import GRACE_SECONDS
 from longca.bench.workers.pool import Pool
 from longca.core.plugin import Registry
+from longca.cp.comm.backend import Comm
 from longca.cp.comm.buffers import ReceiveBuffers
-from longca.cp.comm.process_group import Comm
 from longca.kernels.contract import Problem
 from tests.bench.misbehaving import MEASURE, cp_cell
 from tests.cp.case import TENSORS, Case
@@ -27,27 +27,27 @@ START_S = 60.0  # of two processes that have to load CUDA and NCCL
 pytestmark = [pytest.mark.gpu, pytest.mark.multi_gpu, pytest.mark.skipif(FOUND < 2, reason="fewer than two GPUs here")]
 
 
-def send_to_all(comm: Comm, landings: ReceiveBuffers, size: int, number: int) -> torch.Tensor:
+def send_to_all(comm: Comm, buffers: ReceiveBuffers, size: int, number: int) -> torch.Tensor:
     """A message from each rank to all others → how many of their elements are wrong, without a host that waits."""
     others = [rank for rank in range(comm.world) if rank != comm.rank]
     mine = torch.full((size,), 1000 * number + comm.rank, dtype=torch.int32, device=comm.device)
-    landed = landings.empty(f"{size}", (comm.world, size), mine)
-    sends = [(peer, mine, landings.spot(f"{size}", comm.rank * size)) for peer in others]
-    comm.lane("all").post(sends, [(peer, landed[peer]) for peer in others]).wait()
+    landed = buffers.empty(f"{size}", (comm.world, size), mine)
+    sends = [(peer, mine, buffers.offset(f"{size}", comm.rank * size)) for peer in others]
+    comm.stream("all").post(sends, [(peer, landed[peer]) for peer in others]).wait()
     expected = torch.arange(comm.world, dtype=torch.int32, device=comm.device)[:, None] + 1000 * number
     return (landed != expected)[others].sum()
 
 
 def send_round(comm: Comm, sizes: list[int], rounds: int) -> dict[str, Any]:
     comm.use("symmetric")
-    note, landings = comm.messages_note, comm.landings()
-    comm.lane("all")
+    note, buffers = comm.messages_note, comm.receive_buffers()
+    comm.stream("all")
     for size in sizes:
-        landings.reserve(f"{size}", size * comm.world * 4)
-    landings.settle()
+        buffers.reserve(f"{size}", size * comm.world * 4)
+    buffers.allocate()
     held_bytes = comm.unseen_bytes
-    wrong = sum(int(x) for x in [send_to_all(comm, landings, size, number) for number in range(rounds) for size in sizes])
-    del landings
+    wrong = sum(int(x) for x in [send_to_all(comm, buffers, size, number) for number in range(rounds) for size in sizes])
+    del buffers
     comm.use("nccl")
     return {"note": note, "wrong": wrong, "held": held_bytes, "left": comm.unseen_bytes, "moved": comm.moved_bytes}
 
@@ -59,7 +59,7 @@ def test_messages_of_all_sizes_arrive_and_their_memory_is_given_back(world: int)
         assert part["note"] == IN_USE and part["wrong"] == 0
         assert part["moved"] == rounds * sum(sizes) * 4 * (world - 1)
         assert part["held"] >= sum(sizes) * 4 * world
-        assert part["left"] < 1 << 20, "only the numbers of lanes stay"
+        assert part["left"] < 1 << 20, "only the signals of comm streams stay"
 
 
 def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:
@@ -140,8 +140,8 @@ def test_a_peer_that_is_gone_ends_the_cell_and_the_next_one_runs(pool: Pool, str
     assert after.outcome.status == "ok" and IN_USE in after.notes, (after.outcome, after.notes)
 
 
-def test_landings_count_as_memory(pool: Pool) -> None:
-    """Gathered keys lie in landings: torch's allocator does not see them, the record must."""
+def test_receive_buffers_count_as_memory(pool: Pool) -> None:
+    """Gathered keys lie in receive buffers: torch's allocator does not see them, the record must."""
     cell = cp_cell("ring_allgather", 2, dtype="bf16", seqlen=8192)
     by_nccl, symmetric = (pool.measure(cell, MEASURE.model_copy(update={"messages": messages})) for messages in ("nccl", "symmetric"))
     assert by_nccl.memory and symmetric.memory and IN_USE in symmetric.notes

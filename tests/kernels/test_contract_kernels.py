@@ -50,7 +50,7 @@ def test_supports_is_pure(name: str) -> None:
     for case in pattern_cases():
         for direction in ("fwd", "bwd"):
             for device_type in ("cpu", "cuda"):
-                answers = {kernel.supports(case.cell(name, direction), case.mask.traits, device_type) for _ in range(2)}
+                answers = {kernel.supports(case.cell(name, direction).call_spec, case.mask.traits, device_type) for _ in range(2)}
                 assert len(answers) == 1
                 assert answers <= {None} or all(answers)
 
@@ -63,7 +63,7 @@ def test_agrees_with_the_definition(name: str, direction: str, cases: list[tuple
     for number, (case, plain) in enumerate(cases):
         if compile_ms > SLOW_COMPILE_MS and number >= len(telling_cases()):
             break
-        if kernel.supports(case.cell(name, direction), case.mask.traits, "cpu") is None:
+        if kernel.supports(case.cell(name, direction).call_spec, case.mask.traits, "cpu") is None:
             prepared = kernel.prepare(case.problem(direction))
             compile_ms = prepared.costs.get("compile_ms", 0.0)
             _check(case, plain, prepared, case.inputs(), tolerance=2e-5)
@@ -76,7 +76,7 @@ def test_agrees_with_the_definition(name: str, direction: str, cases: list[tuple
 def test_agrees_in_bfloat16(name: str) -> None:
     kernel, direction = _on_cpu(name), "bwd"
     case = next(case for case in pattern_cases() if case.mask.name == "causal_document" and case.num_q_heads == 8)
-    if kernel.supports(case.cell(name, direction, "bf16"), case.mask.traits, "cpu") is not None:
+    if kernel.supports(case.cell(name, direction, "bf16").call_spec, case.mask.traits, "cpu") is not None:
         direction = "fwd"
     inputs = case.inputs(torch.bfloat16)
     prepared = kernel.prepare(case.problem(direction, torch.bfloat16))
@@ -87,7 +87,7 @@ def test_agrees_in_bfloat16(name: str) -> None:
 def test_backward_repeats_and_leaves_no_trace(name: str) -> None:
     kernel = _on_cpu(name)
     case = hand_made_cases()[0]
-    if (reason := kernel.supports(case.cell(name, "bwd"), case.mask.traits, "cpu")) is not None:
+    if (reason := kernel.supports(case.cell(name, "bwd").call_spec, case.mask.traits, "cpu")) is not None:
         pytest.skip(reason)
     prepared = kernel.prepare(case.problem("bwd"))
     q, k, v, dout = (prepared.to_layout(x) for x in case.inputs())

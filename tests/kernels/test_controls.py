@@ -42,7 +42,7 @@ def test_one_cell_for_each_length_is_enough(name: str) -> None:
     control = Registry("kernel").load(name)
     for mask, direction, supported in (("full", "fwd", True), ("causal", "fwd", False), ("full", "bwd", False)):
         case = Case(build_mask(mask, seqlen=16), 1, 1)
-        reason = control.supports(case.cell(name, direction), case.mask.traits, "cpu")
+        reason = control.supports(case.cell(name, direction).call_spec, case.mask.traits, "cpu")
         assert (reason is None) == supported
 
 

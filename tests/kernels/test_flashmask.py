@@ -62,9 +62,9 @@ def test_takes_all_static_masks_and_no_chosen_blocks() -> None:
     for direction in ("fwd", "bwd"):
         for mask in STATIC:
             case = Case(mask, 4, 2, head_dim=128)
-            assert flashmask.supports(case.cell("flashmask", direction, "bf16"), mask.traits, "cuda") is None
+            assert flashmask.supports(case.cell("flashmask", direction, "bf16").call_spec, mask.traits, "cuda") is None
     blocks = Case(pattern_mask("block_sparse_uniform", 2), 4, 2, head_dim=128)
-    assert "runs of queries" in flashmask.supports(blocks.cell("flashmask", "fwd", "bf16"), blocks.mask.traits, "cuda")
+    assert "runs of queries" in flashmask.supports(blocks.cell("flashmask", "fwd", "bf16").call_spec, blocks.mask.traits, "cuda")
 
 
 def _raster(lists: TileLists, num_groups: int, num_lines: int, num_across: int) -> list[np.ndarray]:

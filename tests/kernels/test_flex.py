@@ -33,12 +33,13 @@ def test_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_says_why_it_has_no_backward_on_a_cpu() -> None:
     flex = Registry("kernel").load("flex")
     case = Case(build_mask("causal", seqlen=8), 2, 1)
-    assert "backward" in flex.supports(case.cell("flex", "bwd"), case.mask.traits, "cpu")
-    assert flex.supports(case.cell("flex", "bwd"), case.mask.traits, "cuda") is None
+    assert "backward" in flex.supports(case.cell("flex", "bwd").call_spec, case.mask.traits, "cpu")
+    assert flex.supports(case.cell("flex", "bwd").call_spec, case.mask.traits, "cuda") is None
 
 
 @pytest.mark.parametrize("name", ["flex", "flex_flash"])
 def test_head_dims_that_torch_refuses_on_gpus(name: str) -> None:
     kernel, mask = Registry("kernel").load(name), build_mask("causal", seqlen=8)
-    small, least = (kernel.supports(Case(mask, 2, 1, head_dim).cell(name, "fwd", "bf16"), mask.traits, "cuda") for head_dim in (8, 16))
+    small, least = (kernel.supports(Case(mask, 2, 1, head_dim).cell(name, "fwd", "bf16").call_spec, mask.traits, "cuda")
+                    for head_dim in (8, 16))
     assert "head dim" in str(small) and least is None

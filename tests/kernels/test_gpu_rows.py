@@ -20,10 +20,10 @@ def test_is_for_gpus_and_says_what_it_takes(name: str) -> None:
     kernel = Registry("kernel").load(name)
     assert "GPU" in kernel.available("cpu")
     case = Case(build_mask("causal", seqlen=64), 4, 2, head_dim=128)
-    assert kernel.supports(case.cell(name, "bwd", "bf16"), case.mask.traits, "cuda") is None
-    assert "bf16" in kernel.supports(case.cell(name, "fwd", "fp32"), case.mask.traits, "cuda")
+    assert kernel.supports(case.cell(name, "bwd", "bf16").call_spec, case.mask.traits, "cuda") is None
+    assert "bf16" in kernel.supports(case.cell(name, "fwd", "fp32").call_spec, case.mask.traits, "cuda")
     wide = Case(case.mask, 4, 2, head_dim=256)
-    assert "head dim" in kernel.supports(wide.cell(name, "fwd", "bf16"), case.mask.traits, "cuda")
+    assert "head dim" in kernel.supports(wide.cell(name, "fwd", "bf16").call_spec, case.mask.traits, "cuda")
 
 
 def test_band_atomic_is_where_it_differs_from_band() -> None:
@@ -32,7 +32,7 @@ def test_band_atomic_is_where_it_differs_from_band() -> None:
     def reason(direction: str, head_dim: int = 128, block: int = 0) -> str | None:
         mask = build_mask("block_sparse_uniform", seqlen=512, block=block) if block else build_mask("causal", seqlen=64)
         case = Case(mask, 4, 2, head_dim=head_dim)
-        return kernel.supports(case.cell("band_atomic", direction, "bf16"), mask.traits, "cuda")
+        return kernel.supports(case.cell("band_atomic", direction, "bf16").call_spec, mask.traits, "cuda")
 
     assert reason("bwd") is None and reason("bwd", block=128) is None
     assert all("it is `band`" in str(other) for other in (reason("fwd"), reason("bwd", 64), reason("bwd", block=64)))
@@ -41,7 +41,7 @@ def test_band_atomic_is_where_it_differs_from_band() -> None:
 def test_cudnn_flex_refuses_tables_that_are_too_large() -> None:
     kernel = Registry("kernel").load("cudnn_flex")
     case = Case(build_mask("block_sparse_uniform", seqlen=65536, num_kv_heads=2, block=64, density=0.5), 64, 2, head_dim=128)
-    assert "GiB" in kernel.supports(case.cell("cudnn_flex", "fwd", "bf16"), case.mask.traits, "cuda")
+    assert "GiB" in kernel.supports(case.cell("cudnn_flex", "fwd", "bf16").call_spec, case.mask.traits, "cuda")
 
 
 def test_submodules_are_found_without_importing_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

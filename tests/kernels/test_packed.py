@@ -74,20 +74,20 @@ def test_rows_take_what_they_know(name: str) -> None:
     no_windows, static = name in ("cudnn", "fa1"), name == "fa4"
     for case in pattern_cases():
         case = Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128)
-        reason = kernel.supports(case.cell(name, "fwd", "bf16"), case.mask.traits, "cuda")
+        reason = kernel.supports(case.cell(name, "fwd", "bf16").call_spec, case.mask.traits, "cuda")
         if name == "fa1" and case.num_kv_heads < case.num_q_heads:
             assert reason is not None and "GQA" in reason
         elif unfit_mask(case.mask.traits) is not None:
             assert (reason is None) == (static and not case.mask.traits.empty_rows), (case, reason)
         else:
             assert (reason is not None) == (no_windows and case.mask.traits.window not in ((-1, -1), (-1, 0))), (case, reason)
-        assert kernel.supports(case.cell(name, "fwd", "fp32"), case.mask.traits, "cuda") is not None
+        assert kernel.supports(case.cell(name, "fwd", "fp32").call_spec, case.mask.traits, "cuda") is not None
 
 
 def test_cudnn_takes_documents_forward_only() -> None:
     kernel = Registry("kernel").load("cudnn")
     case = next(case for case in pattern_cases() if case.mask.name == "causal_document")
-    answers = [kernel.supports(case.cell("cudnn", direction, "bf16"), case.mask.traits, "cuda") for direction in ("fwd", "bwd")]
+    answers = [kernel.supports(case.cell("cudnn", direction, "bf16").call_spec, case.mask.traits, "cuda") for direction in ("fwd", "bwd")]
     assert answers[0] is None and "backward" in answers[1]
 
 
@@ -96,7 +96,7 @@ def test_cudnn_takes_documents_forward_only() -> None:
 def test_offsets_of_32_bits_are_not_overrun(name: str, seqlen: int, fits: bool) -> None:
     mask = build_mask("full_document", seqlen=seqlen, num_kv_heads=64, documents=np.array([1024, seqlen - 1024]), seed=0)
     cell = Case(mask, 64, 64, head_dim=128).cell(name, "fwd", "bf16")
-    reason = Registry("kernel").load(name).supports(cell, mask.traits, "cuda")
+    reason = Registry("kernel").load(name).supports(cell.call_spec, mask.traits, "cuda")
     assert reason is None if fits else "32 bits" in reason
 
 

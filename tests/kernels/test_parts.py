@@ -70,5 +70,5 @@ def test_the_whole_of_a_rectangle_is_a_segment() -> None:
     assert wide.full and not wide.num_segments
     asked = Case(problem().mask, HEADS, HEADS, head_dim=128)
     for name in ("fa2", "fa3", "fa4", "torch_flash", "cudnn", "cudnn_graph", "fa1"):
-        reason = Registry("kernel").load(name).supports(asked.cell(name, "bwd", "bf16"), wide, "cuda")
+        reason = Registry("kernel").load(name).supports(asked.cell(name, "bwd", "bf16").call_spec, wide, "cuda")
         assert (reason is None) == (name != "fa1"), (name, reason)

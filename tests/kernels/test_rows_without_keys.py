@@ -19,16 +19,17 @@ SAYS_SO = ("without keys", "sees nothing")
 def test_runs_them_or_says_so(name: str) -> None:
     kernel, ran, refused = Registry("kernel").load(name), [], []
     for case in CASES:
-        reason = kernel.supports(case.cell(name, "fwd", "bf16"), case.mask.traits, "cuda")
+        reason = kernel.supports(case.cell(name, "fwd", "bf16").call_spec, case.mask.traits, "cuda")
         if reason is None:
             ran.append(case)
         elif any(sign in reason for sign in SAYS_SO):
             refused.append(case)
         else:  # it is not for the empty rows that it refuses the mask: it refuses the same mask without them
             filled = Case(_filled(case.mask), case.num_q_heads, case.num_kv_heads, head_dim=128)
-            assert kernel.supports(filled.cell(name, "fwd", "bf16"), filled.mask.traits, "cuda") is not None, reason
+            assert kernel.supports(filled.cell(name, "fwd", "bf16").call_spec, filled.mask.traits, "cuda") is not None, reason
     if not ran and not refused:
-        taken = [case for case in pattern_cases() if kernel.supports(case.cell(name, "fwd", "bf16"), case.mask.traits, "cuda") is None]
+        taken = [case for case in pattern_cases()
+                 if kernel.supports(case.cell(name, "fwd", "bf16").call_spec, case.mask.traits, "cuda") is None]
         assert not any(case.mask.traits.empty_rows for case in taken)
         assert all(case.mask.traits.num_segments for case in taken), "only a mask of segments cannot have such rows"
 

@@ -18,7 +18,7 @@ VARIABLE = build_mask("block_sparse_variable", seqlen=512, num_kv_heads=2, mean_
 
 def answer(name: str, mask: Mask, num_q_heads: int, direction: str) -> str | None:
     cell = Case(mask, num_q_heads, 2, head_dim=128).cell(name, direction, "bf16")
-    return Registry("kernel").load(name).supports(cell, mask.traits, "cuda")
+    return Registry("kernel").load(name).supports(cell.call_spec, mask.traits, "cuda")
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -50,7 +50,7 @@ def test_the_backward_of_cudnn_bsa_is_of_one_kind() -> None:
     kernel = Registry("kernel").load("cudnn_bsa")
     for head_dim, dtype, direction, fits in ((64, "fp16", "fwd", True), (64, "bf16", "bwd", False), (128, "fp16", "bwd", False)):
         cell = Case(BLOCKS[128], 2, 2, head_dim=head_dim).cell("cudnn_bsa", direction, dtype)
-        reason = kernel.supports(cell, BLOCKS[128].traits, "cuda")
+        reason = kernel.supports(cell.call_spec, BLOCKS[128].traits, "cuda")
         assert reason is None if fits else "head dim 128 in bf16" in reason
 
 
@@ -59,7 +59,7 @@ def test_flashinfer_counts_its_indices_beforehand() -> None:
     reasons = {}
     for density in (0.45, 0.55):
         case = Case(build_mask("block_sparse_uniform", seqlen=65536, num_kv_heads=64, block=64, density=density), 64, 64, head_dim=128)
-        reasons[density] = kernel.supports(case.cell("flashinfer", "fwd", "bf16"), case.mask.traits, "cuda")
+        reasons[density] = kernel.supports(case.cell("flashinfer", "fwd", "bf16").call_spec, case.mask.traits, "cuda")
     assert reasons[0.45] is None and "do not fit" in reasons[0.55]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import torch
 import triton
@@ -16,14 +17,13 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from longca.ops.band.sm90.bwd_dkdv import backward_kernel
-from longca.ops.band.sm90.bwd_dq import queries_kernel
+from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel, stats_offset
+from longca.ops.band.sm90.bwd_dq import dq_kernel
 from longca.ops.band.sm90.bwd_fused import fused_kernel
-from longca.ops.band.sm90.bwd_load import place_of_stats
 from longca.ops.band.sm90.forward import forward_kernel
-from longca.ops.band.sm90.launch import statistics
-from longca.ops.band.sm90.tile_scheduler import keys_piece_of
-from longca.ops.band.triton.backward import _keys, _queries
+from longca.ops.band.sm90.launch import aligned_stats
+from longca.ops.band.sm90.tile_scheduler import key_tile_of
+from longca.ops.band.triton.backward import _dkdv, _dq
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
@@ -39,14 +39,14 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         types = ["*i32"] * 4 + ["*bf16", "*fp32", "*bf16", "*fp32", "*fp32", "*fp32"] + ["i32"] * 10 + ["fp32"]
         for step, pack, teams, parts in ((128, 8, 2, 1), (128, 4, 2, 1), (64, 8, 2, 2), (64, 1, 1, 1)):
             tiles = [boxes(64 // pack, pack, 128), boxes(step, 1, 64), boxes(step, 1, 64)]
-            constants = {"D": 128, "PACK": pack, "TEAMS": teams, "PARTS": parts, "CARRY": 0, "OVERLAP": 1, "STAGES": 4 - teams}
+            constants = {"D": 128, "PACK": pack, "CONSUMERS": teams, "PARTS": parts, "HAS_INITIAL": 0, "OVERLAP": 1, "STAGES": 4 - teams}
             yield forward_kernel, tiles + types, constants, 168 if teams == 2 else 128
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
         tables, numbers = ["*i32"] * 4, ["i32"] * 6
         types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
-        yield backward_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
+        yield dkdv_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
         tiles[:2] = [boxes(64, 1, 128)] * 2
         sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
         stats = ["*fp32"] * 2
@@ -54,7 +54,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
             rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
-                yield queries_kernel, types, {"PACK": pack, "CARRY": carry, "STAGES": 3}, 168
+                yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
         for in_order in (False, True):
             yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
 
@@ -84,9 +84,9 @@ def assembled(ptx: str) -> str:
 def check_statistics(num_tokens: int, pack: int) -> None:
     """A step's rows, wherever it begins, at a multiple of 16 bytes; with room past the last token."""
     rows = torch.arange(3 * (num_tokens + 256) * pack, dtype=torch.float32).view(3, num_tokens + 256, pack)
-    laid_out = statistics(rows)
+    laid_out = aligned_stats(rows)
     for head, column in itertools.product(range(3), range(num_tokens)):
-        place = place_of_stats.fn(column, head, laid_out[0].numel(), pack)
+        place = stats_offset.fn(column, head, laid_out[0].numel(), pack)
         assert place % 4 == 0
         torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
 
@@ -94,8 +94,9 @@ def check_statistics(num_tokens: int, pack: int) -> None:
 def check_items() -> None:
     """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
     for num_pieces, num_kv_heads, at_once, num_turns in itertools.product((1, 5), (1, 8), (1, 4), (1, 3)):
-        sizes = num_pieces, num_pieces * num_kv_heads * num_turns, math.gcd(num_kv_heads, at_once), num_turns, num_kv_heads
-        items = [keys_piece_of.fn(item, 0, sizes)[1:] for item in range(sizes[1])]
+        grid = SimpleNamespace(num_tiles=num_pieces, num_items=num_pieces * num_kv_heads * num_turns, head_rounds=num_turns,
+                               kv_heads_per_section=math.gcd(num_kv_heads, at_once), kv_heads_per_group=num_kv_heads)
+        items = [key_tile_of.fn(item, 0, grid)[1:] for item in range(grid.num_items)]
         assert sorted(items) == sorted(itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns)))
         places = {item: place for place, item in enumerate(items)}
         assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
@@ -106,11 +107,12 @@ def check_portable() -> None:
     results, tables = ["*bf16", "*bf16", "*fp32", "*fp32"], ["*i32"] * 3
     for pack, split, masked, head_dim in itertools.product((1, 8), (False, True), (False, True), (64, 128)):
         keys, queries = f"tensordesc<bf16[64,{head_dim}]>", f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>"
-        shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "P": pack, "STAGES": 2}
+        shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "PACK": pack, "STAGES": 2}
         for kernel, types, constants in (
-                (_keys, [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14, {"TILE": 64, "STEP": 64 // pack}),
-                (_queries, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", "*fp32", *tables] + ["i32"] * 12,
-                 {"TILE": 64 // pack, "STEP": 64, "CARRY": masked})):
+                (_dkdv, [queries] * 2 + ["*bf16"] * 2 + ["*fp32"] * 2 + results + tables + ["i32"] * 14,
+                 {"TILE_M": 64, "TILE_N": 64 // pack}),
+                (_dq, ["*bf16", keys, keys, "*bf16", "*fp32", "*fp32", "*bf16", "*fp32", "*fp32", *tables] + ["i32"] * 12,
+                 {"TILE_M": 64 // pack, "TILE_N": 64, "HAS_INITIAL": masked})):
             constants |= shape
             names = [name for name in kernel.arg_names if name not in constants]
             signature = dict(zip(names, [*types, "fp32"], strict=True)) | dict.fromkeys(constants, "constexpr")
@@ -136,7 +138,7 @@ def main(direction: str) -> None:
         done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": maxnreg})
         assert not (bad := carried_bounds(str(done.asm["source"]))), bad
         assert "serialized" not in (log := assembled(done.asm["ptx"])), log
-        assert done.metadata.shared * (3 - constants.get("TEAMS", 2)) <= SHARED_BYTES, done.metadata.shared
+        assert done.metadata.shared * (3 - constants.get("CONSUMERS", 2)) <= SHARED_BYTES, done.metadata.shared
 
 
 if __name__ == "__main__":

@@ -13,20 +13,20 @@ from longca.kernels.backends.band import BandPrepared
 from longca.masks import Mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band.api import BandPlan, band_backward, band_backward_onto, band_forward, plan_band_attention
-from longca.ops.band.config import Tuned, Use
+from longca.ops.band.config import BandKernel, TileConfig
 from longca.ops.band.plan import UNIT, of_rows
 from tests.kernels.cases import Case, empty_row_cases, hand_made_cases, pattern_cases, pattern_mask
 from tests.kernels.flashmask_interpreted import let_loops_run
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_masks
 from tests.kernels.plain_attention import Plain, plain_attention
 
-SMALL = {Use.FORWARD: Tuned(32, 16, 4, 2), Use.KEYS: Tuned(16, 32, 4, 2), Use.QUERIES: Tuned(32, 16, 4, 2)}
+SMALL = {BandKernel.FORWARD: TileConfig(32, 16, 4, 2), BandKernel.DKDV: TileConfig(16, 32, 4, 2), BandKernel.DQ: TileConfig(32, 16, 4, 2)}
 TOLERANCE = 2e-5  # all in float32
 
 
-def plan_of(case: Case, tuned: dict[Use, Tuned] = SMALL) -> BandPlan:
+def plan_of(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL) -> BandPlan:
     return plan_band_attention(case.mask, num_q_heads=case.num_q_heads, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim,
-                               device="cpu", tuned=tuned)
+                               device="cpu", tiles=tuned)
 
 
 def near(name: str, result: torch.Tensor, right: torch.Tensor, tolerance: float = TOLERANCE) -> None:
@@ -44,7 +44,8 @@ def compare(case: Case, plain: Plain, out: torch.Tensor, lse: torch.Tensor, grad
     assert not grads or (grads[0][empty] == 0).all()
 
 
-def check(case: Case, tuned: dict[Use, Tuned] = SMALL, dtype: torch.dtype = torch.float32, tolerance: float = TOLERANCE) -> BandPlan:
+def check(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL, dtype: torch.dtype = torch.float32,
+          tolerance: float = TOLERANCE) -> BandPlan:
     """By the raw functions, twice backward."""
     print(case, flush=True)
     q, k, v, dout = case.inputs(dtype)
@@ -63,7 +64,7 @@ def patterns() -> None:
     for case in cases[1::2] + cases[::8]:
         check(case)
     for loop in (0, 2):
-        check(pattern_cases()[0], {**SMALL, Use.FORWARD: Tuned(32, 16, 4, 2, loop=loop)})
+        check(pattern_cases()[0], {**SMALL, BandKernel.FORWARD: TileConfig(32, 16, 4, 2, loop=loop)})
     check(pattern_cases()[1], dtype=torch.float16, tolerance=2e-3)
 
 
@@ -80,8 +81,8 @@ def heads() -> None:
     for num_q_heads, num_kv_heads in ((16, 2), (32, 2), (16, 1), (6, 2)):
         check(Case(pattern_mask("causal_document", num_kv_heads), num_q_heads, num_kv_heads))
     check(Case(pattern_mask("block_sparse_uniform", 2), 16, 2))
-    check(Case(pattern_mask("causal", 2), 8, 2), {use: Tuned(*size, 4, 2, pack=1) for use, size in
-                                                  ((Use.FORWARD, (16, 16)), (Use.KEYS, (16, 16)), (Use.QUERIES, (16, 16)))})
+    check(Case(pattern_mask("causal", 2), 8, 2), {use: TileConfig(*size, 4, 2, max_pack=1) for use, size in
+                                                  ((BandKernel.FORWARD, (16, 16)), (BandKernel.DKDV, (16, 16)), (BandKernel.DQ, (16, 16)))})
 
 
 def random_bands() -> None:
@@ -120,7 +121,7 @@ def carry(case: Case) -> None:
               for cols in ((0, middle), (middle, case.mask.seqlen_k))]
     (first, first_plan), (second, second_plan) = halves
     known = band_forward(q, k[first], v[first], first_plan, out_dtype=torch.float32)
-    out, lse = band_forward(q, k[second], v[second], second_plan, carried=known)
+    out, lse = band_forward(q, k[second], v[second], second_plan, initial=known)
     parts = [band_backward(q, k[cols], v[cols], out, lse, dout, plan, grad_dtype=torch.float32) for cols, plan in halves]
     (dq, *first_grads), (more_dq, *second_grads) = parts
     grads = [torch.cat(pair) for pair in zip(first_grads, second_grads, strict=True)]
@@ -128,7 +129,7 @@ def carry(case: Case) -> None:
     wanted, ranges = dq + more_dq, rows_of(case.mask)
     parts = [of_rows(second_plan, some) for some in ranges if some] if case.mask.grid is None else [second_plan]
     for part in parts:
-        band_forward(q, k[second], v[second], part, carried=known, into=known)
+        band_forward(q, k[second], v[second], part, initial=known, into=known)
     assert torch.equal(known[0], out) and torch.equal(known[1], lse)
     result = torch.full_like(q, torch.nan)
     places = ((dq, dq),) if len(parts) == 1 else ((dq, result), (None, dq))

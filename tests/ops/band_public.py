@@ -133,7 +133,7 @@ def carries(setting: Setting) -> None:
     (first, first_plan), (second, second_plan) = halves
     known = band_attention(q, k[first], v[first], first_plan, return_lse=True, out_dtype=torch.float32)
     ours, rights = [x.clone().requires_grad_() for x in (q, k[second], v[second])], setting.leaves()
-    out, lse = band_attention(*ours, second_plan, carried=known, return_lse=True)
+    out, lse = band_attention(*ours, second_plan, initial=known, return_lse=True)
     right, right_lse = reference(*rights)
     setting.near(out, right)
     setting.near(lse[:60], right_lse[:60])
@@ -236,8 +236,8 @@ def refuses(setting: Setting) -> None:
         ("multiples of 16 bytes", lambda: band_forward(q.new_empty(70, HEADS, HEAD_DIM + 1)[..., 1:], k, v, plan)),
         ("q.clone(memory_format=torch.contiguous_format)", lambda: band_forward(q.new_empty(q.numel() + 1)[1:].view(q.shape), k, v, plan)),
         ("must be (tokens, heads, D)", lambda: band_forward(q[None], k, v, plan)),
-        ("carried must be float32", lambda: band_attention(q, k, v, plan, carried=(known[0][:-1], lse))),
-        ("carried is a constant", lambda: band_attention(q, k, v, plan, carried=(known[0].clone().requires_grad_(), lse))),
+        ("initial must be float32", lambda: band_attention(q, k, v, plan, initial=(known[0][:-1], lse))),
+        ("initial is a constant", lambda: band_attention(q, k, v, plan, initial=(known[0].clone().requires_grad_(), lse))),
         ("`into` must be contiguous", lambda: band_forward(q, k, v, plan, into=(known[0][:-1], lse))),
         ("where dq goes must be", lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, None, q[1:])])),
         ("the dq of other keys must be", lambda: band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, q.half(), q.clone())])),

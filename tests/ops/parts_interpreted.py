@@ -8,12 +8,13 @@ import sys
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.runtime.merge import merge, no_keys
-from longca.cp.schedule.plan import Gather, Ring
+from longca.cp.runtime.accumulate import merge, no_keys
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band.plan import UNIT
-from longca.ops.band.sm90.launch import _to_gradient
+from longca.ops.band.sm90.launch import finish_gradient
 from longca.ops.merge import merge_parts
 from tests.cp.parts import in_parts
 from tests.kernels.cases import Case
@@ -62,13 +63,13 @@ def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> 
         assert error < TOLERANCE, (str(case), name, error)
 
 
-def sums_to_gradients() -> None:
+def sumsfinish_gradients() -> None:
     """Of some units of tokens, the last one not whole, onto others."""
     num_tokens, shape = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64)
     sums, carried, found = torch.randn(shape), torch.randn(shape), torch.full(shape, torch.nan)
     whole = torch.empty(shape)
-    _to_gradient(whole, sums, 2.0)
-    _to_gradient(found, sums, 2.0, carried, torch.tensor([0, 2 * UNIT], dtype=torch.int32))
+    finish_gradient(whole, sums, 2.0)
+    finish_gradient(found, sums, 2.0, carried, torch.tensor([0, 2 * UNIT], dtype=torch.int32))
     some = torch.arange(num_tokens) // UNIT != 1
     torch.testing.assert_close(found[some], (whole + carried)[some])
     assert found[~some].isnan().all()
@@ -79,5 +80,5 @@ if __name__ == "__main__":
     let_loops_run()
     merging()
     band_in_parts()
-    sums_to_gradients()
+    sumsfinish_gradients()
     sys.stdout.write("right")

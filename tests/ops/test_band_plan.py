@@ -8,46 +8,57 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.kernels.contribution import UNIT_ROWS
+from longca.kernels.contract import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band.config import HOPPER_GRADIENTS, HOPPER_KEYS, HOPPER_QUERIES, TUNED, Use, tiles_for
-from longca.ops.band.plan import UNIT, make_lines, plan_band_attention
-from longca.ops.band.tables.schedule import FIRST, LAST, LINE, MIDDLE, NUM_FULL, ROW0, ROW1, SLOT, Lines, Wanted
+from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel, choose_tiles
+from longca.ops.band.plan import UNIT, make_schedules, plan_band_attention
+from longca.ops.band.tables.schedule import (
+    FULL_START,
+    NUM_FULL,
+    PARTIAL_END,
+    PARTIAL_START,
+    ROW_END,
+    ROW_START,
+    SLOT,
+    SPLIT,
+    TileSchedule,
+    TileSpec,
+)
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
 
 SIZES = [(16, 8), (8, 32), (64, 64)]
-CPU = torch.device("cpu")
+CPU, HOPPER = torch.device("cpu"), (9, 0)
 
 
-def raster(lines: Lines, num_rows: int, num_cols: int) -> np.ndarray:
+def raster(lines: TileSchedule, num_rows: int, num_cols: int) -> np.ndarray:
     """How often each pair is visited, int (groups, rows, columns)."""
-    counts = np.zeros((len(lines.pieces), num_rows, num_cols), dtype=int)
-    runs, shapes = lines.runs.numpy(), lines.shapes.numpy()
-    for group, pieces in enumerate(lines.pieces.numpy()):
+    counts = np.zeros((len(lines.work_tiles), num_rows, num_cols), dtype=int)
+    runs, shapes = lines.block_ranges.numpy(), lines.partial_masks.numpy()
+    for group, pieces in enumerate(lines.work_tiles.numpy()):
         for piece in pieces:
-            rows = slice(piece[ROW0], piece[ROW1])
-            height = piece[ROW1] - piece[ROW0]
-            assert height <= lines.tile
-            for column, count in runs[piece[FIRST]:piece[MIDDLE]]:
-                assert count > 0 and column + count * lines.step <= num_cols
-                counts[group, rows, column:column + count * lines.step] += 1
-            assert runs[piece[FIRST]:piece[MIDDLE], 1].sum() == piece[NUM_FULL]
-            for column, shape in runs[piece[MIDDLE]:piece[LAST]]:
-                for row, packed in enumerate(shapes[shape, :height], piece[ROW0]):
+            rows = slice(piece[ROW_START], piece[ROW_END])
+            height = piece[ROW_END] - piece[ROW_START]
+            assert height <= lines.tile_m
+            for column, count in runs[piece[FULL_START]:piece[PARTIAL_START]]:
+                assert count > 0 and column + count * lines.tile_n <= num_cols
+                counts[group, rows, column:column + count * lines.tile_n] += 1
+            assert runs[piece[FULL_START]:piece[PARTIAL_START], 1].sum() == piece[NUM_FULL]
+            for column, shape in runs[piece[PARTIAL_START]:piece[PARTIAL_END]]:
+                for row, packed in enumerate(shapes[shape, :height], piece[ROW_START]):
                     first, behind = packed & 0xFFFF, packed >> 16
-                    assert first < behind <= lines.step or first == behind == 0
+                    assert first < behind <= lines.tile_n or first == behind == 0
                     counts[group, row, column + first:column + behind] += 1
     return counts
 
 
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     right = rasters(mask).astype(int)
-    limits = {} if most is None else {"longest": 0.0, "least": most}
-    wanted = [Wanted(tile, step, transposed, in_order=in_order, **limits) for transposed in (False, True) for in_order in (False, True)]
-    for one, lines in zip(wanted, make_lines(mask, wanted, CPU), strict=True):
+    limits = {} if most is None else {"max_fraction": 0.0, "min_blocks": most}
+    wanted = [TileSpec(tile, step, transposed, in_order=in_order, **limits) for transposed in (False, True) for in_order in (False, True)]
+    for one, lines in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
         np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if one.transposed else right)
         if one.in_order:
@@ -56,17 +67,17 @@ def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
             check_order(lines, num_rows, most)
 
 
-def check_turns(lines: Lines, num_cols: int) -> None:
+def check_turns(lines: TileSchedule, num_cols: int) -> None:
     """At each of its columns, a piece waits for the one that was there last."""
-    waits, waits_of = (table.numpy() for table in (lines.waits, lines.waits_of))
-    runs = lines.runs.numpy()
-    for group, pieces in enumerate(lines.pieces.numpy()):
+    waits, waits_of = (table.numpy() for table in (lines.waits, lines.wait_ranges))
+    runs = lines.block_ranges.numpy()
+    for group, pieces in enumerate(lines.work_tiles.numpy()):
         latest = np.full(num_cols, -1)
         for number, piece in enumerate(pieces):
             touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
-            for run in range(piece[FIRST], piece[LAST]):
-                column, count = runs[run, 0], runs[run, 1] if run < piece[MIDDLE] else 1
-                touched[column:column + count * lines.step] = True
+            for run in range(piece[FULL_START], piece[PARTIAL_END]):
+                column, count = runs[run, 0], runs[run, 1] if run < piece[PARTIAL_START] else 1
+                touched[column:column + count * lines.tile_n] = True
             for column, which in waits[slice(*waits_of[group, number])]:
                 assert column < right
                 other[column:right], right = which, column
@@ -74,20 +85,20 @@ def check_turns(lines: Lines, num_cols: int) -> None:
             latest[touched] = number
 
 
-def check_order(lines: Lines, num_rows: int, most: int | None) -> None:
+def check_order(lines: TileSchedule, num_rows: int, most: int | None) -> None:
     """Longest first; every row in one line; slots of a line successive."""
-    for pieces, splits in zip(lines.pieces.numpy(), lines.splits.numpy(), strict=True):
-        length = pieces[:, NUM_FULL] + pieces[:, LAST] - pieces[:, MIDDLE]
-        pieces, length = pieces[pieces[:, ROW0] < pieces[:, ROW1]], length[pieces[:, ROW0] < pieces[:, ROW1]]
+    for pieces, splits in zip(lines.work_tiles.numpy(), lines.splits.numpy(), strict=True):
+        length = pieces[:, NUM_FULL] + pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START]
+        pieces, length = pieces[pieces[:, ROW_START] < pieces[:, ROW_END]], length[pieces[:, ROW_START] < pieces[:, ROW_END]]
         assert (np.diff(length) <= 0).all() and (most is None or (length <= most).all())
         owned = np.zeros(num_rows, dtype=int)
-        for row0, row1 in np.unique(pieces[:, [ROW0, ROW1]], axis=0):
+        for row0, row1 in np.unique(pieces[:, [ROW_START, ROW_END]], axis=0):
             owned[row0:row1] += 1
         assert (owned == 1).all()
         slots = []
         for line, (row0, row1, first, count) in enumerate(splits):
-            mine = pieces[(pieces[:, LINE] == line) & (pieces[:, SLOT] >= 0)]
-            assert (mine[:, [ROW0, ROW1]] == (row0, row1)).all() and sorted(mine[:, SLOT]) == list(range(first, first + count))
+            mine = pieces[(pieces[:, SPLIT] == line) & (pieces[:, SLOT] >= 0)]
+            assert (mine[:, [ROW_START, ROW_END]] == (row0, row1)).all() and sorted(mine[:, SLOT]) == list(range(first, first + count))
             slots += range(first, first + count)
         assert slots == list(range(len(slots))) and len(slots) <= lines.num_slots
         assert (pieces[:, SLOT] >= 0).sum() == len(slots)
@@ -127,63 +138,60 @@ def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> N
     check(mask, *sizes, most=most)
 
 
-WANTED = st.builds(Wanted, st.sampled_from([8, 16, 64]), st.sampled_from([8, 64]), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]),
+WANTED = st.builds(TileSpec, st.sampled_from([8, 16, 64]), st.sampled_from([8, 64]), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]),
                    st.sampled_from([1, 3]), st.booleans())
 
 
 @quick
 @given(band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.lists(WANTED, min_size=2, max_size=3))
-def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[Wanted]) -> None:
-    for one, beside in zip(wanted, make_lines(mask, wanted, CPU), strict=True):
-        alone, = make_lines(mask, [one], CPU)
-        assert (alone.tile, alone.step, alone.num_slots) == (beside.tile, beside.step, beside.num_slots)
+def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[TileSpec]) -> None:
+    for one, beside in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
+        alone, = make_schedules(mask, [one], CPU)
+        assert (alone.tile_m, alone.tile_n, alone.num_slots) == (beside.tile_m, beside.tile_n, beside.num_slots)
         for mine, other in zip(alone.tables, beside.tables, strict=True):
             torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
 
 def test_causal_has_one_shape_and_steps_that_fit() -> None:
-    lines, = make_lines(build_mask("causal", seqlen=256), [Wanted(32, 32, transposed=False)], CPU)
-    assert len(lines.shapes) == 1
-    pieces = lines.pieces[0].numpy()
+    lines, = make_schedules(build_mask("causal", seqlen=256), [TileSpec(32, 32, transposed=False)], CPU)
+    assert len(lines.partial_masks) == 1
+    pieces = lines.work_tiles[0].numpy()
     np.testing.assert_array_equal(pieces[:, NUM_FULL], np.arange(8)[::-1])
-    assert (pieces[:, LAST] - pieces[:, MIDDLE] == 1).all()
+    assert (pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START] == 1).all()
 
 
-def test_what_makes_gradients_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_gradients_on_hopper() -> None:
     """Two kernels, or one for all gradients; blocks of less than its tiles keep the portable ones."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    gpu = torch.device("cuda")
-    assert tiles_for(128, gpu)[Use.KEYS] == HOPPER_KEYS and tiles_for(128, gpu)[Use.QUERIES] == HOPPER_QUERIES
-    assert tiles_for(128, gpu, block=128, block_rows=64)[Use.QUERIES] == TUNED[128][Use.QUERIES]
+    assert choose_tiles(128, HOPPER)[BandKernel.DKDV] == SM90_DKDV and choose_tiles(128, HOPPER)[BandKernel.DQ] == SM90_DQ
+    assert choose_tiles(128, HOPPER, block=128, block_rows=64)[BandKernel.DQ] == PORTABLE_TILES[128][BandKernel.DQ]
     for in_order in (False, True):
-        tiles = tiles_for(128, gpu, at_once=True, in_order=in_order)
-        assert tiles[Use.KEYS] == replace(HOPPER_GRADIENTS, in_order=in_order) and Use.QUERIES not in tiles
-        short = tiles_for(128, gpu, block=64, at_once=True, in_order=in_order)
-        assert [short[use] for use in (Use.KEYS, Use.QUERIES)] == [TUNED[128][use] for use in (Use.KEYS, Use.QUERIES)]
-    assert tiles_for(64, gpu, at_once=True) == TUNED[64]
+        tiles = choose_tiles(128, HOPPER, fused_dq=True, in_order=in_order)
+        assert tiles[BandKernel.DKDV] == replace(SM90_FUSED, in_order=in_order) and BandKernel.DQ not in tiles
+        short = choose_tiles(128, HOPPER, block=64, fused_dq=True, in_order=in_order)
+        assert all(short[use] == PORTABLE_TILES[128][use] for use in (BandKernel.DKDV, BandKernel.DQ))
+    assert choose_tiles(64, HOPPER, fused_dq=True) == PORTABLE_TILES[64]
 
 
 @pytest.mark.parametrize(("block", "heads", "own"), [(2, (64, 1), False), (4, (64, 1), False), (64, (8, 8), False), (128, (8, 8), True),
                                                      (16, (64, 8), True)], ids=str)
 def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever blocks of queries and heads that share a tile come to; else the portable kernel takes it."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr("longca.ops.band.plan.tiles_for", lambda head_dim, _, **how: tiles_for(head_dim, torch.device("cuda"), **how))
+    monkeypatch.setattr("longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: choose_tiles(head_dim, HOPPER, **how))
     q_bounds, k_bounds = (np.arange(0, 1025, size)[None] for size in (block, 128))
     visible = np.random.default_rng(0).random((1, 1024 // block, 8)) < 0.5
     plan = plan_band_attention(Mask(1024, 1024, grid=BlockGrid(visible, q_bounds, k_bounds)), num_q_heads=heads[0], num_kv_heads=heads[1],
                                head_dim=128, device="cpu")
-    _, tuned = plan.kernels[Use.QUERIES]
-    assert (tuned.hopper, tuned.rows) == (1, 128) if own else not tuned.hopper
+    _, tuned = plan.kernels[BandKernel.DQ]
+    assert (tuned.sm90, tuned.block_m) == (True, 128) if own else not tuned.sm90
 
 
 @pytest.mark.parametrize(("num_kv_heads", "in_turns"), [(8, True), (1, False)])
 def test_few_kv_heads_have_kernels_of_their_own_for_dq(num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longca.ops.band.plan.tiles_for", lambda head_dim, _, **how: {
-        use: tiles for use, tiles in TUNED[head_dim].items() if use is not Use.QUERIES or not how["at_once"]})
+    monkeypatch.setattr("longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: {
+        use: tiles for use, tiles in PORTABLE_TILES[head_dim].items() if use is not BandKernel.DQ or not how["fused_dq"]})
     mask = Mask(16384, 16384, (np.array([[0, 16000, 0, 4000, -INF, INF], [16000, 16384, 0, 16384, -INF, INF]]),))
     plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=num_kv_heads, head_dim=128, device=CPU)
-    assert (Use.QUERIES not in plan.kernels) == in_turns
+    assert (BandKernel.DQ not in plan.kernels) == in_turns
 
 
 def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
@@ -193,9 +201,9 @@ def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
 def test_blocks_of_uneven_size_have_short_lines() -> None:
     """Of the rows that a line has room for few are in vain, by heads that share it."""
     mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)
-    lines, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[Use.FORWARD]
-    assert lines.tile * 4 == tuned.rows == 128
-    assert (lines.pieces[0, :, ROW1] - lines.pieces[0, :, ROW0]).float().mean() > 0.8 * lines.tile
+    lines, tuned = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
+    assert lines.tile_m * 4 == tuned.block_m == 128
+    assert (lines.work_tiles[0, :, ROW_END] - lines.work_tiles[0, :, ROW_START]).float().mean() > 0.8 * lines.tile_m
     even = build_mask("block_sparse_uniform", seqlen=4096, block=128, density=0.5)
-    lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[Use.FORWARD]
-    assert lines.tile == tuned.rows == 128
+    lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
+    assert lines.tile_m == tuned.block_m == 128

@@ -1,4 +1,4 @@
-"""How pieces take turns, played by programs that go on in any order, by the tables and rules of `sm90.dq_add`."""
+"""How pieces take turns, played by programs that go on in any order, by the tables and rules of `sm90.bwd_fused`."""
 
 import random
 from collections.abc import Iterator
@@ -13,27 +13,27 @@ from longca.core.plugin import Registry
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band.plan import make_lines
-from longca.ops.band.tables.dq_order import seen_by_the_last, takes_turns
-from longca.ops.band.tables.schedule import FIRST, LAST, MIDDLE, Lines, Wanted
+from longca.ops.band.plan import make_schedules
+from longca.ops.band.tables.dq_order import keys_of_last_query, prefers_ordered_dq
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
 STEP, DONE = 8, -(1 << 30)
 
 
-def columns_of(lines: Lines, piece: np.ndarray) -> list[int]:
+def columns_of(lines: TileSchedule, piece: np.ndarray) -> list[int]:
     """Of its steps, in the order in which it makes them."""
-    runs = lines.runs.numpy()
-    columns = [column + place * STEP for column, count in runs[piece[FIRST]:piece[MIDDLE]] for place in range(count)]
-    return sorted([*columns, *runs[piece[MIDDLE]:piece[LAST], 0].tolist()], reverse=True)
+    runs = lines.block_ranges.numpy()
+    columns = [column + place * STEP for column, count in runs[piece[FULL_START]:piece[PARTIAL_START]] for place in range(count)]
+    return sorted([*columns, *runs[piece[PARTIAL_START]:piece[PARTIAL_END], 0].tolist()], reverse=True)
 
 
-def work(lines: Lines, number: int, progress: list[int], added: list[list[int]]) -> Iterator[None]:
+def work(lines: TileSchedule, number: int, progress: list[int], added: list[list[int]]) -> Iterator[None]:
     """A piece, up to each point at which another may go on: stops for good where it waits for one that never comes."""
     waits = lines.waits.numpy()
-    place, behind = lines.waits_of.numpy()[0, number].tolist()
-    for column in columns_of(lines, lines.pieces.numpy()[0, number]):
+    place, behind = lines.wait_ranges.numpy()[0, number].tolist()
+    for column in columns_of(lines, lines.work_tiles.numpy()[0, number]):
         progress[number] = column + STEP
         yield
         more = place < behind
@@ -51,11 +51,11 @@ def work(lines: Lines, number: int, progress: list[int], added: list[list[int]])
 
 def play(mask: Mask, num_programs: int, seed: int) -> None:
     """Additions to each column come in the order of the pieces."""
-    lines, = make_lines(mask, [Wanted(16, STEP, True, 1.0, in_order=True)], torch.device("cpu"))
-    total, chance = lines.pieces.shape[1], random.Random(seed)
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=True)], torch.device("cpu"))
+    total, chance = lines.work_tiles.shape[1], random.Random(seed)
     progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
     waiting, running = iter(range(total)), []
-    for _ in range(200 * (sum(len(columns_of(lines, piece)) for piece in lines.pieces.numpy()[0]) + total) * num_programs):
+    for _ in range(200 * (sum(len(columns_of(lines, piece)) for piece in lines.work_tiles.numpy()[0]) + total) * num_programs):
         while len(running) < num_programs and (number := next(waiting, None)) is not None:
             running.append(work(lines, number, progress, added))
         if not running:
@@ -89,13 +89,13 @@ def test_random_masks(mask: Mask, num_programs: int, seed: int) -> None:
     ("causal_document", 131072, False), ("shared_question", 32768, False), ("global_sliding_window", 32768, False),
     ("block_causal_document", 32768, False), ("block_sparse_uniform", 8192, False)])
 def test_who_takes_turns(name: str, seqlen: int, turns: bool) -> None:
-    assert takes_turns(mask_of(name, seqlen), 8) == turns
+    assert prefers_ordered_dq(mask_of(name, seqlen), 8) == turns
 
 
 @pytest.mark.parametrize(("name", "turns"), [("full", True), ("causal", True), ("prefix_lm", True), ("causal_blockwise", False)])
 def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, turns: bool) -> None:
     mask = mask_of(name, 32768)
-    assert takes_turns(mask, 4) and {takes_turns(mask, few) for few in (1, 2, 5, 6)} == {turns}
+    assert prefers_ordered_dq(mask, 4) and {prefers_ordered_dq(mask, few) for few in (1, 2, 5, 6)} == {turns}
 
 
 def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:
@@ -108,23 +108,23 @@ def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:
     (3000, 4000, 4000, True), (2999, 4000, 4000, False), (3000, 3999, 3999, False), (5000, 5000, 4500, True), (5000, 5000, 4499, False)])
 def test_pieces_must_be_long_and_many_and_begin_alike(num_rows: int, num_keys: int, of_the_last: int, turns: bool) -> None:
     bands = rows_that_see((num_rows - 1, num_keys), (1, of_the_last))
-    assert takes_turns(Mask(num_rows, num_keys, (bands,)), 8) == turns
-    assert takes_turns(Mask(num_rows, num_keys, (bands, bands)), 8) == turns
-    assert not takes_turns(Mask(num_rows * 2, num_keys * 2, (bands, np.empty((0, 6), dtype=np.int64))), 8)
+    assert prefers_ordered_dq(Mask(num_rows, num_keys, (bands,)), 8) == turns
+    assert prefers_ordered_dq(Mask(num_rows, num_keys, (bands, bands)), 8) == turns
+    assert not prefers_ordered_dq(Mask(num_rows * 2, num_keys * 2, (bands, np.empty((0, 6), dtype=np.int64))), 8)
 
 
 def test_groups_of_heads_count_by_their_mean() -> None:
     few_keys = rows_that_see((3000, 2500))
-    assert not takes_turns(Mask(3000, 2500, (few_keys, few_keys)), 8)
+    assert not prefers_ordered_dq(Mask(3000, 2500, (few_keys, few_keys)), 8)
     few_queries = rows_that_see((16383, 4100), (1, 16384))
-    assert [takes_turns(Mask(16384, 16384, (few_queries, few_queries)), heads) for heads in (2, 4)] == [False, True]
+    assert [prefers_ordered_dq(Mask(16384, 16384, (few_queries, few_queries)), heads) for heads in (2, 4)] == [False, True]
     half_blind = rows_that_see((7999, 8000), (1, 4000))
-    assert not takes_turns(Mask(8000, 8000, (rows_that_see((8000, 8000)), half_blind)), 8)
+    assert not prefers_ordered_dq(Mask(8000, 8000, (rows_that_see((8000, 8000)), half_blind)), 8)
 
 
 def test_the_last_query_may_be_followed_by_some_that_see_nothing() -> None:
     seen = rows_that_see((4800, 4200))
-    assert takes_turns(Mask(4800, 4200, (seen,)), 8) and takes_turns(Mask(4900, 4200, (seen,)), 8)
+    assert prefers_ordered_dq(Mask(4800, 4200, (seen,)), 8) and prefers_ordered_dq(Mask(4900, 4200, (seen,)), 8)
 
 
 @quick
@@ -132,14 +132,14 @@ def test_the_last_query_may_be_followed_by_some_that_see_nothing() -> None:
 def test_what_the_last_query_sees_is_counted(mask: Mask) -> None:
     dense = mask.dense().reshape(mask.seqlen_q, mask.seqlen_k)
     seeing = np.flatnonzero(dense.any(axis=1))
-    assert seen_by_the_last(mask.groups[0]) == (dense[seeing[-1]].sum() if len(seeing) else 0)
+    assert keys_of_last_query(mask.groups[0]) == (dense[seeing[-1]].sum() if len(seeing) else 0)
 
 
 def test_blocks_and_nothing_visible_take_no_turns() -> None:
     bounds = np.arange(0, 8193, 128)[None]
-    assert not takes_turns(Mask(8192, 8192, grid=BlockGrid(np.ones((1, 64, 64), dtype=bool), bounds, bounds)), 8)
+    assert not prefers_ordered_dq(Mask(8192, 8192, grid=BlockGrid(np.ones((1, 64, 64), dtype=bool), bounds, bounds)), 8)
     nothing = Mask(0, 0, (np.empty((0, 6), dtype=np.int64),))
-    assert not any(takes_turns(mask, heads) for mask in (*NOTHING_VISIBLE, nothing) for heads in (1, 8))
+    assert not any(prefers_ordered_dq(mask, heads) for mask in (*NOTHING_VISIBLE, nothing) for heads in (1, 8))
 
 
 def mask_of(name: str, seqlen: int) -> Mask:

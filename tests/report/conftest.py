@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from longca.report.build import build
-from longca.store.cells import Problem
+from longca.store.cells import UnusableFile
 from tests.records import quick_study
 
-DAMAGED = Problem(Path("results/quick/cells/ab/ab12cd34.json"), "is damaged (not JSON: cut off or overwritten)")
+DAMAGED = UnusableFile(Path("results/quick/cells/ab/ab12cd34.json"), "is damaged (not JSON: cut off or overwritten)")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The tables of docs/slurm.md: the jobs of a study, and what happened in the scenarios.
+"""The tables of docs/guide/slurm.md: the jobs of a study, and what happened in the scenarios.
 
     python -m tests.slurm.page jobs [--study paper]     counts; no cluster is made
     python -m tests.slurm.page scenarios [-k PART]      makes clusters and runs all scenarios, or some of them, on it
@@ -24,7 +24,7 @@ from tests.slurm.conftest import LOG
 from tests.support import ROOT
 from tools.table import Table
 
-PAGE = ROOT / "docs/slurm.md"
+PAGE = ROOT / "docs/guide/slurm.md"
 OTHER_STAGES = ("corpora", "masks", "collect", "report")
 
 

@@ -16,7 +16,7 @@ import pytest
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Accuracy, Ok, Record, Samples
-from longca.store.cells import CellStore, Problem
+from longca.store.cells import CellStore, UnusableFile
 
 WRITE_FOREVER = """
 import sys
@@ -116,7 +116,7 @@ def test_bytes_that_are_no_text_are_a_problem(tmp_path, make_record):
     store = CellStore(tmp_path)
     path = store.write(make_record())
     path.write_bytes(b"\xff\xfe\x00")
-    assert isinstance(store.read(path.stem), Problem)
+    assert isinstance(store.read(path.stem), UnusableFile)
 
 
 def test_a_file_in_another_cells_place_is_a_problem(tmp_path, make_record):

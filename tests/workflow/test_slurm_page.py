@@ -1,4 +1,4 @@
-"""The tables of docs/slurm.md, without a cluster."""
+"""The tables of docs/guide/slurm.md, without a cluster."""
 
 from tests.slurm.page import PAGE, jobs_table, scenarios_table
 

@@ -17,6 +17,6 @@ rule collect:
         longca=LONGCA,
         study=CONFIG.study,
         results=CONFIG.results,
-        code=source_digest("core", "store"),
+        code=code_of("export"),
     shell:
         "{params.longca} export {params.study:q} --results {params.results:q} > {log:q} 2>&1"

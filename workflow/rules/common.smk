@@ -4,7 +4,7 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
-from longca.bench.run.shards import shards
+from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.site import MEASURING_RESOURCES, load_site
@@ -18,7 +18,16 @@ STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
 SITE = load_site()
 RESULTS = CONFIG.results / STUDY.name
-SHARDS = {shard.name: shard for shard in shards(STUDY.cells(), CONFIG.shard_minutes)}
+# measuring jobs that take turns on this machine (the local profile says so) are as well one job: it starts fewer processes
+ONE_MACHINE = workflow.resource_settings.resources.get("device") == 1
+SHARDS = {
+    shard.name: shard
+    for shard in (
+        shards_of_one_machine(STUDY.cells())
+        if ONE_MACHINE
+        else shards(STUDY.cells(), CONFIG.shard_minutes)
+    )
+}
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 IMAGE = locate(CONFIG.image) if CONTAINED and CONFIG.image else None
 # `image` is run first; inside the container, records learn from its stamp which image it is
@@ -39,6 +48,11 @@ def image(wildcards):
 
 def outside(wildcards):
     return None
+
+
+# over every file that a command runs: what it made is made again when one of them changes
+def code_of(command, without=()):
+    return source_digest("longca.__main__", f"longca.cli.{command}", without=without)
 
 
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must

@@ -16,6 +16,6 @@ rule corpora:
     params:
         longca=LONGCA,
         study=CONFIG.study,
-        code=source_digest("core", "data"),
+        code=code_of("data", without=("longca.data.build",)),
     shell:
         "{params.longca} data sample {params.study:q} --out {output:q} > {log:q} 2>&1"

@@ -23,7 +23,7 @@ rule cp:
         device=CONFIG.device,
         minutes=CONFIG.shard_minutes,
         progress=CONFIG.progress,
-        code=source_digest("core", "data", "masks", "kernels", "cp", "bench"),
+        code=code_of("run"),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
         " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

@@ -23,7 +23,7 @@ rule kernels:
         device=CONFIG.device,
         minutes=CONFIG.shard_minutes,
         progress=CONFIG.progress,
-        code=source_digest("core", "data", "masks", "kernels", "bench"),
+        code=code_of("run", without=("longca.bench.measure.cp", "longca.cp")),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
         " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"

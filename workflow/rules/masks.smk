@@ -16,6 +16,6 @@ rule masks:
     params:
         longca=LONGCA,
         study=CONFIG.study,
-        code=source_digest("core", "data", "masks"),
+        code=code_of("data", without=("longca.data.build",)),
     shell:
         "{params.longca} data masks {params.study:q} --out {output:q} > {log:q} 2>&1"

@@ -16,6 +16,6 @@ rule report:
         longca=LONGCA,
         study=CONFIG.study,
         results=CONFIG.results,
-        code=source_digest("core", "store", "report"),
+        code=code_of("report"),
     shell:
         "{params.longca} report {params.study:q} --results {params.results:q} > {log:q} 2>&1"

@@ -25,19 +25,16 @@ A mask that is off by one key in each row gives an error of about 1/sqrt(keys in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
 from longca.bench.check.inputs import Inputs
-from longca.bench.check.raster import DenseMaskRows
-from longca.bench.check.reference import Arithmetic, Chunk, Keys, Rows, attend
+from longca.bench.check.reference import HeadsReference, Reference, RowsReference
 from longca.bench.check.scope import CheckedSubset, whole
 from longca.bench.check.tally import EPS32, ErrorAccumulator
 from longca.core.record import Accuracy
 from longca.kernels.contract import Problem
 
-CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}  # (query, key) pairs over heads at a time: bounds the oracle's memory
 FIELDS = {"out": "out_GRnD", "lse": "lse_GRn", "dq": "dq_GRnD"}
 
 
@@ -47,12 +44,14 @@ class Oracle:
     Args:
         kv_heads: KV heads to check, with their query heads; all if None.
         scope: what to check, instead (`longca.bench.check.scope.affordable`).
+        reference: of the same problem, inputs and scope, where one is kept; else it is computed here.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, kv_heads: tuple[int, ...] | None = None,
-                 scope: CheckedSubset | None = None) -> None:
+                 scope: CheckedSubset | None = None, reference: Reference | None = None) -> None:
         self.problem, self.inputs = problem, inputs
         self.scope = whole(problem, kv_heads) if scope is None else scope
+        self._reference = Reference(problem, inputs, self.scope) if reference is None else reference
 
     @property
     def dout_THD(self) -> torch.Tensor:
@@ -82,8 +81,8 @@ class Oracle:
         eps = torch.finfo(self.problem.dtype).eps
         tallies = {name: ErrorAccumulator(eps) for name in given}
         empty_rows_ok: list[bool] = []
-        for kv_heads, raster in self._groups():
-            _Comparison(self, kv_heads, raster, given, tallies, empty_rows_ok).run()
+        for reference in self._reference.groups():
+            _Comparison(self, reference, given, tallies, empty_rows_ok).run()
         finite = {name: tally for name, tally in tallies.items()
                   if _is_finite(name, given[name]) and math.isfinite(tally.relative())}
         return Accuracy(reference="float64", scope=self.scope.text,
@@ -92,14 +91,6 @@ class Oracle:
                         budget={name: tally.budget() for name, tally in tallies.items()},
                         worst_row={name: tally.worst_row() for name, tally in finite.items()},
                         empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
-
-    def _groups(self) -> Iterator[tuple[list[int], DenseMaskRows]]:
-        """KV heads in scope that share a mask, with its raster."""
-        mask = self.problem.mask
-        heads_per_group = self.problem.num_kv_heads // mask.num_groups
-        for group in sorted({head // heads_per_group for head in self.scope.kv_heads}):
-            heads = [head for head in self.scope.kv_heads if head // heads_per_group == group]
-            yield heads, DenseMaskRows(mask, group, self.inputs.q_THD.device)
 
 
 def wrong(accuracy: Accuracy) -> str | None:
@@ -119,72 +110,37 @@ def wrong(accuracy: Accuracy) -> str | None:
 
 
 class _Comparison:
-    """One head group's mask and the KV heads under it, chunk by chunk."""
+    """Results of the KV heads under one mask against their reference, chunk by chunk."""
 
-    def __init__(self, oracle: Oracle, kv_heads: list[int], raster: DenseMaskRows, given: dict[str, torch.Tensor],
-                 tallies: dict[str, ErrorAccumulator], empty_rows_ok: list[bool]) -> None:
-        self.scope, self.inputs, self.scale = oracle.scope, oracle.inputs, oracle.problem.scale
-        self.kv_heads, self.raster, self.given = kv_heads, raster, given
-        self.tallies, self.empty_rows_ok = tallies, empty_rows_ok
-        self.ratio = oracle.problem.num_q_heads // oracle.problem.num_kv_heads
-        self.q_heads = [head * self.ratio + query for head in kv_heads for query in range(self.ratio)]
-        self.seqlen_k = oracle.problem.mask.seqlen_k
-        self.exact, self.emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, oracle.problem.dtype)
-        q, k, v, dout = (_usual_length(x) for x in (self.inputs.q_THD, self.inputs.k_TGD, self.inputs.v_TGD, self.inputs.dout_THD))
+    def __init__(self, oracle: Oracle, reference: HeadsReference, given: dict[str, torch.Tensor], tallies: dict[str, ErrorAccumulator],
+                 empty_rows_ok: list[bool]) -> None:
+        self.reference, self.given, self.tallies, self.empty_rows_ok = reference, given, tallies, empty_rows_ok
+        self.scale, inputs = oracle.problem.scale, oracle.inputs
+        q, k, v, dout = (_usual_length(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
         dp = dout * v / oracle.problem.head_dim**0.5
         self.factors = {"out": v, "dq": dp * k * self.scale, "dk": dp * q * self.scale, "dv": dout}  # what rows of P are multiplied with
+        self.lengths = {"dq": k, "dk": q}  # of the vectors that dS is multiplied with
 
     def run(self) -> None:
-        k, v = (x_TGD[:, self.kv_heads].transpose(0, 1) for x_TGD in (self.inputs.k_TGD, self.inputs.v_TGD))
-        sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide), torch.zeros_like(v, dtype=arithmetic.wide))
-                for arithmetic in (self.exact, self.emulated)} if "dq" in self.given else {}
-        weight_squared = torch.zeros_like(k[..., 0], dtype=torch.float64)
-        for first, last in self._chunks():
-            visible = self.raster.rows(first, last)
-            seen = visible.any(0).nonzero().squeeze(1)
-            results = {}
-            for arithmetic in (self.exact, self.emulated):
-                chunk = self._chunk(arithmetic.wide, first, last, k[:, seen], v[:, seen], visible[:, seen])
-                results[arithmetic], keys = attend(chunk, arithmetic)
-                if keys is not None:
-                    sums[arithmetic][0][:, seen] += keys.dk_GCD
-                    sums[arithmetic][1][:, seen] += keys.dv_GCD
-                    if arithmetic is self.exact:
-                        weight_squared[:, seen] += keys.weight_GC.square()
-                        self._note_size(keys)
-            self._compare_rows(first, last, results[self.exact], results[self.emulated])
-        for index, name in enumerate(("dk", "dv") if sums else ()):
-            self.tallies[name].add(self.given[name][:, self.kv_heads].transpose(0, 1), sums[self.exact][index],
-                                   self.emulated.round(sums[self.emulated][index]), self._row_size(name, weight_squared.sqrt()))
+        backward = "dq" in self.given
+        for chunk in self.reference.chunks(backward=backward):
+            if backward:
+                self._note_size(chunk)
+            self._compare_rows(chunk)
+        if not backward:
+            return
+        keys = self.reference.keys
+        for name, exact, emulated in zip(("dk", "dv"), keys.exact, keys.emulated, strict=True):
+            result = self.given[name][:, self.reference.kv_heads].transpose(0, 1)
+            self.tallies[name].add(result, exact, emulated, self._row_size(name, keys.weight_GC))
 
-    def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of rows whose scores fit into the memory that is meant for them."""
-        pairs = CHUNK_PAIRS["cuda" if self.inputs.q_THD.device.type == "cuda" else "cpu"] // len(self.q_heads)
-        step = self.seqlen_k
-        for first, last in self.scope.rows:
-            while first < last:
-                step = min(2 * step, last - first)
-                while step > 1 and step * self.raster.most_keys(first, first + step) > pairs:
-                    step = (step + 1) // 2
-                yield first, first + step
-                first += step
-
-    def _chunk(self, wide: torch.dtype, first: int, last: int, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor) -> Chunk:
-        dout = self._rows(self.inputs.dout_THD, first, last).to(wide) if "dq" in self.given else None
-        return Chunk(self._rows(self.inputs.q_THD, first, last).to(wide) * self.scale, k.to(wide), v.to(wide), dout,
-                     visible, self.scale)
-
-    def _rows(self, x_THD: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Rows of these query heads as (G, R, n, …)."""
-        part = x_THD[first:last, self.q_heads].transpose(0, 1)
-        return part.reshape(len(self.kv_heads), self.ratio, *part.shape[1:])
-
-    def _compare_rows(self, first: int, last: int, exact: Rows, emulated: Rows) -> None:
-        empty = exact.lse_GRn == float("-inf")
+    def _compare_rows(self, chunk: RowsReference) -> None:
+        empty = chunk.exact.lse_GRn == float("-inf")
         any_empty = bool(empty.any())
         for name in FIELDS.keys() & self.given.keys():
-            result = self._rows(self.given[name], first, last)
-            reference, emulation, weight = getattr(exact, FIELDS[name]), getattr(emulated, FIELDS[name]), exact.weight_GRn
+            result = self.reference.rows(self.given[name], chunk.start, chunk.end)
+            reference, emulation = getattr(chunk.exact, FIELDS[name]), getattr(chunk.emulated, FIELDS[name])
+            weight = chunk.exact.weight_GRn
             if any_empty:
                 nothing = float("-inf") if name == "lse" else 0.0
                 self.empty_rows_ok.append(bool((result[empty] == nothing).all()))
@@ -200,10 +156,10 @@ class _Comparison:
         """Of what was summed in a row whose P has that norm, but not less than what float32 can tell from nothing."""
         return weight.clamp_min(EPS32) * self.factors[name]
 
-    def _note_size(self, keys: Keys) -> None:
+    def _note_size(self, chunk: RowsReference) -> None:
         """dS before its subtraction, through a matmul with vectors of the usual length of k, or of q."""
-        for name, factor in (("dq", self.inputs.k_TGD), ("dk", self.inputs.q_THD)):
-            self.tallies[name].size_squared += (keys.dscores_norm * self.scale * _usual_length(factor)).double().square()
+        for name, length in self.lengths.items():
+            self.tallies[name].size_squared += (chunk.dscores_norm * self.scale * length).double().square()
 
 
 def _is_finite(name: str, tensor: torch.Tensor) -> bool:

@@ -27,7 +27,7 @@ from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Memory, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
-from longca.cp.comm.process_group import Comm
+from longca.cp.comm.backend import Comm
 from longca.cp.contract import PreparedStrategy
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask

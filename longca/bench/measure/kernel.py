@@ -10,7 +10,7 @@ from longca.bench.check.inputs import input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
 from longca.bench.measure.failure import failure
-from longca.bench.measure.latest_masks import LatestMasks
+from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
@@ -23,9 +23,10 @@ from longca.kernels.contract import Forward, Prepared, Problem
 from longca.kernels.control import PreparedControl
 
 
-def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None) -> Result:
+def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None,
+                   references: LatestReferences | None = None) -> Result:
     """The result of one cell of kind `kernel`. Never raises for what the cell does: it becomes an outcome."""
-    trial = _KernelMeasurement(cell, measure, device, masks or LatestMasks())
+    trial = _KernelMeasurement(cell, measure, device, masks or LatestMasks(), references or LatestReferences())
     try:
         outcome = trial.run()
     except Exception as error:  # any kernel may raise anything
@@ -34,9 +35,9 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
 
 
 class _KernelMeasurement(CellMeasurement):
-    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks) -> None:
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences) -> None:
         super().__init__(cell, measure, device)
-        self.masks = masks
+        self.masks, self.references = masks, references
 
     def run(self) -> Outcome:
         kernel = Registry("kernel").load(self.cell.kernel)
@@ -46,7 +47,7 @@ class _KernelMeasurement(CellMeasurement):
         with self.at("mask"):
             mask, self.costs["mask_ms"] = self.masks.get(self.cell)
         self.take_mask(mask)
-        reason = kernel.supports(self.cell, mask.traits, self.device.type)
+        reason = kernel.supports(self.cell.call_spec, mask.traits, self.device.type)
         if reason is not None:
             return Unsupported(reason=reason)
         self.release_memory()
@@ -60,7 +61,9 @@ class _KernelMeasurement(CellMeasurement):
 
     def _measure_attention(self, problem: Problem, prepared: Prepared) -> Outcome:
         with self.at("inputs"):
-            oracle = Oracle(problem, make_inputs(self.cell, self.device), scope=affordable(problem, input_seed(self.cell)))
+            scope = affordable(problem, input_seed(self.cell))
+            oracle = Oracle(problem, make_inputs(self.cell, self.device), scope=scope,
+                            reference=self.references.get(self.cell, problem, scope))
             inputs = oracle.inputs
             q, k, v, dout = (prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
         with self.at("fwd"):

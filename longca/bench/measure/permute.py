@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
 
 REPEATS = 3
 

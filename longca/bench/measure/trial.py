@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,9 +16,11 @@ from longca.bench.measure.result import Result
 from longca.core.cell import Cell
 from longca.core.record import Accuracy, MaskFacts, Memory, Outcome, Samples
 from longca.core.study import Measure
-from longca.cp.contract import PreparedStrategy
 from longca.kernels.contract import Prepared, Problem
 from longca.masks.mask import Mask
+
+if TYPE_CHECKING:
+    from longca.cp.contract import PreparedStrategy
 
 
 class CellMeasurement:

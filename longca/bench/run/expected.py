@@ -7,11 +7,11 @@ from longca.bench.measure.result import Result
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Failed
-from longca.masks.table import mask_name
+from longca.masks.build import mask_name
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """Name of a mask (`longca.masks.table.mask_name`) → digest; empty where there is no such file."""
+    """Name of a mask (`longca.masks.build.mask_name`) → digest; empty where there is no such file."""
     if not path.exists():
         return {}
     try:

@@ -5,24 +5,24 @@ from collections.abc import Iterable
 
 from longca.bench.workers.pool import worker_key
 from longca.core.cell import Cell
-from longca.masks.table import mask_name
+from longca.masks.build import mask_name
 
 BATCH = 32
 VISITS = 2  # of each group in a long run
 
 
-def shuffled(cells: Iterable[Cell], seed: int) -> list[Cell]:
-    """The cells in an order that follows from the seed and their ids alone.
+def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
+    """The cells in an order that follows from the seed, their ids and the type of device alone.
 
-    Cells of one group of workers (a kernel; a number of ranks) are shuffled, those of one mask together, and cut into batches: of
-    `BATCH` cells, or of half of the group's where that is more. The batches of all groups are shuffled. A machine that grows slower
-    over an hour thus does so for all methods and lengths alike, while workers are started once a batch, some 5 s each, and forward
-    and backward find the mask already built.
+    Cells of one group of workers (a kernel, on a CPU all of them; a number of ranks) are shuffled, those of one mask together, and cut
+    into batches: of `BATCH` cells, or of half of the group's where that is more. The batches of all groups are shuffled. A machine that
+    grows slower over an hour thus does so for all methods and lengths alike, while workers are started once a batch, some 5 s each, and
+    the cells of one mask find it already built, and on a CPU also the reference that their results are checked against.
     """
     generator = random.Random(seed)
     by_method: dict[str, dict[str, list[Cell]]] = {}
     for cell in sorted(cells, key=lambda cell: cell.cell_id):
-        by_method.setdefault(str(worker_key(cell)), {}).setdefault(mask_name(cell), []).append(cell)
+        by_method.setdefault(str(worker_key(cell, device_type)), {}).setdefault(mask_name(cell), []).append(cell)
     batches = []
     for _, by_mask in sorted(by_method.items()):
         names = sorted(by_mask)

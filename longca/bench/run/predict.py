@@ -7,8 +7,7 @@ from longca.core.cell import DTYPE_BYTES, Cell
 from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
-from longca.masks.build import build_mask, cell_mask
-from longca.masks.table import mask_name
+from longca.masks.build import build_mask, cell_mask, mask_name
 from longca.masks.traits import Traits
 
 PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
@@ -59,7 +58,7 @@ class Predictor:
     def _unsupported(self, cell: Cell, traits: Traits) -> str | None:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
-            return kernel.supports(cell, traits, self.device_type)
+            return kernel.supports(cell.call_spec, traits, self.device_type)
         return self._plugin("strategy", cell.strategy).refusal(cell, traits, kernel, self.device_type)
 
     def _mask(self, cell: Cell) -> tuple[Traits, float]:

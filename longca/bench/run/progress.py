@@ -1,4 +1,6 @@
-"""What a person sees while cells are measured: one line a cell, or a live display in a terminal (`longca.bench.run.live`)."""
+"""The display of a run: one line a cell, or a live display in a terminal."""
+
+from __future__ import annotations
 
 import os
 import sys
@@ -9,12 +11,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from textwrap import shorten
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import STATUSES, Record
 from longca.store.text import plural
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
 
 GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
           "failed": ("incorrect", "error", "timeout")}
@@ -112,6 +117,55 @@ class LogProgress(PlainProgress):
             raise UserError(f"Cannot write '{self.path}'", why=error.strerror or str(error)) from error
 
 
+class RichProgress(Progress):
+    """A display of three lines that stays at the bottom; what went wrong stays above it."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().__init__()
+        self._cell: Cell | None = None
+        self._live = Live(console=console or Console(stderr=True), refresh_per_second=2, get_renderable=self.render)
+
+    def start(self, num_cells: int, num_kept: int) -> None:
+        super().start(num_cells, num_kept)
+        self._live.start()
+
+    def begin(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def end(self, record: Record) -> None:
+        super().end(record)
+        self._cell = None
+        if record.outcome.status in GROUPS["failed"]:
+            self.note(line(record))
+
+    def note(self, text: str) -> None:
+        from rich.text import Text
+
+        self._live.console.print(Text(text, style="yellow"))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def render(self) -> Group:
+        """The display as it is now."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        todo = self.num_cells - self.num_kept
+        bar = Table.grid(expand=True, padding=(0, 1))
+        bar.add_column(ratio=1)
+        bar.add_column(no_wrap=True)
+        bar.add_row(ProgressBar(total=max(todo, 1), completed=self.num_done), f"{self.num_done}/{todo}  ETA {self.eta}")
+        counts = "  ".join(f"{name} {sum(self.counts[status] for status in members)}" for name, members in GROUPS.items())
+        current = Text(f"now: {self._cell.title}" if self._cell else "", no_wrap=True, overflow="ellipsis", style="dim")
+        return Group(bar, Text(f"{counts}  left {self.num_left}", no_wrap=True, overflow="ellipsis"), current)
+
+
 class Both(Progress):
     """Two displays at once."""
 
@@ -152,8 +206,6 @@ def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = Non
     if plain:
         shown: Progress = PlainProgress(sys.stderr)
     else:
-        from longca.bench.run.live import RichProgress
-
         shown = RichProgress()
     return shown if log is None else Both(shown, LogProgress(log))
 

@@ -30,7 +30,7 @@ from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Record, Source
 from longca.core.schema import Frozen
 from longca.core.study import Study
-from longca.store.cells import CellStore, Problem
+from longca.store.cells import CellStore, UnusableFile
 from longca.store.text import plural
 
 
@@ -76,7 +76,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
         kept = {} if force else _kept(store, versions, retry, show)
         counts = Counter(kept.values())
-        todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed)
+        todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
         show.start(len(cells), len(kept))
         missed = ""
@@ -130,7 +130,7 @@ def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], s
     kept = {}
     for cell_id, version in versions.items():
         found = store.read(cell_id)
-        if isinstance(found, Problem):
+        if isinstance(found, UnusableFile):
             show.note(f"Measured again: {found}")
         elif found is not None and found.method_version == version and found.outcome.status not in retry:
             kept[cell_id] = found.outcome.status

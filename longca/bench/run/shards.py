@@ -1,5 +1,6 @@
 """Cutting a study into jobs of about equal length. Pure and quick: the workflow does so each time it is read."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -16,12 +17,13 @@ RATE_BYTES = 1e12  # a second, to and from one device's memory
 
 @dataclass(frozen=True)
 class Shard:
-    """Cells that one job measures: of one kernel on one device, or of context parallelism over one number of ranks."""
+    """Cells that one job measures: kernels on one device, or context parallelism."""
 
     name: str
-    """part of file names: kind, kernel or number of ranks, number"""
+    """part of file names: kind, kernel or number of ranks where it has but one, number"""
     kind: Literal["kernel", "cp"]
     world: int
+    """most ranks of a cell"""
     cells: tuple[Cell, ...]
     minutes: float
     """estimated"""
@@ -65,6 +67,17 @@ def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS
     return [shard for name, group in groups.items() for shard in _cut(name, group, minutes, rate_flops, measure)]
 
 
+def shards_of_one_machine(cells: Iterable[Cell], rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
+    """One job of all kernels and one of context parallelism: jobs that cannot run at the same time would only start more processes.
+
+    The cells of all kernels are then in one random order, too (`longca.bench.run.order`).
+    """
+    kinds: dict[str, list[Cell]] = {}
+    for cell in cells:
+        kinds.setdefault(cell.kind, []).append(cell)
+    return [shard for kind, group in kinds.items() for shard in _cut(kind, group, math.inf, rate_flops, measure)]
+
+
 def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measure | None) -> list[Shard]:
     pieces: list[list[Cell]] = []
     filled: list[float] = []  # seconds of each piece
@@ -76,5 +89,5 @@ def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measur
             filled.append(0.0)
         pieces[-1].append(cell)
         filled[-1] += seconds
-    return [Shard(f"{name}-{number}", cells[0].kind, cells[0].world, tuple(members), seconds / 60)
+    return [Shard(f"{name}-{number}", cells[0].kind, max(cell.world for cell in members), tuple(members), seconds / 60)
             for number, (members, seconds) in enumerate(zip(pieces, filled, strict=True))]

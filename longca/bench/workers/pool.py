@@ -1,4 +1,4 @@
-"""The pool: at most a few groups of workers at a time, one for each kernel and each number of ranks; sick ones are replaced."""
+"""The pool: at most a few groups of workers at a time, by kernel and by number of ranks; sick ones are replaced."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,13 +39,16 @@ class Device(Frozen):
         return None if world <= self.num_devices else f"{world} ranks need {world} GPUs, this machine has {self.num_devices}"
 
 
-def worker_key(cell: Cell) -> Key:
+def worker_key(cell: Cell, device_type: str) -> Key:
     """Cells of one key share a group of worker processes.
 
-    A kernel has one of its own. All context-parallel methods share that of their number of ranks: to start many ranks and have them
+    On a GPU a kernel has one of its own: its libraries stay loaded, and keep memory and settings of the device. On a CPU all kernels
+    share one: to start a process takes longer than to measure a short cell, and kernels that are compared there share the reference
+    that they are checked against. All context-parallel methods share that of their number of ranks: to start many ranks and have them
     meet takes long, and methods that are compared run in the same processes.
     """
-    return cell.kind, cell.kernel if cell.kind == "kernel" else None, cell.world
+    alone = cell.kind == "kernel" and device_type != "cpu"
+    return cell.kind, cell.kernel if alone else None, cell.world
 
 
 class TooFewLeft(Exception):
@@ -94,7 +97,7 @@ class Pool:
         reason = self.device.too_few(cell.world)
         if reason:
             return Result(outcome=Unavailable(reason=reason))
-        key = worker_key(cell)
+        key = worker_key(cell, self.device.type)
         try:
             group = self._group(key)
         except (StartTimeout, RankDied, Refused) as error:

@@ -14,6 +14,9 @@ from longca.bench.measure.environment import num_cores
 TAIL_CHARS = 4000
 DEATH_SECONDS = 10.0  # from the end of its connection to its own: a driver may still be freeing what it had
 STACK_SIGNAL = signal.SIGUSR1
+# OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short cells took several times the
+# CPU time, and where other processes want the cores a spinning thread keeps away the one that it waits for
+WAIT_POLICY = "OMP_WAIT_POLICY"
 FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack as faulthandler prints it
 
 
@@ -45,7 +48,8 @@ class WorkerProcess:
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                             pass_fds=tuple(descriptors), start_new_session=True,
-                                            env={**os.environ, "OMP_NUM_THREADS": str(num_threads), **(env or {})})
+                                            env={WAIT_POLICY: "passive", **os.environ, "OMP_NUM_THREADS": str(num_threads),
+                                                 **(env or {})})
 
     @property
     def is_alive(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from longca.bench.measure.environment import device_name, device_uuid
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import measure_kernel
-from longca.bench.measure.latest_masks import LatestMasks
+from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.result import FAILURES, Result
 from longca.bench.measure.warm_math import warm_math
 from longca.bench.workers.channel import Message
@@ -20,7 +20,7 @@ from longca.core.cell import Cell
 from longca.core.study import Measure
 
 if TYPE_CHECKING:
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
 
 PING_SIZE = 64
 COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
@@ -47,7 +47,8 @@ class Session:
         self.device = _choose(device, place.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.place, self.masks, self._meeting = place, LatestMasks(), meeting
+        self.place, self._meeting = place, meeting
+        self.masks, self.references = LatestMasks(), LatestReferences()
         self.comm = self._join() if place.world > 1 else None
         gc.freeze()  # all that is imported stays anyway; to look through it would cost 0.2 s each time memory is freed
 
@@ -90,7 +91,7 @@ class Session:
     def _measure(self, cell: Cell, measure: Measure) -> Result:
         try:
             if cell.kind == "kernel":
-                return measure_kernel(cell, measure, self.device, self.masks)
+                return measure_kernel(cell, measure, self.device, self.masks, self.references)
             from longca.bench.measure.cp import measure_cp
 
             self.comm = self.comm or self._join()
@@ -99,7 +100,7 @@ class Session:
             return Result(outcome=failure(error, "measuring"))
 
     def _join(self) -> "Comm":
-        from longca.cp.comm.process_group import Comm
+        from longca.cp.comm.backend import Comm
 
         place = self.place
         return Comm(place.rank, place.world, self.device.index or 0, place.rendezvous, self.device.type, COMM_SECONDS, self._meeting)

@@ -1,1 +1,1 @@
-"""What the peers' strategies and the study's own need beside the strategy contract."""
+"""Parts of the peers' strategies and of the study's own that are not in the strategy contract."""

@@ -1,4 +1,4 @@
-"""A strategy of somebody else's: one differentiable function of a rank's shards, which sends what it sends by itself."""
+"""Prepared strategies of other projects, which are one differentiable function of a rank's shards and send messages by themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     import torch
 
 
-class ByAutograd(PreparedStrategy):
+class AutogradPrepared(PreparedStrategy):
+    """A prepared strategy whose backward is autograd's."""
+
     counts_bytes = False
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -1,21 +1,24 @@
-"""What the schedules of others need of the ranks beside `Comm.all_to_all`; counted like it."""
+"""Collectives of other projects' schedules, besides `Comm.all_to_all`; their bytes are counted like its."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from longca.cp.comm.p2p import peers
+from longca.cp.comm.process_group import as_peer_lost
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
 
 
-def pass_on(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """To the next rank. Called, what is returned waits for what comes from the one before, of the same shape; of two messages
-    under way the first is waited for first. On a GPU the current stream waits, not the host.
+def ring_shift(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Sends x to the next rank and receives as much from the rank before.
+
+    Returns:
+        A function that waits and returns the tensor received, of x's shape. Of two shifts in flight the first is waited for first.
+        On a GPU the current stream waits, not the host.
     """
     import torch
     import torch.distributed as dist
@@ -24,12 +27,12 @@ def pass_on(comm: Comm, x: torch.Tensor) -> Callable[[], torch.Tensor]:
     comm.moved_bytes += x.nbytes if comm.world > 1 else 0
     sizes = [[0] * comm.world, [0] * comm.world]
     sizes[0][(comm.rank - 1) % comm.world] = sizes[1][(comm.rank + 1) % comm.world] = x.numel()
-    with peers():
+    with as_peer_lost():
         work = dist.all_to_all_single(received.view(-1), x.contiguous().view(-1), *sizes, async_op=True)
 
     def arrived() -> torch.Tensor:
         assert work is not None
-        with peers():
+        with as_peer_lost():
             work.wait()
         return received
 
@@ -43,18 +46,18 @@ def all_gather(comm: Comm, mine: torch.Tensor) -> torch.Tensor:
     gathered = mine.new_empty(comm.world, *mine.shape)
     comm.moved_bytes += (comm.world - 1) * mine.nbytes
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.11
-    with peers():
+    with as_peer_lost():
         gather(gathered.view(-1), mine.contiguous().view(-1))
     return gathered
 
 
 def reduce_scatter(comm: Comm, parts: torch.Tensor) -> torch.Tensor:
-    """(world, …), a part for each rank → the sum over ranks of what is for this one, added in their dtype by the backend."""
+    """Parts for all ranks, (world, …) → the sum over ranks of the parts for this one, added in their dtype by the backend."""
     import torch.distributed as dist
 
     total = parts.new_empty(parts.shape[1:])
     comm.moved_bytes += (comm.world - 1) * total.nbytes
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name up to torch 2.11
-    with peers():
+    with as_peer_lost():
         scatter(total.view(-1), parts.contiguous().view(-1))
     return total

@@ -1,31 +1,38 @@
-"""What the two rows in the style of the study (arXiv 2510.17896) share: which masks, how tokens lie, how they are padded."""
+"""Common part of the two strategies in the style of the study (arXiv 2510.17896): their masks, their sharding, and its padding.
+
+The two are `strategies/paper_style_ring.py` and `strategies/paper_style_allgather.py`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from longca.core.cell import Cell
-from longca.cp.baselines.padded_documents import PaddedDocuments
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
+from longca.masks import band
+from longca.masks.mask import Mask
+from longca.masks.ragged import spread
 from longca.masks.segments import diagonal_segments
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
-    from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 FULL, CAUSAL = (-1, -1), (-1, 0)
+BOTH = (0, 1)
 
 
 class PaperStyle(Strategy):
-    """Full and causal attention, over the sequence or inside documents: what the study's own code runs on several GPUs."""
+    """A strategy for full and causal attention, over the sequence or inside documents: what the study's own code runs on several GPUs."""
 
     url = "https://arxiv.org/abs/2510.17896"
     baseline = True
@@ -36,15 +43,11 @@ class PaperStyle(Strategy):
         return None
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell, device_type)
-
-
-def local_cell(cell: Cell, seqlen: int) -> Cell:
-    return cell.alone(seqlen=max(seqlen, 1))
+        return super().refusal(cell, traits, kernel, device_type) or kernel.in_parts(cell.call_spec, device_type)
 
 
 def rectangle(traits: Traits, num_q: int, num_k: int, *, causal: bool = False) -> Traits:
-    """Of queries that see all of these keys of their document, or what precedes them; lengths are about these."""
+    """Traits of a call whose queries see all given keys of their document, or those that precede them; lengths are those of the call."""
     full = traits.num_segments == 1 and not causal
     square = full and num_q == num_k
     return replace(traits, seqlen_q=num_q, seqlen_k=num_k, num_bands=traits.num_segments, full=full, causal=False,
@@ -56,8 +59,89 @@ def add_rows(whole: torch.Tensor, rows: torch.Tensor, part: torch.Tensor) -> Non
     whole.index_copy_(0, rows, whole.index_select(0, rows).add_(part))
 
 
+@dataclass(frozen=True, eq=False)
+class HeldTokens:
+    """The tokens of some chunks of a rank, without the padding."""
+
+    positions: np.ndarray
+    """of the tokens in the sequence, (L,) int64, by document"""
+    rows: np.ndarray
+    """their rows among the rank's padded rows, (L,)"""
+    lengths: np.ndarray
+    """tokens of each document, (N,)"""
+    ends: np.ndarray
+    """tokens of each document from its beginning to the last that is held, (N,)"""
+
+
+class PaddedDocuments:
+    """Sharding in which all ranks have the same number of rows of every document, padding included.
+
+    Each document is cut into 2P equal chunks, the last ones padded; rank r holds chunks r and 2P − 1 − r of every document, one
+    document after the other. So all ranks have the same area of a causal document. P = 2, one document of 7 tokens and a row of padding:
+
+        chunk    0     1     2     3
+        tokens   0 1 | 2 3 | 4 5 | 6 ·
+        rank     0     1     1     0
+
+    Shapes: P ranks, N documents, R rows of a rank with padding, L tokens of a rank.
+
+    Args:
+        bounds: document n is tokens bounds[n]..bounds[n + 1].
+    """
+
+    def __init__(self, bounds: np.ndarray, world: int) -> None:
+        self.bounds, self.world = bounds, world
+        self._chunk = -(-np.diff(bounds) // (2 * world))
+        self._before = 2 * (np.cumsum(self._chunk) - self._chunk)
+        self.num_rows = int(2 * self._chunk.sum())
+        """R, of every rank"""
+
+    @cached_property
+    def num_padding(self) -> int:
+        """Rows of all ranks that hold no token."""
+        return self.num_rows * self.world - int(self.bounds[-1])
+
+    def held(self, rank: int, halves: tuple[int, ...] = BOTH) -> HeldTokens:
+        """The tokens that a rank holds of the first chunk (0) of each document, of the second (1), or of both."""
+        numbers = np.array([(rank, 2 * self.world - 1 - rank)[half] for half in halves])
+        start, end = self.bounds[:-1, None], self.bounds[1:, None]
+        chunk_start = np.minimum(start + numbers * self._chunk[:, None], end)
+        chunk_end = np.minimum(chunk_start + self._chunk[:, None], end)
+        chunk, positions = spread(chunk_start.ravel(), chunk_end.ravel())
+        offset = self._before[:, None] + np.array(halves) * self._chunk[:, None] - chunk_start
+        lengths = chunk_end - chunk_start
+        ends = np.where(lengths > 0, chunk_end - start, 0).max(axis=1)
+        return HeldTokens(positions, positions + offset.ravel()[chunk], lengths.sum(axis=1), ends)
+
+    def rows_of(self, documents: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(rank, row of that rank) of the first lengths[n] tokens of documents[n], one document after the other."""
+        document, inside = spread(np.zeros_like(lengths), lengths)
+        document = documents[document]
+        number, offset = np.divmod(inside, self._chunk[document])
+        second = number >= self.world
+        rank = np.where(second, 2 * self.world - 1 - number, number)
+        return rank, self._before[document] + second * self._chunk[document] + offset
+
+
+def full_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
+    """The mask in which queries see all keys of their document; lengths are of each document."""
+    return Mask(int(q_lengths.sum()), int(k_lengths.sum()), (band.make(*_edges(q_lengths), *_edges(k_lengths)),))
+
+
+def causal_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
+    """As `full_mask`, but only the last query of a document sees its last key, the one before sees one key less, and so on."""
+    q0, q1 = _edges(q_lengths)
+    k0, k1 = _edges(k_lengths)
+    return Mask(int(q_lengths.sum()), int(k_lengths.sum()), (band.make(q0, q1, k0, k1, hi=k1 - q1),))
+
+
+def _edges(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    end = np.cumsum(lengths)
+    return end - lengths, end
+
+
 class PaperStylePrepared(PreparedStrategy):
-    """Keys and values of a rank lie in one buffer of 2R rows, G heads, D: those of k, then those of v, padding included."""
+    """Keys and values of a rank are in one buffer of 2R rows × G heads × D: first k, then v, padding included."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
         segments = diagonal_segments(problem.mask)
@@ -72,7 +156,7 @@ class PaperStylePrepared(PreparedStrategy):
                               f"more than the {problem.mask.seqlen_q} tokens")
 
     def call(self, mask: Mask) -> LocalCall:
-        """The kernel made ready for a part; its costs are counted in."""
+        """The kernel prepared for a part of the mask; its costs are added to the strategy's."""
         call = LocalCall(self._kernel, replace(self.problem, mask=mask))
         self._counted.update(call.prepared.costs)
         self.costs |= self._counted
@@ -85,13 +169,11 @@ class PaperStylePrepared(PreparedStrategy):
         return torch.from_numpy(index).to(self.problem.device)
 
     def both(self, rows: np.ndarray) -> torch.Tensor:
-        """Where the keys of these rows lie in a rank's buffer, then where their values do."""
-        import numpy as np
-
+        """Rows of a rank's buffer: of the keys of these rows, then of their values."""
         return self.on_device(np.concatenate([rows, rows + self.documents.num_rows]))
 
     def pad(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """This rank's keys and values in a buffer, 0 between them."""
+        """A buffer with this rank's keys and values; rows of padding are 0."""
         import torch
 
         buffer = k.new_zeros(2 * self.documents.num_rows, *k.shape[1:])
@@ -103,6 +185,6 @@ class PaperStylePrepared(PreparedStrategy):
 
     @property
     def shard_bytes(self) -> float:
-        """Keys of an even share of the tokens: what formulas of bytes are made of. Values are as much again."""
+        """Bytes of the keys of an even share of the tokens, for formulas of traffic. Values are as much again."""
         problem = self.problem
         return problem.mask.seqlen_q / self.comm.world * problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize

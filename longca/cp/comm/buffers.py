@@ -1,7 +1,12 @@
-"""Where messages land.
+"""Receive buffers of a prepared strategy.
 
-A sender that writes straight into a receiver's memory must know where: so places have names, the same on all ranks, and are asked for
-while a strategy is prepared. Messages by way of a library need none of this: what they are received into is made when it is needed.
+A sender that writes straight into a receiver's memory must know the address. So buffers have names, the same on all ranks; a strategy
+reserves them while it is prepared, and all ranks allocate them together. Messages of NCCL and gloo need none of this: their receive
+buffers are ordinary tensors, made when they are needed.
+
+    while prepared:  reserve("keys 0: k", bytes) …   then allocate(), all ranks together
+    in each call:    receiver:  x = empty("keys 0: k", shape, like)
+                     sender:    (peer, message, offset("keys 0: k", start))
 """
 
 from __future__ import annotations
@@ -14,104 +19,106 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.process_group import WorldGroup
 
 ALIGNED_BYTES = 512
 
 
 class ReceiveBuffers:
-    """Of one prepared strategy: tensors that are made anew each time, anywhere."""
+    """Receive buffers that are new tensors each time, for messages by NCCL or gloo."""
 
     fixed: ClassVar[bool] = False
-    """senders must know where messages land"""
+    """True where buffers have fixed addresses, which senders must name"""
 
     def reserve(self, name: str, num_bytes: int) -> None:
-        """Asks for a place; of what is asked for under one name, the most counts, on all ranks."""
+        """Asks for a buffer. Its size is the largest that any rank has asked for under this name."""
 
-    def settle(self) -> None:
-        """Makes the places: called once, by all ranks together, when all has been asked for."""
+    def allocate(self) -> None:
+        """Makes the reserved buffers: called once, by all ranks together, after the last `reserve`."""
 
     def empty(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """What is to be received into: contiguous, of the dtype and on the device of another tensor.
+        """A tensor to receive into: contiguous, with the dtype and device of another tensor.
 
-        Whoever asks for a name again may get the same memory, so what it held must have been read before, in the order of the stream.
+        A later call with the same name may return the same memory. So its content must have been read before, in the order of the stream.
         """
         return like.new_empty(*shape)
 
-    def keep(self, landed: torch.Tensor) -> torch.Tensor:
-        """What has landed, as a tensor that nobody will write to."""
-        return landed
+    def keep(self, received: torch.Tensor) -> torch.Tensor:
+        """The received tensor, or a copy of it that later messages do not overwrite."""
+        return received
 
-    def spot(self, name: str, first: int) -> BufferOffset | None:
-        """Where a message begins in a place, in elements: for the sender. None where it need not know."""
+    def offset(self, name: str, start: int) -> BufferOffset | None:
+        """For the sender: where a message starts in a buffer, in elements. None where senders need not know."""
         return None
 
 
-class Heap(Protocol):
-    """Memory of all ranks, of each as much, that each rank can write to."""
+class SymmetricBuffer(Protocol):
+    """Memory of the same size on every rank, which every rank can write to."""
 
-    def view(self, rank: int, first_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A part of that rank's."""
+    def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A part of that rank's memory."""
         ...
 
 
-class OpenMemory(Protocol):
-    """Where heaps come from."""
+class SymmetricMemory(Protocol):
+    """The allocator of symmetric buffers."""
 
-    def heap(self, num_bytes: int) -> Heap:
+    def allocate(self, num_bytes: int) -> SymmetricBuffer:
         """Called by all ranks together, with the same size. Raises on all ranks if one has too little memory."""
         ...
 
 
 class SymmetricReceiveBuffers(ReceiveBuffers):
-    """Places in a heap, which stays as it is as long as the strategy does."""
+    """Receive buffers that are parts of one symmetric buffer, which lives as long as the strategy."""
 
     fixed = True
 
-    def __init__(self, comm: Comm, memory: OpenMemory) -> None:
-        self._comm, self._memory = comm, memory
+    def __init__(self, group: WorldGroup, memory: SymmetricMemory) -> None:
+        self._group, self._memory = group, memory
         self._sizes: dict[str, int] = {}
-        self._first_byte: dict[str, int] = {}
-        self._heap: Heap | None = None
+        self._start_byte: dict[str, int] = {}
+        self._buffer: SymmetricBuffer | None = None
 
     def reserve(self, name: str, num_bytes: int) -> None:
         self._sizes[name] = max(self._sizes.get(name, 0), num_bytes)
 
-    def settle(self) -> None:
+    def allocate(self) -> None:
         sizes: dict[str, int] = {}
-        for of_rank in self._comm.gather(self._sizes):
+        for of_rank in self._group.gather(self._sizes):
             sizes |= {name: max(num_bytes, sizes.get(name, 0)) for name, num_bytes in of_rank.items()}
         total = 0
         for name in sorted(sizes):
-            self._first_byte[name] = total
+            self._start_byte[name] = total
             total += -(-sizes[name] // ALIGNED_BYTES) * ALIGNED_BYTES
         self._sizes = sizes
-        self._heap = self._memory.heap(total) if total else None
+        self._buffer = self._memory.allocate(total) if total else None
 
     def empty(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        return self.at(self._comm.rank, name, 0, shape, like.dtype) if math.prod(shape) else like.new_empty(*shape)
+        return self.view(self._group.rank, name, 0, shape, like.dtype) if math.prod(shape) else like.new_empty(*shape)
 
-    def keep(self, landed: torch.Tensor) -> torch.Tensor:
-        return landed.clone()
+    def keep(self, received: torch.Tensor) -> torch.Tensor:
+        return received.clone()
 
-    def spot(self, name: str, first: int) -> BufferOffset:
-        return BufferOffset(self, name, first)
+    def offset(self, name: str, start: int) -> BufferOffset:
+        return BufferOffset(self, name, start)
 
-    def at(self, rank: int, name: str, first: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A part of a rank's place, from its element `first` on."""
-        end = (first + math.prod(shape)) * dtype.itemsize
-        assert end <= self._sizes[name], f"{name}: {self._sizes[name]} bytes were asked for, not {end}"
-        assert self._heap is not None, "`settle` comes first"
-        return self._heap.view(rank, self._first_byte[name] + first * dtype.itemsize, shape, dtype)
+    def view(self, rank: int, name: str, start: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A part of a rank's buffer, from its element `start` on."""
+        end_byte = (start + math.prod(shape)) * dtype.itemsize
+        assert end_byte <= self._sizes[name], f"{name}: {self._sizes[name]} bytes were asked for, not {end_byte}"
+        assert self._buffer is not None, "`allocate` comes first"
+        return self._buffer.view(rank, self._start_byte[name] + start * dtype.itemsize, shape, dtype)
 
 
 @dataclass(frozen=True)
 class BufferOffset:
-    """Where a message lands, wherever it goes."""
+    """The place in a receive buffer where a message goes, the same for every receiver."""
 
-    landings: SymmetricReceiveBuffers
+    receive_buffers: SymmetricReceiveBuffers
     name: str
-    first: int
+    start: int
+    """in elements"""
 
     def at(self, peer: int, message: torch.Tensor) -> torch.Tensor:
-        return self.landings.at(peer, self.name, self.first, message.shape, message.dtype)
+        """The memory of that peer which the message is written to."""
+        return self.receive_buffers.view(peer, self.name, self.start, message.shape, message.dtype)

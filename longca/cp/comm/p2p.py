@@ -1,54 +1,56 @@
-"""What goes between some of the ranks: messages from one to another."""
+"""Point-to-point messages between ranks, by NCCL or gloo."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from longca.cp.comm.process_group import as_peer_lost
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.buffers import BufferOffset
+    from longca.cp.comm.process_group import WorldGroup
 
     Message = tuple[int, torch.Tensor]  # peer, contiguous tensor
-    Outgoing = tuple[int, torch.Tensor, BufferOffset | None]  # peer, contiguous tensor, where it lands there
-
-
-class PeerLost(RuntimeError):
-    """Another rank has not come, or is gone: what a rank meets when it is not itself to blame."""
+    Outgoing = tuple[int, torch.Tensor, BufferOffset | None]  # peer, contiguous tensor, where the peer receives it
 
 
 class Pending:
-    """Messages on their way, and the tensors that they need until then."""
+    """Messages that have been posted, and the tensors that they need until they are done."""
 
     def __init__(self, works: Sequence[Any] = (), tensors: Sequence[torch.Tensor] = ()) -> None:
         self._works, self._tensors = works, tensors
 
     def wait(self) -> None:
-        """Until all have been sent and received: on a GPU the current stream waits, not the host. A second time it is free."""
+        """Waits until all are sent and received: on a GPU the current stream waits, not the host. A second call is free."""
         works, self._works = self._works, ()
-        with peers():
+        with as_peer_lost():
             for work in works:
                 work.wait()
         self._tensors = ()
 
 
 class CommStream:
-    """Messages between pairs of ranks, in the order in which they are posted; other lanes do not hold them up.
+    """Messages between pairs of ranks, in the order in which they are posted. Other comm streams do not hold them up.
 
-    A lane is a process group of its own. On a GPU that is a stream of its own, of high priority: a copy that waits beside an attention
-    kernel gets the next multiprocessor that is free.
+    A comm stream is a torch process group of its own. On a GPU it has a CUDA stream of high priority: a copy kernel that waits beside
+    an attention kernel gets the next multiprocessor that is free.
     """
 
-    def __init__(self, group: Any, comm: Any) -> None:
-        self._group, self._comm = group, comm
+    def __init__(self, torch_group: Any, group: WorldGroup) -> None:
+        """
+        Args:
+            torch_group: `torch.distributed.ProcessGroup` of all ranks, used by this stream alone.
+        """
+        self._torch_group, self._group = torch_group, group
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
-        """All as one batch. Both sides of a message name it in the same order; a rank without any leaves the batch out.
+        """Posts all as one batch. Both sides of a message name it in the same order; a rank without any leaves the batch out.
 
-        What is sent must not change, and what is received must not be touched, before `wait` on the result. On a GPU they start when
-        what the current stream has been given by now is done.
+        Tensors that are sent must not change, and those received into must not be touched, before `wait` on the result. On a GPU the
+        batch starts when the work that the current stream has been given so far is done.
         """
         import torch.distributed as dist
 
@@ -56,44 +58,26 @@ class CommStream:
         receives = [(peer, x) for peer, x in receives if x.numel()]
         if not leaving and not receives:
             return Pending()
-        operations = [dist.P2POp(operation, x, peer, self._group)
+        operations = [dist.P2POp(operation, x, peer, self._torch_group)
                       for operation, messages in ((dist.irecv, receives), (dist.isend, leaving)) for peer, x in messages]
-        self._comm.moved_bytes += sum(x.nbytes for _, x in leaving)
-        with peers():
+        self._group.moved_bytes += sum(x.nbytes for _, x in leaving)
+        with as_peer_lost():
             return Pending(dist.batch_isend_irecv(operations), [x for _, x in (*leaving, *receives)])
 
     def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
                    send_sizes: Sequence[Sequence[int]]) -> Pending:
-        """A collective for each tensor, of all ranks alike: to the host it costs one call, whatever the number of peers.
+        """One collective for each tensor, which all ranks call alike: it costs the host one call, whatever the number of peers.
 
         Args:
             received, sent: contiguous; a piece for each rank, in the order of ranks.
-            receive_sizes, send_sizes: numbers in each piece, by tensor and rank; 0 for what does not go.
+            receive_sizes, send_sizes: elements in each piece, by tensor and rank; 0 for a piece that is not sent.
         """
         import torch.distributed as dist
 
         works, tensors = [], [*received, *sent]
-        with peers():
+        with as_peer_lost():
             for target, source, arriving, leaving in zip(received, sent, receive_sizes, send_sizes, strict=True):
-                self._comm.moved_bytes += (sum(leaving) - leaving[self._comm.rank]) * source.element_size()
-                works.append(dist.all_to_all_single(target.view(-1), source.view(-1), list(arriving), list(leaving), self._group,
+                self._group.moved_bytes += (sum(leaving) - leaving[self._group.rank]) * source.element_size()
+                works.append(dist.all_to_all_single(target.view(-1), source.view(-1), list(arriving), list(leaving), self._torch_group,
                                                     async_op=True))
         return Pending(works, tensors)
-
-
-def exchange(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
-    import torch.distributed as dist
-
-    received = send.new_empty(sum(recv_sizes))
-    with peers():
-        dist.all_to_all_single(received, send, recv_sizes, send_sizes)
-    return received
-
-
-@contextmanager
-def peers() -> Iterator[None]:
-    """Tells apart what comes of the others: torch raises a bare RuntimeError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLost(f"a peer is gone or late: {error}") from error

@@ -1,60 +1,127 @@
-"""Messages that a rank writes straight into the memory of another, by copy engines: no multiprocessor is taken."""
+"""Messages that a rank writes straight into the memory of another, by copy engines: no multiprocessor is taken.
+
+Each rank does the steps of its batches one after the other, on one stream, and no host waits. A handshake of two signals guards each
+message. They are counters that only grow, so they need not be reset, and a rank that looks late misses nothing:
+
+    receiver                              sender
+    signal "ready" n  ──────────────────▶ wait for "ready" n         the receive buffer is free
+                      ◀────────────────── write the messages
+    wait for "full" n ◀────────────────── signal "full" n            all messages of the batch are there
+
+n counts the batches between these two ranks. No rank waits for itself: a batch's first steps wait for nobody, its sends wait for the
+first steps of the same batch elsewhere, and its last steps wait for those sends. So if batches do not wait for each other in a circle,
+ranks do not either. That also holds where a driver puts several streams of a rank into one queue, if all ranks post in the same order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from longca.cp.comm.flow import Await, Handshake, Signal, Tell
 from longca.cp.comm.p2p import Pending
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.p2p import Message, Outgoing
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.process_group import WorldGroup
+
+Signal = Literal["ready", "full"]
+"""ready: from a receiver to a sender; full: from a sender to a receiver"""
 
 
-class Wire(Protocol):
-    """A stream of one lane, and the numbers that peers tell this rank there. All is done in order, and the host waits for nothing."""
+@dataclass(frozen=True)
+class SendSignal:
+    peer: int
+    signal: Signal
+    number: int
 
-    def follow(self) -> None:
-        """What comes starts when what the current stream has been given by now is done."""
+
+@dataclass(frozen=True)
+class WaitSignal:
+    """Waits until the peer has sent this number, or a later one."""
+
+    peer: int
+    signal: Signal
+    number: int
+
+
+@dataclass(frozen=True)
+class WriteMessages:
+    """Writes all messages that the batch has for the peer."""
+
+    peer: int
+
+
+HandshakeStep = SendSignal | WaitSignal | WriteMessages
+
+
+class Handshake:
+    """The ready/full handshake of one rank on one comm stream. One batch with a peer here is one batch with this rank there."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank, self._world = rank, world
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
+
+    def batch(self, receivers: Iterable[int], senders: Iterable[int]) -> list[HandshakeStep]:
+        """The steps of a batch with messages to and from these peers. Called once for each batch, in their order."""
+        receivers = sorted(set(receivers), key=self._distance)  # so that not all ranks write to the same one first
+        senders = sorted(set(senders))
+        self._sent.update(receivers)
+        self._received.update(senders)
+        steps: list[HandshakeStep] = [SendSignal(peer, "ready", self._received[peer]) for peer in senders]
+        for peer in receivers:
+            number = self._sent[peer]
+            steps += [WaitSignal(peer, "ready", number), WriteMessages(peer), SendSignal(peer, "full", number)]
+        return steps + [WaitSignal(peer, "full", self._received[peer]) for peer in senders]
+
+    def _distance(self, peer: int) -> int:
+        return (peer - self._rank) % self._world
+
+
+class SignalStream(Protocol):
+    """The stream of one comm stream, and the signals of peers to this rank. All is done in order, and the host waits for nothing."""
+
+    def wait_for_current(self) -> None:
+        """Later work starts when the work that the current stream has been given so far is done."""
         ...
 
-    def tell(self, peer: int, signal: Signal, number: int) -> None: ...
+    def send_signal(self, peer: int, signal: Signal, number: int) -> None: ...
 
-    def wait_for(self, peer: int, signal: Signal, number: int) -> None: ...
+    def wait_signal(self, peer: int, signal: Signal, number: int) -> None: ...
 
-    def write(self, there: torch.Tensor, x: torch.Tensor) -> None: ...
+    def write(self, target: torch.Tensor, x: torch.Tensor) -> None: ...
 
-    def mark(self) -> Any:
-        """What `wait` on it has the current stream wait for: all so far."""
+    def record_event(self) -> Any:
+        """An event after all work so far: its `wait` makes the current stream wait for it."""
         ...
 
 
 class SymmetricCommStream:
-    """As `channels.CommStream`; what is received into is of `ReceiveBuffers.empty`, and senders name its spot."""
+    """Comm stream over symmetric memory. Tensors received into come from `ReceiveBuffers.empty`, and senders name their offset."""
 
-    def __init__(self, wire: Wire, comm: Comm) -> None:
-        self._wire, self._comm, self._flow = wire, comm, Handshake(comm.rank, comm.world)
+    def __init__(self, stream: SignalStream, group: WorldGroup) -> None:
+        self._stream, self._group, self._handshake = stream, group, Handshake(group.rank, group.world)
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
-        """As `CommStream.post`. Besides, what is one batch with a peer here must be one batch there."""
-        sends = [(peer, x, spot) for peer, x, spot in sends if x.numel()]
+        """As `CommStream.post`. Besides, one batch with a peer here must be one batch there."""
+        sends = [(peer, x, offset) for peer, x, offset in sends if x.numel()]
         receives = [(peer, x) for peer, x in receives if x.numel()]
         if not sends and not receives:
             return Pending()
-        self._wire.follow()
-        for step in self._flow.batch([peer for peer, *_ in sends], [peer for peer, _ in receives]):
-            if isinstance(step, Tell):
-                self._wire.tell(step.peer, step.signal, step.number)
-            elif isinstance(step, Await):
-                self._wire.wait_for(step.peer, step.signal, step.number)
+        self._stream.wait_for_current()
+        for step in self._handshake.batch([peer for peer, *_ in sends], [peer for peer, _ in receives]):
+            if isinstance(step, SendSignal):
+                self._stream.send_signal(step.peer, step.signal, step.number)
+            elif isinstance(step, WaitSignal):
+                self._stream.wait_signal(step.peer, step.signal, step.number)
             else:
-                for peer, x, spot in sends:
+                for peer, x, offset in sends:
                     if peer == step.peer:
-                        assert spot is not None, "of `SymmetricReceiveBuffers`"
-                        self._wire.write(spot.at(peer, x), x)
-        self._comm.moved_bytes += sum(x.nbytes for _, x, _ in sends)
-        return Pending([self._wire.mark()], [x for _, x, *_ in (*sends, *receives)])
+                        assert offset is not None, "of `SymmetricReceiveBuffers`"
+                        self._stream.write(offset.at(peer, x), x)
+        self._group.moved_bytes += sum(x.nbytes for _, x, _ in sends)
+        return Pending([self._stream.record_event()], [x for _, x, *_ in (*sends, *receives)])

@@ -1,8 +1,8 @@
-"""Memory of GPUs into which ranks of one machine can write to each other, and streams that wait for what a peer has told.
+"""Symmetric memory of GPUs in one machine, and CUDA streams that send and wait for signals.
 
-By way of torch's symmetric memory, peer to peer: multicast stays off. A stream waits for a number, and writes one to a peer, by stream
-memory operations of the driver: neither needs a multiprocessor, which an attention kernel that takes them all would not give. A stream
-whose peer is gone waits for ever, and so does who waits for it: whoever started the ranks must end them.
+Memory comes from torch's symmetric memory, peer to peer, without multicast. A stream waits for a number, and writes one to a peer, by
+stream memory operations of the driver. Neither needs a multiprocessor: an attention kernel that takes all of them would not give one.
+A stream whose peer is gone waits for ever, and so does whoever waits for that stream: whoever started the ranks must end them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.flow import Signal
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.process_group import WorldGroup
+    from longca.cp.comm.symmetric import Signal
 
 DRIVER = "libcuda.so.1"
-WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: as the sign of the difference in 32 bits, so that numbers may wrap
-WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: what the stream has written before is seen by whoever sees the number
+WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
+WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
 NUMBERS = 1 << 32
-ROWS = {"ready": 0, "full": 1}
-NUMBER_BYTES = 4
+SIGNAL_ROWS = {"ready": 0, "full": 1}
+SIGNAL_BYTES = 4
 
 T = TypeVar("T")
 
 
-class CudaMemory:
-    """Of one rank.
+class CudaSymmetricMemory:
+    """The symmetric memory of one rank.
 
-    A heap that nobody has any more is given back by the next `release`, not at once: the driver waits for all that the GPU has to do
-    then, which may wait for a peer that is gone, and a rank that fails must say so first.
+    A buffer that nobody refers to any more is freed by the next `release`, not at once. To free it, the driver waits for all work of
+    the GPU, which may wait for a peer that is gone; a rank that fails must be able to say so first.
     """
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self._held: list[tuple[weakref.ref[CudaHeap], torch.Tensor, Any]] = []
+    def __init__(self, group: WorldGroup) -> None:
+        self._group = group
+        self._held: list[tuple[weakref.ref[CudaSymmetricBuffer], torch.Tensor, Any]] = []
 
     @property
     def held_bytes(self) -> int:
@@ -51,39 +51,40 @@ class CudaMemory:
 
     @cached_property
     def driver(self) -> ctypes.CDLL:
-        """Raises OSError where there is none."""
+        """The CUDA driver. Raises OSError where there is none."""
         return ctypes.CDLL(DRIVER)
 
-    def heap(self, num_bytes: int) -> CudaHeap:
+    def allocate(self, num_bytes: int) -> CudaSymmetricBuffer:
         self.release()
-        heap = CudaHeap(self._comm, num_bytes)
-        self._held.append((weakref.ref(heap), heap.tensor, heap.handle))
-        return heap
+        buffer = CudaSymmetricBuffer(self._group, num_bytes)
+        self._held.append((weakref.ref(buffer), buffer.tensor, buffer.handle))
+        return buffer
 
-    def wire(self) -> CudaWire:
-        return CudaWire(self._comm, self.heap(len(ROWS) * self._comm.world * NUMBER_BYTES), self.driver)
+    def signal_stream(self) -> CudaSignalStream:
+        signals = self.allocate(len(SIGNAL_ROWS) * self._group.world * SIGNAL_BYTES)
+        return CudaSignalStream(self._group, signals, self.driver)
 
 
-class CudaHeap:
-    """As `landings.Heap`."""
+class CudaSymmetricBuffer:
+    """Implements `buffers.SymmetricBuffer`."""
 
-    def __init__(self, comm: Comm, num_bytes: int) -> None:
+    def __init__(self, group: WorldGroup, num_bytes: int) -> None:
         """Raises RuntimeError on all ranks, with the reason, if one has no such memory."""
         import torch.distributed as dist
         from torch.distributed import _symmetric_memory as symmetric
 
         os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"  # torch looks when ranks first meet
-        group = dist.group.WORLD
-        assert group is not None
-        self._rank = comm.rank
-        self.tensor = _on_all_ranks(comm, lambda: _allocate(num_bytes, comm.device))
-        self.handle: Any = _on_all_ranks(comm, lambda: symmetric.rendezvous(self.tensor, group))
+        torch_group = dist.group.WORLD
+        assert torch_group is not None
+        self._rank = group.rank
+        self.tensor = _on_all_ranks(group, lambda: _allocate(num_bytes, group.device))
+        self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, torch_group))
 
-    def view(self, rank: int, first_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        if rank == self._rank:  # a part of the tensor keeps all of it, as a peer's buffer does not
-            behind = first_byte + math.prod(shape) * dtype.itemsize
-            return self.tensor[first_byte:behind].view(dtype).view(*shape)
-        return self.handle.get_buffer(rank, tuple(shape), dtype, first_byte // dtype.itemsize)
+    def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        if rank == self._rank:  # a slice of the tensor keeps the whole alive, a view of a peer's buffer does not
+            end_byte = start_byte + math.prod(shape) * dtype.itemsize
+            return self.tensor[start_byte:end_byte].view(dtype).view(*shape)
+        return self.handle.get_buffer(rank, tuple(shape), dtype, start_byte // dtype.itemsize)
 
     def address(self, rank: int) -> int:
         import torch
@@ -91,49 +92,55 @@ class CudaHeap:
         return self.view(rank, 0, (1,), torch.uint8).data_ptr()
 
 
-class CudaWire:
-    """As `symmetric_lane.Wire`: a stream of high priority."""
+class CudaSignalStream:
+    """Implements `symmetric.SignalStream` by a CUDA stream of high priority."""
 
-    def __init__(self, comm: Comm, numbers: CudaHeap, driver: ctypes.CDLL) -> None:
-        """Raises RuntimeError on all ranks, with the reason, if one cannot begin."""
-        self._comm, self._numbers, self._driver = comm, numbers, driver
-        self._stream, self._addresses = _on_all_ranks(comm, self._begin)  # nobody tells anything before all have begun at 0
+    def __init__(self, group: WorldGroup, signals: CudaSymmetricBuffer, driver: ctypes.CDLL) -> None:
+        """
+        Args:
+            signals: 4-byte numbers, (2, world): of each rank, the last "ready" and the last "full" that it has sent to this one.
+
+        Raises:
+            RuntimeError: on all ranks, with the reason, if one cannot begin.
+        """
+        self._group, self._signals, self._driver = group, signals, driver
+        self._stream, self._addresses = _on_all_ranks(group, self._begin)  # nobody sends a signal before all have begun at 0
 
     def _begin(self) -> tuple[Any, list[int]]:
         import torch
 
-        self.tell_oneself(0)
-        torch.cuda.synchronize(self._comm.device)
-        return torch.cuda.Stream(self._comm.device, priority=-1), [self._numbers.address(rank) for rank in range(self._comm.world)]
+        self.fill_signals(0)
+        torch.cuda.synchronize(self._group.device)
+        return torch.cuda.Stream(self._group.device, priority=-1), [self._signals.address(rank) for rank in range(self._group.world)]
 
-    def follow(self) -> None:
+    def wait_for_current(self) -> None:
         import torch
 
-        self._stream.wait_stream(torch.cuda.current_stream(self._comm.device))
+        self._stream.wait_stream(torch.cuda.current_stream(self._group.device))
 
-    def tell(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWriteValue32_v2, self._address(peer, signal, self._comm.rank), number, WRITE_AFTER_ALL)
+    def send_signal(self, peer: int, signal: Signal, number: int) -> None:
+        self._do(self._driver.cuStreamWriteValue32_v2, self._address(peer, signal, self._group.rank), number, WRITE_AFTER_ALL)
 
-    def wait_for(self, peer: int, signal: Signal, number: int) -> None:
-        self._do(self._driver.cuStreamWaitValue32_v2, self._address(self._comm.rank, signal, peer), number, WAIT_AT_LEAST)
+    def wait_signal(self, peer: int, signal: Signal, number: int) -> None:
+        self._do(self._driver.cuStreamWaitValue32_v2, self._address(self._group.rank, signal, peer), number, WAIT_AT_LEAST)
 
-    def write(self, there: torch.Tensor, x: torch.Tensor) -> None:
+    def write(self, target: torch.Tensor, x: torch.Tensor) -> None:
         import torch
 
         with torch.cuda.stream(self._stream):
-            there.copy_(x, non_blocking=True)  # contiguous, of one dtype, between two GPUs: a copy engine's work
+            target.copy_(x, non_blocking=True)  # contiguous, of one dtype, between two GPUs: a copy engine's work
 
-    def mark(self) -> Any:
+    def record_event(self) -> Any:
         return self._stream.record_event()
 
-    def tell_oneself(self, number: int) -> None:
-        """As if all peers had told this number: from the current stream."""
+    def fill_signals(self, number: int) -> None:
+        """Sets this rank's signals as if all peers had sent this number: from the current stream."""
         import torch
 
-        self._numbers.view(self._comm.rank, 0, (len(ROWS) * self._comm.world,), torch.int32).fill_(number)
+        self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(number)
 
-    def _address(self, rank: int, signal: Signal, teller: int) -> int:
-        return self._addresses[rank] + (ROWS[signal] * self._comm.world + teller) * NUMBER_BYTES
+    def _address(self, rank: int, signal: Signal, sender: int) -> int:
+        return self._addresses[rank] + (SIGNAL_ROWS[signal] * self._group.world + sender) * SIGNAL_BYTES
 
     def _do(self, operation: Any, address: int, number: int, flags: int) -> None:
         status = operation(ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_uint64(address), ctypes.c_uint32(number % NUMBERS),
@@ -142,20 +149,23 @@ class CudaWire:
             raise RuntimeError(f"{operation.__name__} failed: CUDA driver error {status}")
 
 
-def _on_all_ranks(comm: Comm, work: Callable[[], T]) -> T:
-    """What a rank's own work gives; RuntimeError on all ranks where it fails on one."""
+def _on_all_ranks(group: WorldGroup, work: Callable[[], T]) -> T:
+    """The result of a rank's own work. RuntimeError on all ranks if it fails on one."""
     results, reason = [], ""
     try:
         results.append(work())
     except Exception as error:  # torch, the store and the driver say no in many ways
-        reason = f"rank {comm.rank}, symmetric memory: {error}"
-    for of_rank in filter(None, comm.gather(reason)):
+        reason = f"rank {group.rank}, symmetric memory: {error}"
+    for of_rank in filter(None, group.gather(reason)):
         raise RuntimeError(of_rank)
     return results[0]
 
 
 def _allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
-    """Straight from the driver: torch's pool for such memory would keep what is given back. So torch's allocator does not count it."""
+    """Memory straight from the driver: torch's pool for symmetric memory would keep what is freed.
+
+    So torch's allocator does not count it.
+    """
     import torch
     from torch._C._distributed_c10d import _SymmetricMemory
 
@@ -164,6 +174,6 @@ def _allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
 
     try:
         return attempt()
-    except RuntimeError:  # what torch's allocator keeps for later may be what is missing
+    except RuntimeError:  # memory that torch's allocator keeps for later may be what is missing
         torch.cuda.empty_cache()
         return attempt()

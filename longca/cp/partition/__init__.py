@@ -1,1 +1,1 @@
-"""Partitioning: which rank holds which tokens and heads, and what each rank's queries see of each rank's keys. Pure numpy."""
+"""Partitioning: the tokens and heads of each rank, and the mask between the queries of one rank and the keys of another. Pure numpy."""

@@ -1,4 +1,12 @@
-"""Which heads each rank computes when the heads of a call are divided among ranks."""
+"""The division of query and KV heads among ranks.
+
+8 query heads and 2 KV heads (ratio 4) on 2, 4 and 3 ranks; each digit is the rank of a query head:
+
+    KV head            0 0 0 0 1 1 1 1
+    2 ranks            0 0 0 0 1 1 1 1    whole KV groups: each KV head goes to one rank
+    4 ranks            0 0 1 1 2 2 3 3    more ranks than KV heads: KV head 0 is copied to ranks 0 and 1
+    3 ranks            0 0 0 1 1 1 2 2    rank 1 cuts through both groups: its kernel call repeats a KV head (`expanded`)
+"""
 
 from __future__ import annotations
 
@@ -6,28 +14,32 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import even_ranges
 
 
 @dataclass(frozen=True)
 class RankHeads:
-    """One rank's share. Both ranges are empty where there are more ranks than query heads."""
+    """The heads of one rank. Both ranges are empty where there are more ranks than query heads."""
 
     q: range
     kv: range
-    """KV heads that these query heads attend to: the ones that are sent to the rank"""
+    """KV heads that these query heads attend to. They are sent to the rank"""
     local_kv: tuple[int, ...]
-    """KV heads of the rank's kernel call, as indices into `kv`. Kernels serve the same number of query heads by every KV head:
-    where the share cuts through a KV group, a KV head stands here more than once"""
+    """KV heads of the rank's kernel call, as indices into `kv`. A kernel gives every KV head the same number of query heads, so where
+    the rank's heads cut through a KV group, a KV head stands here more than once"""
 
     @property
     def expanded(self) -> bool:
+        """The kernel call needs some KV head more than once."""
         return len(self.local_kv) > len(self.kv)
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Shares of all ranks, in the order of the heads: each query head is in exactly one, or, of a chunk of the heads, in one at most."""
+    """The heads of all ranks, in the order of the heads.
+
+    Each query head is on exactly one rank. In a plan of one chunk of the heads (`HeadChunk.heads`) it is on one rank at most.
+    """
 
     num_q_heads: int
     num_kv_heads: int
@@ -43,13 +55,16 @@ class HeadPlan:
 
     @cached_property
     def replicated(self) -> bool:
-        """Some KV head is on several ranks, so that its gradient is a sum over them."""
+        """Some KV head is on several ranks, so its gradient is a sum over them."""
         return sum(len(share.kv) for share in self.ranks) > self.num_kv_heads
 
     def mask_groups(self, rank: int, num_groups: int) -> range | None:
-        """The mask's head groups that a rank needs; None where its heads cannot be called with them.
+        """The mask's head groups that a rank needs, or None where no kernel call can have these heads.
 
-        A kernel gives each of its mask groups the same number of KV heads, so they must be whole, or only one.
+        A kernel gives each mask group the same number of KV heads. So a rank needs whole groups, or heads of a single group.
+
+        Args:
+            num_groups: head groups of the mask.
         """
         share, size = self.ranks[rank], self.num_kv_heads // num_groups
         groups = range(share.kv.start // size, -(-share.kv.stop // size))
@@ -58,10 +73,10 @@ class HeadPlan:
 
 
 def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
-    """Heads in order over `world` ranks.
+    """Divides the heads, in order, among `world` ranks.
 
-    Whole KV groups while there are enough of them, for then no KV head is sent twice. Beyond that, query heads, each rank
-    with a copy of the KV heads that it needs.
+    Ranks get whole KV groups while there are enough of them: then no KV head is sent twice. With more ranks than KV heads the query
+    heads are divided, and each rank gets a copy of the KV heads that it needs.
     """
     ratio = num_q_heads // num_kv_heads
     if world <= num_kv_heads:
@@ -72,7 +87,11 @@ def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
 
 
 def share_of(q: range, ratio: int) -> RankHeads:
-    """Query heads, with the KV heads that they need; `ratio` query heads have one."""
+    """The share of a rank that has these query heads.
+
+    Args:
+        ratio: query heads for each KV head.
+    """
     if not q:
         return RankHeads(q, range(0), ())
     kv = range(q.start // ratio, -(-q.stop // ratio))

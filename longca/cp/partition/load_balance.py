@@ -1,4 +1,16 @@
-"""The permutations that plans choose among. All give ranks the same number of tokens, but for a few where it does not divide."""
+"""The shardings that a planner chooses among. All give each rank the same number of tokens, but for a few where it does not divide.
+
+Their names are data: they appear in records' notes, in tables and in `make_sharding`.
+
+    name            sharding                    balance by                            keeps neighbours together
+    contiguous      one chunk a rank            nothing                               yes
+    zigzag          chunks r and 2P − 1 − r     what grows along the sequence         half
+    heap-N          LPT, chunks of N tokens     the mask's area, largest chunk first  no
+    level-N         rebalanced contiguous       the mask's area, by swapping chunks   mostly
+    stripes         token t on rank t mod P     everything, in every step             no
+
+LPT is the rule "longest processing time first".
+"""
 
 from __future__ import annotations
 
@@ -6,36 +18,43 @@ import heapq
 
 import numpy as np
 
-from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, even_ranges
 from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
 
-# Of `level`: what a rank may have, as a multiple of its share; swaps, at most; among how many ranks one looks for a chunk
-LEVEL, MOST_SWAPS, MOST_ASKED = 1.05, 192, 4
+CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024", "level-2048", "level-256", "stripes")
+"""names of the shardings that planners try by default; of equally cheap ones the first counts"""
+
+# limits of `rebalanced`
+TARGET_IMBALANCE = 1.05  # it stops when no rank has more than this multiple of the mean area
+MAX_SWAPS = 192
+SWAP_PARTNERS = 4  # ranks with the least area among which it looks for a chunk to swap
 
 
 def contiguous(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th part: a window needs the neighbours alone."""
+    """Rank r holds the r-th part. Of a sliding window a rank needs the neighbours' keys alone."""
     return ChunkedSharding("contiguous", _lengths(seqlen, world), range(world), world)
 
 
 def zigzag(seqlen: int, world: int) -> Sharding:
-    """2P chunks, the r-th and the r-th from the end on rank r: balances what grows evenly along the sequence, as causal does."""
+    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows evenly along the sequence, as causal."""
     return ChunkedSharding("zigzag", _lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
-    """Token t on rank t mod P: balances every mask and every step, at the price of more edges for kernels' tiles."""
+    """Token t is on rank t mod P. It balances every mask in every step, but kernels' tiles then have more ends of rows to mask."""
     return StripedSharding(seqlen, world)
 
 
-def heap(mask: Mask, world: int, chunk: int) -> Sharding:
-    """Equal chunks of about `chunk` tokens, as many for each rank, dealt by area: the largest first, to whoever has least so far."""
+def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
+    """Chunks of about `chunk` tokens, the same number on each rank, dealt by LPT (`heap-N`).
+
+    The chunk with the largest area is dealt first; each goes to the rank that has the least area so far and still has room.
+    """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = np.empty(len(lengths), dtype=np.int64)
-    least = [(0, 0, rank) for rank in range(world)]  # area and chunks so far
+    least = [(0, 0, rank) for rank in range(world)]  # area and number of chunks so far
     for number in np.argsort(-work, kind="stable").tolist():
         area, held, rank = heapq.heappop(least)
         owners[number] = rank
@@ -44,20 +63,22 @@ def heap(mask: Mask, world: int, chunk: int) -> Sharding:
     return ChunkedSharding(f"heap-{chunk}", lengths, owners, world)
 
 
-def level(mask: Mask, world: int, chunk: int) -> Sharding:
-    """Contiguous, but for some equal chunks of about `chunk` tokens: the rank with the largest area swaps a chunk for a smaller one of a
-    rank with little, until it has hardly more than its share, no swap helps, or there were enough. So most documents stay together.
+def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
+    """Contiguous, but for some swapped chunks of about `chunk` tokens (`level-N`): most documents stay together.
+
+    The rank with the largest area swaps a chunk for one with less area, of a rank with little area. That is repeated until no rank has more
+    than TARGET_IMBALANCE of the mean, no swap helps, or there were MAX_SWAPS.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     held = np.arange(len(work)).reshape(world, per_rank)
     held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)  # of each rank, the smallest first
     area = work[held].sum(axis=1)
-    for _ in range(MOST_SWAPS):
+    for _ in range(MAX_SWAPS):
         most = int(area.argmax())
-        if area[most] <= LEVEL * area.mean():
+        if area[most] <= TARGET_IMBALANCE * area.mean():
             break
         larger, one, taker, other = min(_best_swap(work[held[most]], work[held[rank]], area[most], area[rank], int(rank))
-                                        for rank in np.argsort(area)[:MOST_ASKED])
+                                        for rank in np.argsort(area)[:SWAP_PARTNERS])
         if larger >= area[most]:
             break
         held[most, one], held[taker, other] = held[taker, other], held[most, one]
@@ -70,7 +91,7 @@ def level(mask: Mask, world: int, chunk: int) -> Sharding:
 
 
 def _best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_area: int, rank: int) -> tuple[int, int, int, int]:
-    """(the larger area after it, which of ours, the other rank, which of theirs), of chunks in rising order."""
+    """(the larger of both areas after the swap, index of our chunk, the other rank, index of its chunk); chunks' areas rise."""
     at = np.searchsorted(theirs, ours - (our_area - their_area) / 2)
     nearest = np.clip(np.stack([at - 1, at]), 0, len(theirs) - 1)
     less = ours - theirs[nearest]
@@ -80,7 +101,7 @@ def _best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_area: 
 
 
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(lengths of equal chunks of about `chunk` tokens, their areas, how many of them a rank gets)."""
+    """(lengths of equal chunks of about `chunk` tokens, their areas, chunks for each rank)."""
     per_rank = max(1, round(mask.seqlen_q / (world * chunk)))
     lengths = np.array(_lengths(mask.seqlen_q, world * per_rank))
     return lengths, row_areas(mask, np.concatenate([[0], np.cumsum(lengths)])), per_rank
@@ -104,13 +125,14 @@ def _lengths(seqlen: int, parts: int) -> list[int]:
     return [len(part) for part in even_ranges(seqlen, parts)]
 
 
-CANDIDATES = ("contiguous", "zigzag", "heap-1024", "heap-2048", "heap-4096", "heap-512", "level-1024", "level-2048", "level-256", "stripes")
+def make_sharding(name: str, mask: Mask, world: int) -> Sharding:
+    """Makes the sharding of that name for the mask's tokens: contiguous, zigzag, stripes, heap-N or level-N.
 
-
-def place(name: str, mask: Mask, world: int) -> Sharding:
-    """The placement of that name: contiguous, zigzag, stripes, or heap-N or level-N with chunks of about N tokens."""
+    Raises:
+        ValueError: there is no sharding of that name.
+    """
     kind, _, chunk = name.partition("-")
-    by_area = {"heap": heap, "level": level}
+    by_area = {"heap": lpt, "level": rebalanced}
     if kind in by_area and chunk.isdigit() and int(chunk):
         return by_area[kind](mask, world, int(chunk))
     plain = {"contiguous": contiguous, "zigzag": zigzag, "stripes": stripes}
@@ -120,7 +142,9 @@ def place(name: str, mask: Mask, world: int) -> Sharding:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """Whether the placement of that name may be the best. Under one or two bands, as of `causal` and `prefix_lm`, others are hardly
-    worse: 2 % at most, of two documents.
+    """Tells whether the sharding of that name may be the best for this mask.
+
+    Rebalanced ones (`level-N`) are left out under one or two bands, as of `causal` and `prefix_lm`: there they gain 2 % at most over
+    the others, measured on two documents.
     """
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

@@ -1,7 +1,23 @@
-"""A mask cut by a placement: what the queries of each rank see of the keys of each rank.
+"""The base of mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a rank).
 
-All pairs of ranks are counted at once, in closed form; the masks of single pairs are made when they are asked for.
-Shapes: P ranks, G head groups.
+                 keys of rank   0        1        2
+    queries of rank 0        ┌────────┬────────┬────────┐
+                             │ (0, 0) │ (0, 1) │ (0, 2) │     `areas`: visible pairs in each field, (P, P)
+                          1  ├────────┼────────┼────────┤     `local_mask`: the mask of some fields of a row,
+                             │ (1, 0) │ (1, 1) │ (1, 2) │                   in local indices
+                          2  ├────────┼────────┼────────┤
+                             │ (2, 0) │ (2, 1) │ (2, 2) │
+                             └────────┴────────┴────────┘
+
+All fields are counted at once, in closed form. Masks of single fields are made only when they are asked for. There is one sub-class for
+each kind of mask and sharding (`longca.cp.partition.factory` chooses it):
+
+    mask     sharding   class
+    bands    chunked    ChunkedPartition (chunks.py)
+    bands    striped    StripedPartition (stripes.py)
+    blocks   any        BlockPartition (blocks.py)
+
+Shapes: P ranks, G head groups of the mask.
 """
 
 from __future__ import annotations
@@ -12,19 +28,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges
+from longca.cp.partition.sharding import Sharding, TokenRanges
 from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, normal
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
-    KeyRange = tuple[int, int, int]  # rank that holds the keys; first and behind the last of them, as indices into what it holds
+    KvRange = tuple[int, int, int]
+    """(owner, start, end): the keys start..end of those that rank `owner` holds, as local indices"""
 
 
 class MaskPartition:
-    """One mask on one placement. Areas and counts are sums over head groups."""
+    """One mask on one sharding. Areas and counts are sums over the head groups of the mask."""
 
-    def __init__(self, mask: Mask, placement: Sharding) -> None:
-        self.mask, self.placement = mask, placement
+    def __init__(self, mask: Mask, sharding: Sharding) -> None:
+        self.mask, self.sharding = mask, sharding
 
     @cached_property
     def areas(self) -> np.ndarray:
@@ -32,76 +49,63 @@ class MaskPartition:
         raise NotImplementedError
 
     @cached_property
-    def meetings(self) -> np.ndarray:
-        """Rows of bands, each counted once for every rank that it sees keys of, (P, P) int64 by (r, s): how many ends of rows a
-        kernel has to look at. For stripes an upper bound, evenly over s.
+    def band_rows(self) -> np.ndarray:
+        """Rows of bands of rank r that see some key of rank s, (P, P) int64 by (r, s).
+
+        It counts the row ends that a kernel has to mask: tiles there are computed whole. For stripes it is an upper bound, evenly over s.
         """
         raise NotImplementedError
 
     @cached_property
-    def needs(self) -> TokenRanges:
-        """Keys that some query of a rank sees. For stripes with the gaps that its P-th rows leave in windows narrower than P."""
-        raise NotImplementedError
+    def needed_keys(self) -> TokenRanges:
+        """The keys that some query of each rank sees.
 
-    def local(self, rank: int, keys: Sequence[KeyRange]) -> Mask:
-        """What the queries of a rank see of these keys, one range after the other, in local coordinates of both.
-
-        No two ranges may be of the same keys, and all that the rank sees of a range's owner must be in ranges or in none,
-        each band of it in one: whole ranks, hulls and the ranges of `TokenRanges` are like that.
+        Stripes also count the gaps that every P-th row leaves in windows narrower than P.
         """
         raise NotImplementedError
 
-    def _of_bands(self, rank: int, keys: Sequence[KeyRange], groups: list[np.ndarray]) -> Mask:
-        num_keys = sum(behind - first for _, first, behind in keys)
-        return Mask(int(self.placement.num_tokens[rank]), num_keys, tuple(groups), name=self.mask.name)
+    def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
+        """The mask of a rank's queries and these keys, both in local order: the key ranges lie one after the other.
+
+        No two ranges may contain the same keys. Of each range's owner, all that the rank sees must be in some range or none of it,
+        and each band of it in one range. Whole ranks, hulls and the ranges of `TokenRanges` fulfil this.
+        """
+        raise NotImplementedError
+
+    def _mask_of_bands(self, rank: int, keys: Sequence[KvRange], groups: list[np.ndarray]) -> Mask:
+        num_keys = sum(end - start for _, start, end in keys)
+        return Mask(int(self.sharding.num_tokens[rank]), num_keys, tuple(groups), name=self.mask.name)
 
 
-def partition_mask(mask: Mask, placement: Sharding) -> MaskPartition:
-    """Raises ValueError where the mask is not of the placement's tokens on both sides."""
-    from longca.cp.partition.blocks import BlockPartition
-    from longca.cp.partition.chunks import ChunkedPartition
-    from longca.cp.partition.stripes import StripedPartition
-
-    if (mask.seqlen_q, mask.seqlen_k) != (placement.seqlen, placement.seqlen):
-        raise ValueError(f"a placement of {placement.seqlen} tokens cannot cut {mask}")
-    if mask.grid is not None:
-        return BlockPartition(mask, placement)
-    if isinstance(placement, StripedSharding):
-        return StripedPartition(mask, placement)
-    assert isinstance(placement, ChunkedSharding)
-    return ChunkedPartition(mask, placement)
-
-
-def tagged(mask: Mask) -> tuple[np.ndarray, np.ndarray]:
-    """The bands of all head groups (n, 6), and the group of each (n,)."""
+def tagged_bands(mask: Mask) -> tuple[np.ndarray, np.ndarray]:
+    """(bands of all head groups (n, 6), the group of each (n,))."""
     groups = list(mask.groups)
     return np.concatenate(groups), np.repeat(np.arange(len(groups)), [len(group) for group in groups])
 
 
-class KeyBuffer:
-    """Where the keys of a step lie: its ranges, one after the other."""
+class KvLayout:
+    """The layout of one step's keys in a kernel call: the step's key ranges, one after the other."""
 
-    def __init__(self, keys: Sequence[KeyRange]) -> None:
+    def __init__(self, keys: Sequence[KvRange]) -> None:
         table = np.array(keys, dtype=np.int64).reshape(-1, 3)
         order = np.lexsort([table[:, 1], table[:, 0]])
-        start = np.cumsum(table[:, 2] - table[:, 1]) - (table[:, 2] - table[:, 1])
-        self.owner, self._first = table[order, 0], table[order, 1]
-        self._start = start[order]
+        column = np.cumsum(table[:, 2] - table[:, 1]) - (table[:, 2] - table[:, 1])
+        self._owner, self._start, self._column = table[order, 0], table[order, 1], column[order]
 
     @property
-    def sources(self) -> np.ndarray:
-        """Ranks whose keys are in it."""
-        return np.unique(self.owner)
+    def owners(self) -> np.ndarray:
+        """The ranks whose keys are in it, rising."""
+        return np.unique(self._owner)
 
-    def place(self, bands: np.ndarray, source: np.ndarray | int) -> np.ndarray:
-        """Normal bands over what `source` holds (a rank, or one for each band), as bands over the buffer."""
+    def place(self, bands: np.ndarray, owner: np.ndarray | int) -> np.ndarray:
+        """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of the layout."""
         apart = INF  # one axis for all ranks
-        at = np.searchsorted(self.owner * apart + self._first, source * apart + bands[:, K0], side="right") - 1
-        return moved(bands, 0, self._start[at] - self._first[at])
+        at = np.searchsorted(self._owner * apart + self._start, owner * apart + bands[:, K0], side="right") - 1
+        return shift_bands(bands, 0, self._column[at] - self._start[at])
 
 
-def moved(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -> np.ndarray:
-    """Each band moved by its own number of rows and columns."""
+def shift_bands(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -> np.ndarray:
+    """Moves each band by its own number of rows (dq) and columns (dk)."""
     b = bands.copy()
     b[:, Q0] += dq
     b[:, Q1] += dq
@@ -112,8 +116,8 @@ def moved(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -> np.n
     return b
 
 
-def joined(bands: np.ndarray) -> np.ndarray:
-    """The same pairs in normal form; rectangles of the same columns that touch are one."""
+def join_rectangles(bands: np.ndarray) -> np.ndarray:
+    """The same pairs in normal form, where full rectangles of the same columns that touch become one."""
     b = normal(bands)
     full = (b[:, LO] == -INF) & (b[:, HI] == INF)
     if full.sum() < 2:

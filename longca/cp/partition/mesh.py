@@ -1,4 +1,14 @@
-"""Ranks as a ring of head groups: the two dimensions of a hybrid strategy."""
+"""The mesh of ranks: a ring of head groups, the two dimensions of a hybrid strategy.
+
+A mesh of ring = 3 and heads = 2. Ranks of a row divide heads (all-to-all); ranks of a column run a plan (ring or gather):
+
+                 head rank 0   head rank 1
+    ring rank 0      rank 0  ───  rank 1        group of rank 1: 0, 1
+                       │            │
+    ring rank 1      rank 2  ───  rank 3        ring of rank 1: 1, 3, 5
+                       │            │
+    ring rank 2      rank 4  ───  rank 5
+"""
 
 from __future__ import annotations
 
@@ -6,17 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.cp.partition.sharding import Sharding
-from longca.cp.partition.split import even_ranges
+from longca.cp.partition.sharding import Sharding, even_ranges
 
-RANKS_PER_NODE = 8  # of the machines that these meshes are for
+RANKS_PER_NODE = 8  # GPUs of one node, of the machines that these meshes are for
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """`ring` × `heads` ranks. Those that divide heads among them are neighbours, so that all-to-alls stay within a node.
+    """A mesh of `ring` × `heads` ranks. Ranks of a head group are neighbours, so that their all-to-alls stay within a node.
 
-    A plan is made for `ring` ranks. The tokens of each are divided evenly, in their order, among the ranks of its group.
+    A plan is made for `ring` ranks. The tokens of each plan rank are divided evenly, in their order, among the ranks of its group.
     """
 
     ring: int
@@ -27,34 +36,34 @@ class Mesh:
         return self.ring * self.heads
 
     def of(self, rank: int) -> tuple[int, int]:
-        """(its rank in the plan, its number in the group)."""
+        """(ring rank, head rank): the rank's place in its plan and in its head group."""
         return divmod(rank, self.heads)
 
     def group(self, rank: int) -> range:
-        """The ranks with which it divides heads."""
-        first = rank // self.heads * self.heads
-        return range(first, first + self.heads)
+        """The head group of a rank: those with which it divides heads."""
+        start = rank // self.heads * self.heads
+        return range(start, start + self.heads)
 
     def ring_of(self, rank: int) -> range:
-        """The ranks with which it runs a plan, in the plan's order."""
+        """The ring of a rank: those with which it runs a plan, in the plan's order."""
         return range(rank % self.heads, self.world, self.heads)
 
-    def tokens(self, placement: Sharding, ring_rank: int) -> tuple[range, ...]:
-        """What each rank of a group holds, as indices into the tokens of its rank in the plan."""
-        return even_ranges(int(placement.num_tokens[ring_rank]), self.heads)
+    def tokens(self, sharding: Sharding, ring_rank: int) -> tuple[range, ...]:
+        """The tokens of each rank of a head group, as local indices of its ring rank."""
+        return even_ranges(int(sharding.num_tokens[ring_rank]), self.heads)
 
-    def positions(self, placement: Sharding, rank: int) -> np.ndarray:
-        """Position ids of what a rank holds, int64."""
+    def positions(self, sharding: Sharding, rank: int) -> np.ndarray:
+        """Position ids of a rank's tokens, int64."""
         ring_rank, number = self.of(rank)
-        mine = self.tokens(placement, ring_rank)[number]
-        return placement.positions(ring_rank)[mine.start:mine.stop]
+        mine = self.tokens(sharding, ring_rank)[number]
+        return sharding.positions(ring_rank)[mine.start:mine.stop]
 
 
 def hybrid(world: int, num_kv_heads: int) -> Mesh:
-    """A ring of groups that divide heads.
+    """The mesh of USP: a ring of head groups.
 
-    As many ranks in a group as divide the KV heads without copies and fit into a node, of those that leave a ring of two or more. Where
-    there are none such, heads alone if they divide, else the ring alone.
+    A group is as large as possible, but divides the KV heads without copies, fits into a node and leaves a ring of two or more. Where no
+    group does, all ranks divide heads if they can, else all form a ring.
     """
     fit = [heads for heads in _divisors(world) if num_kv_heads % heads == 0 and heads <= RANKS_PER_NODE]
     mixed = [heads for heads in fit if 1 < heads < world]
@@ -63,9 +72,10 @@ def hybrid(world: int, num_kv_heads: int) -> Mesh:
 
 
 def double_ring(world: int, num_kv_heads: int) -> Mesh:
-    """A ring of windows, and groups that divide heads: as many heads apart as leave a ring with windows in a node.
+    """The mesh of LoongTrain: a ring that is divided into windows, of head groups.
 
-    Rings of two, three or another prime number of ranks have no windows: they are single ones.
+    A group is as large as possible, but divides the KV heads without copies and leaves a ring with windows inside a node. Rings of a
+    prime number of ranks have no windows: they are single rings.
     """
     fit = [heads for heads in _divisors(world) if num_kv_heads % heads == 0 and windowed(Mesh(world // heads, heads)) > 1]
     heads = max(fit, default=1)
@@ -73,7 +83,7 @@ def double_ring(world: int, num_kv_heads: int) -> Mesh:
 
 
 def windowed(mesh: Mesh) -> int:
-    """Ranks of an inner ring: the most that, with their groups, fit into a node and leave two windows or more; 1 where none do."""
+    """Ranks of a window (an inner ring): the most that fit, with their groups, into a node and leave two windows or more; else 1."""
     most = RANKS_PER_NODE // mesh.heads
     return max((window for window in _divisors(mesh.ring) if window <= most and window < mesh.ring), default=1)
 

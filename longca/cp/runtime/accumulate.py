@@ -1,129 +1,227 @@
-"""What adds up over the steps of a rank: its output with the LSE, and the gradient of its queries.
+"""Accumulation over the steps of a rank: of its output with the LSE, and of dq.
 
-Both are sums in float32, but for what a single step says of a row, and each row's last step writes the kernels' dtype if its kernel merges:
-passes over memory are what steps cost. Shapes: L queries of the rank, H query heads, D head dim.
+Sums are in float32. There are two ways to make them:
+
+- The kernel returns a step's result, and `merge` or an addition puts it into the sum: two passes over memory for each step.
+- The kernel merges as it stores (`Kernel.merges`). `Contributions` tell it which rows to begin, to merge and to finish; the last step of
+  a row writes the dtype of q. Rows of one step alone then cost what they cost without steps.
+
+Shapes: L queries of the rank, H query heads, D head dim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
-from longca.cp.runtime.merge import merge, no_keys
+import numpy as np
+
+from longca.kernels.contract import UNIT_ROWS, Contribution
+from longca.masks.band import Q0, Q1
+from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
-    from longca.cp.runtime.contributions import Contributions
-    from longca.cp.runtime.kernel_call import Given
-    from longca.cp.runtime.steps import LocalStep
+    from longca.cp.runtime.kernel_call import Given, LocalCall
     from longca.kernels.contract import Forward
 
 
-class OutputAccumulator:
-    """(out, LSE) over the keys so far."""
+def no_keys(q_LHD: torch.Tensor, dtype: torch.dtype | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, LSE) of these queries over no keys at all: 0 and −inf, to merge into. In float32 unless told otherwise."""
+    import torch
 
-    def __init__(self, q_LHD: torch.Tensor, num_steps: int, visits: Contributions | None = None) -> None:
+    dtype = dtype or torch.float32
+    lse = torch.full(q_LHD.shape[:2], -torch.inf, dtype=dtype, device=q_LHD.device)
+    return torch.zeros(q_LHD.shape, dtype=dtype, device=q_LHD.device), lse
+
+
+def merge(out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, part_lse_LH: torch.Tensor) -> None:
+    """Merges a result over other keys into (out, LSE), in place. `longca.ops.merge` does the same on GPUs in one pass.
+
+    (out, LSE) are in float32 or better, whatever the parts are in: in bfloat16 their error would grow with the number of parts.
+    A row without keys has output 0 and LSE −inf, on both sides and in the result; in the part its LSE may also be +inf, which some
+    kernels write. No row becomes NaN.
+    """
+    import torch
+
+    if out_LHD.is_cuda:
+        from longca.ops.merge import merge_parts
+
+        merge_parts(out_LHD, lse_LH, part_LHD, part_lse_LH)
+        return
+
+    part_lse = part_lse_LH.to(lse_LH.dtype)
+    part_lse = part_lse.masked_fill(part_lse == torch.inf, -torch.inf)
+    base = torch.maximum(lse_LH, part_lse)
+    base = base.masked_fill(base == -torch.inf, 0.0)  # −inf minus −inf would be NaN
+    kept, new = (lse_LH - base).exp(), (part_lse - base).exp()
+    total = kept + new
+    share = new / total.masked_fill(total == 0, 1.0)
+    out_LHD.lerp_(part_LHD.to(out_LHD.dtype), share[..., None])
+    torch.add(base, total.log(), out=lse_LH)
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """The row ranges of all steps of a rank, where kernels merge."""
+
+    of_step: dict[int, tuple[Contribution, ...]]
+    complete: bool
+    """every row is in some step"""
+    shared: bool
+    """some rows are in several steps"""
+
+
+def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Contributions:
+    """
+    Args:
+        steps: (start, end, mask) of each, in order: its rows, and the mask of these rows alone. Starts are multiples of `UNIT_ROWS`;
+            a step whose mask is of blocks has all rows.
+    """
+    seen = np.array([_active_units(start, mask, num_rows) for start, _, mask in steps.values()])
+    seen = seen.reshape(len(steps), -(-num_rows // UNIT_ROWS))
+    is_first, is_last = (np.cumsum(seen[::way], axis=0)[::way] == 1 for way in (1, -1))
+    found = {}
+    for index, (number, (start, end, _)) in enumerate(steps.items()):
+        kinds = {(first, last): seen[index] & (is_first[index] == first) & (is_last[index] == last)
+                 for first, last in product((True, False), repeat=2)}
+        found[number] = tuple(Contribution(first, last, _row_ranges(units, start, end))
+                              for (first, last), units in kinds.items() if units.any())
+    return Contributions(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
+
+
+def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
+    """For each unit of rows, True if the mask has a band there, (U,) bool. In a mask of blocks all units are active."""
+    count = np.zeros(-(-num_rows // UNIT_ROWS) + 1, dtype=np.int64)
+    if mask.grid is not None:
+        return count[1:] == 0
+    bands = np.concatenate(mask.groups)
+    np.add.at(count, (start + bands[:, Q0]) // UNIT_ROWS, 1)
+    np.add.at(count, -(-(start + bands[:, Q1]) // UNIT_ROWS), -1)
+    return np.cumsum(count)[:-1] > 0
+
+
+def _row_ranges(units: np.ndarray, start: int, end: int) -> tuple[tuple[int, int], ...] | None:
+    """The rows of these units, counted from `start`; None if they are all rows up to `end`."""
+    edges = np.flatnonzero(np.diff(units.astype(np.int8), prepend=0, append=0)) * UNIT_ROWS
+    found = tuple((int(first) - start, min(int(last), end) - start) for first, last in edges.reshape(-1, 2))
+    return None if found == ((0, end - start),) else found
+
+
+class OutputAccumulator:
+    """(out, LSE) over the keys of the steps so far."""
+
+    def __init__(self, q_LHD: torch.Tensor, num_steps: int, contributions: Contributions | None = None) -> None:
         """
         Args:
-            visits: of the steps, where kernels merge.
+            contributions: of all steps, where kernels merge.
         """
-        self.q_LHD, self._num_steps, self._visits = q_LHD, num_steps, visits
-        self.waiting: tuple[LocalStep, Forward] | None = None
+        self.q_LHD, self._num_steps, self._contributions = q_LHD, num_steps, contributions
+        self.waiting: tuple[slice, LocalCall, Forward] | None = None
+        """rows, call and result of a step, in the kernel's layout, until `add`"""
         self._total: tuple[torch.Tensor, torch.Tensor] | None = None
         self._out: torch.Tensor | None = None
-        """of rows whose steps are over, where kernels merge; in the dtype of q"""
+        """where kernels merge: the rows that are finished, in the dtype of q"""
 
-    def merge_onto(self, step: LocalStep, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Has the step's kernel merge its result into the total, or write it where it is the last one of a row."""
-        assert self._visits is not None
+    def merge_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], k: torch.Tensor, v: torch.Tensor) -> None:
+        """Has the kernel merge a step's result into the total, or write the rows of which it is the last step."""
+        assert self._contributions is not None
         if self._out is None:
-            self._out, total = _room(self.q_LHD, self._visits)
-            self._total = total, _lse(self.q_LHD, complete=self._visits.complete)
+            self._out, total = _result_and_sums(self.q_LHD, self._contributions)
+            self._total = total, _empty_lse(self.q_LHD, complete=self._contributions.complete)
         assert self._total is not None
-        q, total, lse, out = (x[step.rows] for x in (self.q_LHD, *self._total, self._out))
-        step.call.forward_onto(q, k, v, total, lse, out, step.visits)
+        q, total, lse, out = (x[rows] for x in (self.q_LHD, *self._total, self._out))
+        call.forward_onto(q, k, v, total, lse, out, contributions)
 
     def add(self) -> None:
-        """Merges the result that is waiting, if one is."""
+        """Merges the result that is waiting, if there is one."""
         if self.waiting is None:
             return
-        (step, part), self.waiting = self.waiting, None
-        assert part.lse is not None, "`in_parts` has been asked"
-        out, lse = step.call.prepared.from_layout(part.out), step.call.prepared.lse_from_layout(part.lse)
-        if self._total is None and _all_rows(step, self.q_LHD):
+        (rows, call, result), self.waiting = self.waiting, None
+        out, lse = call.from_layout(result)
+        if self._total is None and _all_rows(rows, self.q_LHD):
             out = out if self._num_steps == 1 else out.float()
             self._total = out.contiguous(), lse.masked_fill(lse == float("inf"), float("-inf")).contiguous()
         else:
             self._total = self._total or no_keys(self.q_LHD)
-            total_out, total_lse = (x[step.rows] for x in self._total)
+            total_out, total_lse = (x[rows] for x in self._total)
             merge(total_out, total_lse, out, lse)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(out_LHD in the dtype of q, lse_LH in float32). Without keys: 0 and −inf."""
+        """(out_LHD in the dtype of q, lse_LH in float32). Rows without keys: 0 and −inf."""
         out, lse = self._total or no_keys(self.q_LHD)
         return out.to(self.q_LHD.dtype) if self._out is None else self._out, lse
 
 
 class DqAccumulator:
-    """dq over the keys so far."""
+    """dq over the keys of the steps so far."""
 
-    def __init__(self, q_LHD: torch.Tensor, visits: Contributions | None = None) -> None:
+    def __init__(self, q_LHD: torch.Tensor, contributions: Contributions | None = None) -> None:
         """
         Args:
-            visits: of the steps, where kernels merge.
+            contributions: of all steps, where kernels merge.
         """
-        self.q_LHD, self._visits = q_LHD, visits
-        self.waiting: tuple[LocalStep, torch.Tensor, bool] | None = None
-        """a step, its dq, and whether it is the last one"""
+        self.q_LHD, self._contributions = q_LHD, contributions
+        self.waiting: tuple[slice, torch.Tensor, bool] | None = None
+        """rows of a step, its dq, and True for the last step, until `add`"""
         self._total: torch.Tensor | None = None
         self._result: torch.Tensor | None = None
 
-    def add_onto(self, step: LocalStep, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
-        """Has the step's kernel add its dq to the total, or write it where it is the last one of a row; (dk, dv)."""
-        assert self._visits is not None
+    def add_onto(self, rows: slice, call: LocalCall, contributions: Sequence[Contribution], given: Given
+                 ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Has the kernel add a step's dq to the total, or write the rows of which it is the last step. Returns (dk, dv)."""
+        assert self._contributions is not None
         if self._total is None or self._result is None:
-            self._result, self._total = _room(self.q_LHD, self._visits)
-        return step.call.backward_onto(given, self._total[step.rows], self._result[step.rows], step.visits)
+            self._result, self._total = _result_and_sums(self.q_LHD, self._contributions)
+        return call.backward_onto(given, self._total[rows], self._result[rows], contributions)
 
     def add(self) -> None:
-        """Adds the gradient that is waiting, if one is."""
+        """Adds the gradient that is waiting, if there is one."""
         import torch
 
         if self.waiting is None:
             return
-        (step, dq, last), self.waiting = self.waiting, None
-        if self._total is None and _all_rows(step, self.q_LHD):
+        (rows, dq, last), self.waiting = self.waiting, None
+        if self._total is None and _all_rows(rows, self.q_LHD):
             self._total, self._result = (None, dq) if last else (dq.float(), None)
             return
         if self._total is None:
             self._total = torch.zeros(self.q_LHD.shape, dtype=torch.float32, device=self.q_LHD.device)
         if not last:
-            self._total[step.rows].add_(dq)
+            self._total[rows].add_(dq)
             return
         self._result = self.q_LHD.new_empty(self.q_LHD.shape)
-        torch.add(self._total[step.rows], dq, out=self._result[step.rows])
-        for others in (slice(0, step.first), slice(step.behind, None)):
+        torch.add(self._total[rows], dq, out=self._result[rows])
+        for others in (slice(0, rows.start), slice(rows.stop, None)):
             self._result[others] = self._total[others]
 
     def result(self) -> torch.Tensor:
-        """dq_LHD in the dtype of q, when all steps are added. Without keys: 0."""
+        """dq_LHD in the dtype of q, when all steps are added. Rows without keys: 0."""
         return self.q_LHD.new_zeros(self.q_LHD.shape) if self._result is None else self._result
 
 
-def _all_rows(step: LocalStep, q_LHD: torch.Tensor) -> bool:
-    return step.first == 0 and step.behind == len(q_LHD)
+def _all_rows(rows: slice, q_LHD: torch.Tensor) -> bool:
+    return rows.start == 0 and rows.stop == len(q_LHD)
 
 
-def _room(q_LHD: torch.Tensor, visits: Contributions) -> tuple[torch.Tensor, torch.Tensor]:
-    """For results in the dtype of q, 0 if steps leave out rows; and for sums, if some row is of several steps: else the same tensor."""
+def _result_and_sums(q_LHD: torch.Tensor, contributions: Contributions) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tensor for finished rows in the dtype of q, tensor for sums in float32), where kernels merge.
+
+    The first is 0 if some rows are in no step. If no row is in several steps, there are no sums: both are then the same tensor.
+    """
     import torch
 
-    begin = torch.empty if visits.complete else torch.zeros
-    result = begin(q_LHD.shape, dtype=q_LHD.dtype, device=q_LHD.device)
-    return result, torch.empty(q_LHD.shape, dtype=torch.float32, device=q_LHD.device) if visits.shared else result
+    new = torch.empty if contributions.complete else torch.zeros
+    result = new(q_LHD.shape, dtype=q_LHD.dtype, device=q_LHD.device)
+    return result, torch.empty(q_LHD.shape, dtype=torch.float32, device=q_LHD.device) if contributions.shared else result
 
 
-def _lse(q_LHD: torch.Tensor, *, complete: bool) -> torch.Tensor:
+def _empty_lse(q_LHD: torch.Tensor, *, complete: bool) -> torch.Tensor:
     import torch
 
     lse = torch.empty(q_LHD.shape[:2], dtype=torch.float32, device=q_LHD.device)

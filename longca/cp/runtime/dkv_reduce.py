@@ -1,8 +1,14 @@
-"""Gradients of keys on their way home: from who computed with the keys straight to who holds them.
+"""Reduction of dk and dv: the ranks that computed with keys send their gradients straight to the rank that holds the keys.
 
-They do not travel on with the keys, as in other rings. There each key's sum makes P hops in float32; straight home it is P − 1 in the
-dtype in which kernels give their gradients, no step waits for the sum of another rank, and only keys that were computed with
-move. The owner adds up in float32, so each part is rounded once, however many ranks there are.
+In other rings, gradients travel on with the keys: each key's sum makes P hops in float32. Sent straight they make P − 1, in the dtype in
+which kernels return gradients. No step waits for the sum of another rank, and only keys that were computed with move. The rank that
+holds the keys adds up in float32, so each part is rounded once, however many ranks there are.
+
+Two receive buffers take turns, by the parity of the step; what is received after one step is added after the next:
+
+    after the kernel of step    posted                          added to the sums
+    n                           gradients of n, buffer n % 2    gradients of n − 1
+    n + 1                       gradients of n + 1, the other   gradients of n
 """
 
 from __future__ import annotations
@@ -11,97 +17,102 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
-from longca.cp.runtime.kv_exchange import first_rows, landing_names, pieces, swaps
+from longca.cp.runtime.kv_exchange import all_to_alls, buffer_names, row_messages, target_rows
 from longca.cp.schedule.buffer_schedule import START
 
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.comm.backend import Comm
     from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.plan import Plan
 
-LANE = "gradients"  # of its own: keys of the next step must not wait for gradients of this one
+STREAM = "gradients"  # of its own: keys of the next step must not wait for gradients of this one
 
 
 class DkvReduce:
-    """The gradients of one rank of a plan. Arguments as of `KvExchange`."""
+    """The reductions of one rank of a plan. Arguments as of `KvExchange`."""
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         numbers = range(plan.num_steps)
-        self.sends = [plan.gradient_sends(rank, number) for number in numbers]
-        self.receives = [plan.gradient_receives(rank, number) for number in numbers]
-        self.first_rows = [
-            first_rows(landings, self.sends[number], lambda peer, number=number: plan.gradient_receives(peer, number), rank)
+        self.sends = [plan.dkv_sends(rank, number) for number in numbers]
+        self.receives = [plan.dkv_receives(rank, number) for number in numbers]
+        self.target_rows = [
+            target_rows(receive_buffers, self.sends[number], lambda peer, number=number: plan.dkv_receives(peer, number), rank)
             for number in numbers]
-        """of each step and move that is sent: where it lands, as a row of the receiver's buffer"""
-        self.swaps = [None, *swaps(plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, landings)]
-        """of each step, where messages are collectives"""
-        self.ranks, self.landings, self.lane = ranks, landings, comm.lane(LANE)
-        self.num_keys = max(sum(map(len, moves)) for moves in self.receives)
-        """that come home after one step, at most"""
-        for name in (*landing_names(LANE, 0), *landing_names(LANE, 1)):
-            landings.reserve(name, self.num_keys * row_bytes)
+        """for each step and transfer that is sent, its first row in the receiver's buffer"""
+        self.all_to_alls = [
+            None, *all_to_alls(plan, list(zip(self.sends, self.receives, strict=True))[1:], ranks, comm, receive_buffers)]
+        """for each step, its collective; None where it sends messages"""
+        self.ranks, self.receive_buffers, self.stream = ranks, receive_buffers, comm.stream(STREAM)
+        self.num_keys = max(sum(map(len, transfers)) for transfers in self.receives)
+        """the largest number of keys whose gradients are received after one step"""
+        for name in (*buffer_names(STREAM, 0), *buffer_names(STREAM, 1)):
+            receive_buffers.reserve(name, self.num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> DkvReduceInFlight:
-        """Sums for a rank's own keys."""
+        """Begins the sums for a rank's own keys."""
         return DkvReduceInFlight(self, k_LGD, v_LGD)
 
 
 class DkvReduceInFlight:
-    """One call's (dk, dv): float32 sums over all ranks that see the keys.
+    """The reduction of one call: float32 sums of dk and dv over all ranks that see the keys."""
 
-    Two receive buffers take turns: what arrives after one step is added up after the next.
-    """
-
-    def __init__(self, homecoming: DkvReduce, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
+    def __init__(self, reduce: DkvReduce, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
         import torch
 
-        self._homecoming, self._dtype = homecoming, k_LGD.dtype
+        self._reduce, self._dtype = reduce, k_LGD.dtype
         self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
-        self._buffers = [tuple(homecoming.landings.empty(name, (homecoming.num_keys, *x.shape[1:]), x)
-                               for name, x in zip(landing_names(LANE, turn), (k_LGD, v_LGD), strict=True)) for turn in range(2)]
+        self._buffers = [tuple(reduce.receive_buffers.empty(name, (reduce.num_keys, *x.shape[1:]), x)
+                               for name, x in zip(buffer_names(STREAM, parity), (k_LGD, v_LGD), strict=True)) for parity in range(2)]
         self._pending = (START, Pending())
 
-    def add(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
-        """Of a rank's own keys, by itself; or none."""
+    def add_own(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
+        """Adds gradients that the rank has computed for its own keys, all or none of them."""
         if not len(dk):
             return
         for total, part in zip(self._sums, (dk, dv), strict=True):
             total.add_(part)
 
     def post(self, number: int, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
-        """After the kernel of each step but the first, with its gradients where the rank had one: `Plan.seen` keys × heads × D."""
-        home = self._homecoming
+        """Sends a step's gradients to the ranks that hold the keys, and adds what was received for the step before.
+
+        Called after the kernel of each step but the first.
+
+        Args:
+            dk, dv: keys of `Plan.needed_kv` after the rank's own × heads × D; None where the rank had no kernel.
+        """
+        reduce = self._reduce
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
-        turn, swap = number % 2, home.swaps[number]
-        if swap is not None:
-            messages = swap.post(home.lane, parts or [x[:0] for x in self._buffers[turn]], self._buffers[turn])
-            self.collect()
+        parity, all_to_all = number % 2, reduce.all_to_alls[number]
+        if all_to_all is not None:
+            messages = all_to_all.post(reduce.stream, parts or [x[:0] for x in self._buffers[parity]], self._buffers[parity])
+            self.add_received()
             self._pending = (number, messages)
             return
-        spots = [home.landings.spot(name, row * part[0].numel())
-                 for row in home.first_rows[number] for name, part in zip(landing_names(LANE, turn), parts, strict=True)]
-        sends = [(*message, spot) for message, spot in zip(pieces(home.sends[number], parts, home.ranks), spots, strict=True)]
-        receives = pieces(home.receives[number], self._buffers[turn], home.ranks)
-        messages = home.lane.post(sends, receives)
-        self.collect()
+        offsets = [reduce.receive_buffers.offset(name, row * part[0].numel())
+                   for row in reduce.target_rows[number] for name, part in zip(buffer_names(STREAM, parity), parts, strict=True)]
+        sends = [(*message, offset)
+                 for message, offset in zip(row_messages(reduce.sends[number], parts, reduce.ranks), offsets, strict=True)]
+        receives = row_messages(reduce.receives[number], self._buffers[parity], reduce.ranks)
+        messages = reduce.stream.post(sends, receives)
+        self.add_received()
         self._pending = (number, messages)
 
-    def collect(self) -> None:
-        """Adds up what was to arrive after the last step that was posted."""
+    def add_received(self) -> None:
+        """Waits for the gradients of the last step that was posted, and adds them to the sums."""
         number, messages = self._pending
         messages.wait()
-        moves = self._homecoming.receives[number] if number >= 0 else []
+        transfers = self._reduce.receives[number] if number >= 0 else []
         start = 0
-        for move in moves:
-            for total, arrived in zip(self._sums, self._buffers[number % 2], strict=True):
-                total[move.first:move.behind].add_(arrived[start:start + len(move)])
-            start += len(move)
+        for transfer in transfers:
+            for total, received in zip(self._sums, self._buffers[number % 2], strict=True):
+                total[transfer.start:transfer.end].add_(received[start:start + len(transfer)])
+            start += len(transfer)
         self._pending = (START, Pending())
 
     def finish(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk, dv) in the dtype of the keys."""
-        self.collect()
+        self.add_received()
         dk, dv = (total.to(self._dtype) for total in self._sums)
         return dk, dv

@@ -1,7 +1,10 @@
-"""The step between "my tokens, all heads" and "all tokens, my heads", under way while something else is computed.
+"""All-to-all between a split by tokens ("my tokens, all heads") and a split by heads ("all tokens, my heads"), in flight beside kernels.
 
-A rank's tokens are rows of what another one receives, so messages land in the tensors that kernels read, and set out from those that
-kernels write: of what arrives nothing is rearranged, and on the other side heads are packed, once. A tensor is one collective, which costs
+    by tokens: L × all heads × D   ── HeadExchange.to_heads ──▶   by heads: T × h × D
+                                   ◀────── HeadGather ────────
+
+A rank's tokens are rows of what another one receives. So messages arrive in the tensors that kernels read, and start from those that
+kernels write: what arrives by heads is not rearranged, and what leaves by tokens is packed once. A tensor is one collective, which costs
 the host one call; copy engines take a message for each peer.
 
 Shapes: L tokens of this rank, T of all; D head dim; h heads of one tensor on this rank.
@@ -18,96 +21,100 @@ from longca.cp.comm.p2p import Pending
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.comm.backend import Comm
     from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.kernels.contract import Problem
 
-    UnderWay = tuple[Pending, list[tuple[int, "Shares", torch.Tensor]]]  # messages; place of the tensor, whose heads, and these
+    Posted = tuple[Pending, list[tuple[int, "HeadRanges", torch.Tensor]]]  # messages; slot of the tensor, heads, and their block
 
-Shares = Sequence[range]  # heads of one tensor that each rank works on
-TO_HEADS, TO_TOKENS = "heads", "tokens"  # lanes: what goes home must not wait for what is still to come
+HeadRanges = Sequence[range]  # heads of one tensor that each rank of the group works on
+TO_HEADS, TO_TOKENS = "heads", "tokens"  # comm streams: results must not wait for chunks that are still to come
 
 
 class HeadExchange:
-    """All-to-alls between a split by tokens and a split by heads. All ranks post alike.
+    """The exchanges of one rank with the group of ranks that divide heads. All ranks of the job post alike.
 
     Args:
         ranks: of the job, that divide heads.
         tokens: of each of them, in their order.
     """
 
-    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], landings: ReceiveBuffers) -> None:
-        self.number, self.ranks, self.landings = list(ranks).index(comm.rank), list(ranks), landings
+    def __init__(self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers) -> None:
+        self.index, self.ranks, self.receive_buffers = list(ranks).index(comm.rank), list(ranks), receive_buffers
         self.num_tokens_of = [len(part) for part in tokens]
         self.num_tokens = sum(map(len, tokens))
-        self.mine = _slice(tokens[self.number])
-        self.num_mine, self._world = len(tokens[self.number]), comm.world
-        self.to_heads_lane, self.to_tokens_lane = comm.lane(TO_HEADS), comm.lane(TO_TOKENS)
-        self.others = [(number, rank, _slice(tokens[number])) for number, rank in enumerate(ranks) if number != self.number]
-        """(number among those that divide heads, rank of the job, its tokens)"""
+        self.own_tokens = _slice(tokens[self.index])
+        self.num_own_tokens, self._world = len(tokens[self.index]), comm.world
+        self.to_heads_stream, self.to_tokens_stream = comm.stream(TO_HEADS), comm.stream(TO_TOKENS)
+        self.others = [(index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index]
+        """(index in the group, rank of the job, its tokens)"""
 
     def reserve(self, chunks: Sequence[HeadChunk], problem: Problem) -> None:
-        """Places for what these chunks bring, in both directions."""
+        """Reserves receive buffers for these chunks, in both directions."""
         of_head = problem.head_dim * problem.dtype.itemsize
-        for turn, chunk in enumerate(chunks):
-            for place, share in enumerate((chunk.q, chunk.arriving, chunk.arriving)):
-                self.landings.reserve(f"{TO_HEADS} {turn} {place}", self.num_tokens * len(share[self.number]) * of_head)
-            for shares in ((chunk.q,), (chunk.q, chunk.leaving, chunk.leaving)):
-                self.landings.reserve(f"{TO_TOKENS} {turn % 2}", sum(self.block_rows(self.number, shares).values()) * of_head)
+        for number, chunk in enumerate(chunks):
+            for slot, heads in enumerate((chunk.q, chunk.arriving, chunk.arriving)):
+                self.receive_buffers.reserve(f"{TO_HEADS} {number} {slot}", self.num_tokens * len(heads[self.index]) * of_head)
+            for tensors in ((chunk.q,), (chunk.q, chunk.leaving, chunk.leaving)):
+                self.receive_buffers.reserve(f"{TO_TOKENS} {number % 2}", sum(self.block_rows(self.index, tensors).values()) * of_head)
 
-    def to_heads(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares], turn: int, keep: bool = False) -> Arriving:
-        """L × all heads × D, of one dtype → T × h × D each, contiguous, on their way.
+    def to_heads(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges], chunk: int, keep: bool = False) -> HeadsInFlight:
+        """Starts L × all heads × D → T × h × D of each tensor, of one dtype; results are contiguous.
 
         Args:
-            turn: number of the chunk.
+            heads: of each tensor.
+            chunk: number of the chunk.
             keep: the result may be needed after the next call with this number.
         """
-        names = [f"{TO_HEADS} {turn} {place}" for place in range(len(tensors))]
-        found = [self.landings.empty(name, (self.num_tokens, len(share[self.number]), x.shape[2]), x)
-                 for name, x, share in zip(names, tensors, shares, strict=True)]
-        if not self.landings.fixed:
-            moving = [(x, target, share) for x, target, share in zip(tensors, found, shares, strict=True) if any(map(len, share))]
-            messages = self.to_heads_lane.all_to_all(
-                [target for _, target, _ in moving], [packed(x, share) for x, _, share in moving],
-                [self.sizes(count * len(share[self.number]) * x.shape[2] for count in self.num_tokens_of) for x, _, share in moving],
-                [self.sizes(self.num_mine * len(heads) * x.shape[2] for heads in share) for x, _, share in moving])
-            return Arriving(found, messages, None)
-        sends = [(rank, x[:, _slice(share[number])].contiguous(),
-                  self.landings.spot(name, self.mine.start * len(share[number]) * x.shape[2]))
-                 for number, rank, _ in self.others for name, x, share in zip(names, tensors, shares, strict=True)]
-        messages = self.to_heads_lane.post(sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found])
-        for x, target, share in zip(tensors, found, shares, strict=True):
-            target[self.mine].copy_(x[:, _slice(share[self.number])])
-        return Arriving(found, messages, self.landings.keep if keep else None)
+        names = [f"{TO_HEADS} {chunk} {slot}" for slot in range(len(tensors))]
+        found = [self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
+                 for name, x, ranges in zip(names, tensors, heads, strict=True)]
+        if not self.receive_buffers.fixed:
+            moving = [(x, target, ranges) for x, target, ranges in zip(tensors, found, heads, strict=True) if any(map(len, ranges))]
+            messages = self.to_heads_stream.all_to_all(
+                [target for _, target, _ in moving], [packed(x, ranges) for x, _, ranges in moving],
+                [self.sizes(count * len(ranges[self.index]) * x.shape[2] for count in self.num_tokens_of) for x, _, ranges in moving],
+                [self.sizes(self.num_own_tokens * len(part) * x.shape[2] for part in ranges) for x, _, ranges in moving])
+            return HeadsInFlight(found, messages, None)
+        sends = [(rank, x[:, _slice(ranges[index])].contiguous(),
+                  self.receive_buffers.offset(name, self.own_tokens.start * len(ranges[index]) * x.shape[2]))
+                 for index, rank, _ in self.others for name, x, ranges in zip(names, tensors, heads, strict=True)]
+        messages = self.to_heads_stream.post(sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found])
+        for x, target, ranges in zip(tensors, found, heads, strict=True):
+            target[self.own_tokens].copy_(x[:, _slice(ranges[self.index])])
+        return HeadsInFlight(found, messages, self.receive_buffers.keep if keep else None)
 
     def sizes(self, of_group: Iterable[int]) -> list[int]:
-        """By rank of the job, from those of the ranks that divide heads."""
+        """Sizes by rank of the job, from those of the ranks of the group; 0 for others."""
         found = [0] * self._world
         for rank, size in zip(self.ranks, of_group, strict=True):
             found[rank] = size
         return found
 
-    def block_rows(self, receiver: int, shares: Sequence[Shares]) -> dict[tuple[int, int], int]:
-        """Tokens × heads of each block that comes home to a rank, by (number of the sender, place of the tensor): as they lie there."""
-        return {(number, place): self.num_tokens_of[receiver] * len(share[number])
-                for number in range(len(self.num_tokens_of)) if number != receiver for place, share in enumerate(shares)}
+    def block_rows(self, receiver: int, heads: Sequence[HeadRanges]) -> dict[tuple[int, int], int]:
+        """Tokens × heads of each block that a rank receives by tokens, in the order of its buffer.
+
+        Keys: (index of the sender in the group, slot of the tensor).
+        """
+        return {(sender, slot): self.num_tokens_of[receiver] * len(ranges[sender])
+                for sender in range(len(self.num_tokens_of)) if sender != receiver for slot, ranges in enumerate(heads)}
 
 
-class Arriving:
-    """Tensors on their way."""
+class HeadsInFlight:
+    """Tensors T × h × D that are being received."""
 
     def __init__(self, tensors: list[torch.Tensor], messages: Pending, keep: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
         self._tensors, self._messages, self._keep = tensors, messages, keep
 
     def wait(self) -> list[torch.Tensor]:
-        """They are there, in the order of the current stream."""
+        """The tensors: they are there, in the order of the current stream."""
         self._messages.wait()
         return self._tensors if self._keep is None else [self._keep(x) for x in self._tensors]
 
 
 class HeadGather:
-    """Tensors L × all heads × D that fill up as heads come home. Heads that are on several ranks are added.
+    """Tensors L × all heads × D that fill up as ranks return their heads. Heads that are on several ranks are added.
 
     Sums are in float32: in bfloat16 their error would grow with the number of ranks.
     """
@@ -116,7 +123,7 @@ class HeadGather:
         """
         Args:
             num_heads: of each tensor, all of them.
-            shared: whether heads of a tensor are on several ranks.
+            shared: for each tensor, True if some of its heads are on several ranks.
             like: L × any × D, of the dtype that results have.
         """
         import torch
@@ -124,49 +131,49 @@ class HeadGather:
         self._exchange, self._dtype, self._shared = exchange, like.dtype, shared
         self._totals = [like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32) if sums else
                         like.new_empty(len(like), count, like.shape[2]) for count, sums in zip(num_heads, shared, strict=True)]
-        self._under_way: list[UnderWay] = []
-        self._turn = 0
+        self._posted: list[Posted] = []
+        self._parity = 0
 
-    def post(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares]) -> None:
-        """T × h × D of each tensor set out to those whose tokens they are; a rank's own are put in their place.
+    def post(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> None:
+        """Sends T × h × D of each tensor to the ranks whose tokens they are; a rank's own are put in their place.
 
-        Two landings take turns: what is in one must have been collected before the post after next.
+        Two receive buffers take turns: the content of one must have been collected before the post after next.
         """
         exchange = self._exchange
-        if exchange.landings.fixed:
-            self._under_way.append(self._post_blocks(tensors, shares))
-            for place, (x, share) in enumerate(zip(tensors, shares, strict=True)):
-                self._put(place, share[exchange.number:exchange.number + 1], x[exchange.mine])
+        if exchange.receive_buffers.fixed:
+            self._posted.append(self._post_blocks(tensors, heads))
+            for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)):
+                self._put(slot, ranges[exchange.index:exchange.index + 1], x[exchange.own_tokens])
             return
-        moving = [(place, x.contiguous(), share)
-                  for place, (x, share) in enumerate(zip(tensors, shares, strict=True)) if any(map(len, share))]
-        sizes = [[exchange.num_mine * len(heads) * x.shape[2] for heads in share] for _, x, share in moving]
-        arriving = [x.new_empty(sum(of_ranks)) for (_, x, _), of_ranks in zip(moving, sizes, strict=True)]
-        messages = exchange.to_tokens_lane.all_to_all(
-            arriving, [x for _, x, _ in moving], [exchange.sizes(of_ranks) for of_ranks in sizes],
+        moving = [(slot, x.contiguous(), ranges)
+                  for slot, (x, ranges) in enumerate(zip(tensors, heads, strict=True)) if any(map(len, ranges))]
+        sizes = [[exchange.num_own_tokens * len(part) * x.shape[2] for part in ranges] for _, x, ranges in moving]
+        received = [x.new_empty(sum(by_rank)) for (_, x, _), by_rank in zip(moving, sizes, strict=True)]
+        messages = exchange.to_tokens_stream.all_to_all(
+            received, [x for _, x, _ in moving], [exchange.sizes(by_rank) for by_rank in sizes],
             [exchange.sizes(count * x.shape[1] * x.shape[2] for count in exchange.num_tokens_of) for _, x, _ in moving])
-        self._under_way.append((messages, [(place, share, block) for (place, _, share), block in zip(moving, arriving, strict=True)]))
+        self._posted.append((messages, [(slot, ranges, block) for (slot, _, ranges), block in zip(moving, received, strict=True)]))
 
-    def _post_blocks(self, tensors: Sequence[torch.Tensor], shares: Sequence[Shares]) -> UnderWay:
-        """A message for each peer and tensor, to where the receiver has a place for it."""
+    def _post_blocks(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> Posted:
+        """Sends a message for each peer and tensor, to its block of the receiver's buffer."""
         exchange, sends, blocks, receives = self._exchange, [], [], []
-        name, head_dim, self._turn = f"{TO_TOKENS} {self._turn}", tensors[0].shape[2], 1 - self._turn
-        rows = exchange.block_rows(exchange.number, shares)
-        landing = exchange.landings.empty(name, (sum(rows.values()), head_dim), tensors[0])
-        for (number, place), block in zip(rows, landing.split(list(rows.values())), strict=True):
-            blocks.append((place, shares[place][number:number + 1], block))
-            receives.append((exchange.ranks[number], block))
-        for number, rank, tokens in exchange.others:
-            there = exchange.block_rows(number, shares)
-            first = dict(zip(there, accumulate(there.values(), initial=0), strict=False))
-            sends += [(rank, x[tokens].contiguous(), exchange.landings.spot(name, first[exchange.number, place] * head_dim))
-                      for place, x in enumerate(tensors)]
-        return exchange.to_tokens_lane.post(sends, receives), blocks
+        name, head_dim, self._parity = f"{TO_TOKENS} {self._parity}", tensors[0].shape[2], 1 - self._parity
+        rows = exchange.block_rows(exchange.index, heads)
+        buffer = exchange.receive_buffers.empty(name, (sum(rows.values()), head_dim), tensors[0])
+        for (sender, slot), block in zip(rows, buffer.split(list(rows.values())), strict=True):
+            blocks.append((slot, heads[slot][sender:sender + 1], block))
+            receives.append((exchange.ranks[sender], block))
+        for index, rank, tokens in exchange.others:
+            rows_there = exchange.block_rows(index, heads)
+            starts = dict(zip(rows_there, accumulate(rows_there.values(), initial=0), strict=False))
+            sends += [(rank, x[tokens].contiguous(), exchange.receive_buffers.offset(name, starts[exchange.index, slot] * head_dim))
+                      for slot, x in enumerate(tensors)]
+        return exchange.to_tokens_stream.post(sends, receives), blocks
 
     def collect(self, but_last: int = 0) -> None:
-        """Puts into their places what was posted, but for the last so many."""
-        while len(self._under_way) > but_last:
-            messages, blocks = self._under_way.pop(0)
+        """Waits for what was posted, but for the last so many posts, and puts it into the tensors."""
+        while len(self._posted) > but_last:
+            messages, blocks = self._posted.pop(0)
             messages.wait()
             for block in blocks:
                 self._put(*block)
@@ -175,18 +182,18 @@ class HeadGather:
         self.collect()
         return [total.to(self._dtype) for total in self._totals]
 
-    def _put(self, place: int, share: Shares, block: torch.Tensor) -> None:
-        """Heads of some ranks, one rank's after the other's."""
+    def _put(self, slot: int, ranges: HeadRanges, block: torch.Tensor) -> None:
+        """Puts heads of some ranks, one rank's after the other's, into a tensor."""
         block, start = block.reshape(-1), 0
-        for target in heads_of(self._totals[place], share):
+        for target in heads_of(self._totals[slot], ranges):
             part = block[start:start + target.numel()].view(target.shape)
-            _ = target.add_(part) if self._shared[place] else target.copy_(part)
+            _ = target.add_(part) if self._shared[slot] else target.copy_(part)
             start += target.numel()
 
 
-def packed(x_LHD: torch.Tensor, share: Shares) -> torch.Tensor:
-    """The heads of each rank, one rank's after the other's."""
-    parts = heads_of(x_LHD, share)
+def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
+    """The heads of each rank, one rank's after the other's, 1-d."""
+    parts = heads_of(x_LHD, ranges)
     found, start = x_LHD.new_empty(sum(part.numel() for part in parts)), 0
     for part in parts:
         found[start:start + part.numel()].view(part.shape).copy_(part)
@@ -194,15 +201,15 @@ def packed(x_LHD: torch.Tensor, share: Shares) -> torch.Tensor:
     return found
 
 
-def heads_of(x_LHD: torch.Tensor, share: Shares) -> list[torch.Tensor]:
-    """Views of each rank's heads, L × h × D; where these lie evenly apart a single one, ranks × L × h × D: one copy then takes them all."""
-    starts, counts = [heads.start for heads in share], {len(heads) for heads in share}
-    apart = {behind - first for first, behind in pairwise(starts)}
+def heads_of(x_LHD: torch.Tensor, ranges: HeadRanges) -> list[torch.Tensor]:
+    """Views of each rank's heads, L × h × D. Where these lie evenly apart, a single one: ranks × L × h × D, which one copy then takes."""
+    starts, counts = [heads.start for heads in ranges], {len(heads) for heads in ranges}
+    apart = {later - earlier for earlier, later in pairwise(starts)}
     if len(counts) == len(apart) == 1 and min(apart) >= max(counts):
         stride, (num_tokens, _, head_dim) = x_LHD.stride(), x_LHD.shape
-        return [x_LHD.as_strided((len(share), num_tokens, *counts, head_dim), (*(step * stride[1] for step in apart), *stride),
+        return [x_LHD.as_strided((len(ranges), num_tokens, *counts, head_dim), (*(step * stride[1] for step in apart), *stride),
                                  x_LHD.storage_offset() + starts[0] * stride[1])]
-    return [x_LHD[:, _slice(heads)] for heads in share]
+    return [x_LHD[:, _slice(heads)] for heads in ranges]
 
 
 def _slice(part: range) -> slice:

@@ -1,4 +1,4 @@
-"""A kernel on some of the queries and some of the keys, as a part of attention over all keys."""
+"""One kernel call on some of the queries and some of the keys, as a part of attention over all keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contract import Kernel, Prepared, Problem
-    from longca.kernels.contribution import Contribution
+    from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem
 
     Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     """(q, k, v, out, LSE, dout)"""
@@ -19,7 +18,7 @@ SUMMED = ("plan_ms", "compile_ms", "metadata_bytes")  # costs of kernels that ad
 
 
 def sum_of_costs(prepared: Iterable[Prepared]) -> dict[str, float]:
-    """Of several prepared kernels of one rank."""
+    """The costs of several prepared kernels of one rank."""
     total: dict[str, float] = {}
     for one in prepared:
         for name, cost in one.costs.items():
@@ -28,14 +27,21 @@ def sum_of_costs(prepared: Iterable[Prepared]) -> dict[str, float]:
 
 
 class LocalCall:
-    """Tensors are T × heads × D and T × H, whatever the kernel's own layout is; to bring them there is part of the call."""
+    """A prepared kernel with tensors as T × heads × D and T × H. To bring them into the kernel's own layout is part of the call."""
 
     def __init__(self, kernel: Kernel, problem: Problem) -> None:
         self.prepared: Prepared = kernel.prepare(problem)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(out, LSE)."""
-        result = self.prepared.forward(*(self.prepared.to_layout(x) for x in (q, k, v)))
+        return self.from_layout(self.forward_in_layout(q, k, v))
+
+    def forward_in_layout(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        """The result in the kernel's layout, for `from_layout`: messages may be posted between the two."""
+        return self.prepared.forward(*(self.prepared.to_layout(x) for x in (q, k, v)))
+
+    def from_layout(self, result: Forward) -> tuple[torch.Tensor, torch.Tensor]:
+        """(out, LSE)."""
         assert result.lse is not None, "a kernel without LSE has been refused"
         return self.prepared.from_layout(result.out), self.prepared.lse_from_layout(result.lse)
 
@@ -47,15 +53,15 @@ class LocalCall:
         return dq, dk, dv
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor, out: torch.Tensor,
-                     visits: Sequence[Contribution]) -> None:
-        """As the prepared kernel's, where it merges."""
+                     contributions: Sequence[Contribution]) -> None:
+        """`Prepared.forward_onto`, for kernels that merge."""
         q, k, v = (self.prepared.to_layout(x) for x in (q, k, v))
-        self.prepared.forward_onto(q, k, v, total, lse, out, visits)
+        self.prepared.forward_onto(q, k, v, total, lse, out, contributions)
 
     def backward_onto(self, given: Given, total: torch.Tensor, dq: torch.Tensor,
-                      visits: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(dk, dv) from what `backward` is given, where the kernel merges."""
-        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), total, dq, visits)
+                      contributions: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
+        """`Prepared.backward_onto`, for kernels that merge: (dk, dv) from what `backward` is given."""
+        dk, dv = self.prepared.backward_onto(*self._laid_out(*given), total, dq, contributions)
         return self.prepared.from_layout(dk), self.prepared.from_layout(dv)
 
     def _laid_out(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor

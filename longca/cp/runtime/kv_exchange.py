@@ -1,193 +1,239 @@
-"""Keys on their way: what a rank needs for each step is there when the step begins, and goes on to whoever needs it next.
+"""Exchange of keys and values: before each step a rank receives the keys that the step needs, and passes on what others need next.
 
-In a ring, k and v of the same keys are two messages of one batch, straight from the tensors in which they are and into those that kernels
-read: nothing is packed or copied. In a gather, what goes to others is packed, once, and k and v are a collective each, however many ranges
-of keys move; a rank's own are copied where a kernel reads them with others. Shapes: n keys, G KV heads, D head dim.
+In a ring, k and v of the same keys are two messages of one batch. They go straight from the tensors in which they are into those that
+kernels read: nothing is packed or copied. In a gather, what goes to others is packed once, and k and v are a collective each, however
+many ranges of keys move; a rank's own keys are copied where a kernel reads them with others.
+
+`longca.cp.schedule.buffer_schedule` draws when a ring posts its transfers, and into which buffers.
+
+Shapes: n keys, G KV heads, D head dim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
-from longca.cp.runtime.swap import AllToAll
 from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule, CommStep
-from longca.cp.schedule.plan import Transfer
 
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.comm.backend import Comm
     from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.comm.p2p import Message
-    from longca.cp.comm.process_group import Comm
-    from longca.cp.schedule.plan import Plan
+    from longca.cp.comm.p2p import CommStream, Message
+    from longca.cp.schedule.plan import Plan, Transfer
 
     KeyTensors = tuple[torch.Tensor, torch.Tensor]
 
 
 class KvExchange:
-    """The keys of one rank of a plan.
+    """The exchanges of one rank of a plan.
 
     Args:
         ranks: of the job, in the order of the plan.
         rank: of the plan.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, row_bytes: int) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, row_bytes: int) -> None:
         """
         Args:
             row_bytes: of one key, without its value.
         """
-        self.ranks, self.landings = ranks, landings
+        self.ranks, self.receive_buffers = ranks, receive_buffers
         self.keeps_order = comm.keeps_order
-        self.route = BufferSchedule(plan, rank, early=self.keeps_order)
-        self.seen = [_part(plan, rank, number) for number in range(plan.num_steps)]
-        """of the keys that are there in a step, those that the rank computes with"""
-        self.first_rows = [first_rows(landings, hop.sends, lambda peer, number=hop.number: plan.receives(peer, number), rank,
-                                      lambda peer, number=hop.number: plan.kept(peer, number)) for hop in self.route.hops]
-        """of each hop and move that is sent: where it lands, as a row of the receiver's buffer"""
-        self.swaps = swaps(plan, [(hop.sends, hop.receives) for hop in self.route.hops], ranks, comm, landings)
-        """of each hop, where messages are collectives"""
-        self.lanes = {name: comm.lane(name) for name in dict.fromkeys(hop.lane for hop in self.route.hops)}
-        for number, num_keys in enumerate(self.route.buffer_keys):
-            for name in landing_names("keys", number):
-                landings.reserve(name, num_keys * row_bytes)
+        self.schedule = BufferSchedule(plan, rank, early=self.keeps_order)
+        steps = self.schedule.comm_steps
+        self.needed_rows = [_needed_rows(plan, rank, number) for number in range(plan.num_steps)]
+        """for each step, the rows of its buffer that the rank computes with"""
+        self.target_rows = [target_rows(receive_buffers, step.sends, lambda peer, number=step.number: plan.receives(peer, number), rank,
+                                        lambda peer, number=step.number: plan.num_own_kv(peer, number)) for step in steps]
+        """for each comm step and transfer that is sent, its first row in the receiver's buffer"""
+        self.all_to_alls = all_to_alls(plan, [(step.sends, step.receives) for step in steps], ranks, comm, receive_buffers)
+        """for each comm step, its collective; None where it sends messages"""
+        self.streams = {name: comm.stream(name) for name in dict.fromkeys(step.stream for step in steps)}
+        for buffer, num_keys in enumerate(self.schedule.buffer_keys):
+            for name in buffer_names("keys", buffer):
+                receive_buffers.reserve(name, num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> KvExchangeInFlight:
-        """Sets out with a rank's own keys. All ranks alike, each time."""
+        """Begins an exchange with a rank's own keys. All ranks call it alike, each time."""
         return KvExchangeInFlight(self, k_LGD.contiguous(), v_LGD.contiguous())
 
 
 @dataclass
 class _Buffer:
     keys: KeyTensors
-    written: tuple[str, Pending] = ("", Pending())  # lane, messages
-    read: list[tuple[str, Pending]] = field(default_factory=list)
+    written: tuple[str, Pending] = ("", Pending())  # comm stream and messages that fill it
+    read: list[tuple[str, Pending]] = field(default_factory=list)  # those that send from it
 
 
 class KvExchangeInFlight:
-    """One call's keys."""
+    """The exchange of one call."""
 
-    def __init__(self, transport: KvExchange, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
-        self._transport, self._route = transport, transport.route
+    def __init__(self, exchange: KvExchange, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
+        self._exchange, self._schedule = exchange, exchange.schedule
         self._buffers = {OWN: _Buffer((k_LGD, v_LGD))}
-        for number, num_keys in enumerate(self._route.buffer_keys):
-            k, v = (transport.landings.empty(name, (num_keys, *x.shape[1:]), x)
-                    for name, x in zip(landing_names("keys", number), (k_LGD, v_LGD), strict=True))
+        for number, num_keys in enumerate(self._schedule.buffer_keys):
+            k, v = (exchange.receive_buffers.empty(name, (num_keys, *x.shape[1:]), x)
+                    for name, x in zip(buffer_names("keys", number), (k_LGD, v_LGD), strict=True))
             self._buffers[number] = _Buffer((k, v))
-        self.computed(START)
+        self.post_after(START)
 
-    def keys(self, number: int) -> KeyTensors:
-        """(k, v) that the rank computes with in a step: `Plan.seen`. They are there, in the order of the current stream."""
+    def wait_keys(self, number: int) -> KeyTensors:
+        """(k, v) that the rank computes with in a step: `Plan.needed_kv`. They are there, in the order of the current stream."""
         if number == 0:
             return self._buffers[OWN].keys
-        hop = self._route.hops[number - 1]
-        if hop.kept and not hop.receives:
+        step = self._schedule.comm_steps[number - 1]
+        if step.num_own_kv and not step.receives:
             return self._buffers[OWN].keys
-        buffer = self._buffers[hop.buffer]
+        buffer = self._buffers[step.buffer]
         buffer.written[1].wait()
-        k, v = (x[self._transport.seen[number]] for x in buffer.keys)
+        k, v = (x[self._exchange.needed_rows[number]] for x in buffer.keys)
         return k, v
 
-    def computed(self, number: int) -> None:
-        """To be called after the kernel of each step, whether or not the rank had one: posts what may set out now."""
-        for hop in self._route.posted_after(number):
-            self._post(hop)
+    def post_after(self, number: int) -> None:
+        """Posts the sends and receives that are due after the kernel of a step. Called for each step, also where the rank has no kernel."""
+        for step in self._schedule.posted_after(number):
+            self._post(step)
 
     def finish(self) -> None:
-        """Until everything of this rank has arrived, here and elsewhere."""
+        """Waits until all that this rank sends and receives has arrived."""
         for buffer in self._buffers.values():
             buffer.written[1].wait()
             for _, messages in buffer.read:
                 messages.wait()
 
-    def _post(self, hop: CommStep) -> None:
-        source, target = self._buffers[hop.source], self._buffers[hop.buffer]
-        if hop.sends:
-            self._settle([source.written], hop.lane)
-        if hop.receives:
-            self._settle([target.written, *target.read], hop.lane)
+    def _post(self, step: CommStep) -> None:
+        source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
+        if step.sends:
+            self._wait_unless_ordered([source.written], step.stream)
+        if step.receives:
+            self._wait_unless_ordered([target.written, *target.read], step.stream)
             target.read = []
-        transport, first_rows, swap = self._transport, self._transport.first_rows[hop.number - 1], self._transport.swaps[hop.number - 1]
-        lane, received = transport.lanes[hop.lane], [x[hop.kept:] for x in target.keys]
-        if swap is not None:
-            messages = swap.post(lane, [_rows_of(x, hop.sends) for x in source.keys], received)
-            self._posted(hop, messages)
+        exchange, index = self._exchange, step.number - 1
+        stream, received = exchange.streams[step.stream], [x[step.num_own_kv:] for x in target.keys]
+        all_to_all = exchange.all_to_alls[index]
+        if all_to_all is not None:
+            messages = all_to_all.post(stream, [_packed(x, step.sends) for x in source.keys], received)
+            self._remember(step, messages)
             return
-        sends = [(transport.ranks[move.peer], x[move.first - hop.source_first:move.behind - hop.source_first],
-                  transport.landings.spot(name, row * x[0].numel()))
-                 for move, row in zip(hop.sends, first_rows, strict=True)
-                 for name, x in zip(landing_names("keys", hop.buffer), source.keys, strict=True)]
-        self._posted(hop, lane.post(sends, pieces(hop.receives, received, transport.ranks)))
+        sends = [(exchange.ranks[transfer.peer], x[transfer.start - step.send_start:transfer.end - step.send_start],
+                  exchange.receive_buffers.offset(name, row * x[0].numel()))
+                 for transfer, row in zip(step.sends, exchange.target_rows[index], strict=True)
+                 for name, x in zip(buffer_names("keys", step.buffer), source.keys, strict=True)]
+        self._remember(step, stream.post(sends, row_messages(step.receives, received, exchange.ranks)))
 
-    def _posted(self, hop: CommStep, messages: Pending) -> None:
-        source, target = self._buffers[hop.source], self._buffers[hop.buffer]
-        if hop.kept and hop.receives:
+    def _remember(self, step: CommStep, messages: Pending) -> None:
+        """Notes which buffers the messages read and write; and copies own keys in front of those received, where a kernel reads both."""
+        source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
+        if step.num_own_kv and step.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
-                x[:hop.kept].copy_(own)
-        if hop.sends or not hop.receives:
-            source.read.append((hop.lane, messages))
-        if hop.receives:
-            target.written = hop.lane, messages
+                x[:step.num_own_kv].copy_(own)
+        if step.sends or not step.receives:
+            source.read.append((step.stream, messages))
+        if step.receives:
+            target.written = step.stream, messages
 
-    def _settle(self, messages: Sequence[tuple[str, Pending]], lane: str) -> None:
-        """Waits for messages that the next ones on a lane would overtake."""
-        for their_lane, pending in messages:
-            if not self._transport.keeps_order or their_lane != lane:
+    def _wait_unless_ordered(self, messages: Sequence[tuple[str, Pending]], name: str) -> None:
+        """Waits for messages that later ones on the comm stream `name` could overtake."""
+        for stream_name, pending in messages:
+            if not self._exchange.keeps_order or stream_name != name:
                 pending.wait()
 
 
-def _part(plan: Plan, rank: int, number: int) -> slice:
-    held, seen = plan.keys(rank, number), plan.seen(rank, number)
-    first = seen[0][1] - held[0][1] if seen else 0
-    return slice(first, first + sum(behind - begin for _, begin, behind in seen))
+class AllToAll:
+    """The transfers of one step among all ranks as collectives, one for each tensor, however many ranges of keys move.
 
-
-def swaps(plan: Plan, moves: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
-          landings: ReceiveBuffers) -> list[AllToAll | None]:
-    """Of each step from the second on, of which (sends, receives) are given; none where messages go one by one."""
-    if not plan.straight or landings.fixed:
-        return [None] * len(moves)
-    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.step_rows[:, number].any())
-            for number, (sends, receives) in enumerate(moves, 1)]
-
-
-def _rows_of(x: torch.Tensor, moves: Sequence[Transfer]) -> torch.Tensor:
-    import torch
-
-    return torch.cat([x[move.first:move.behind] for move in moves]) if moves else x[:0]
-
-
-def landing_names(what: str, number: int) -> tuple[str, str]:
-    """Of a buffer: of keys and of values."""
-    return f"{what} {number}: k", f"{what} {number}: v"
-
-
-def first_rows(landings: ReceiveBuffers, sends: Sequence[Transfer], receives_of: Callable[[int], Sequence[Transfer]], rank: int,
-               begin_of: Callable[[int], int] = lambda _: 0) -> list[int]:
-    """For each move that a rank sends, its first row where the receiver's moves lie one after the other; 0 where it need not be known.
+    All ranks make it of the same step, and post it alike.
 
     Args:
-        receives_of: the moves of a rank in the same step; those of two ranks come in the same order on both sides.
-        begin_of: the row at which the first of them begins.
+        sends, receives: of this rank, in the order of peers.
+        ranks: of the job, in the order of the plan.
+        world: number of ranks of the job.
+        is_empty: nothing moves between any two ranks.
     """
-    if not landings.fixed:  # over many ranks it takes a second to find out
+
+    def __init__(self, sends: Sequence[Transfer], receives: Sequence[Transfer], ranks: Sequence[int], world: int, *,
+                 is_empty: bool) -> None:
+        self._sent, self._received = (_rows_by_rank(transfers, ranks, world) for transfers in (sends, receives))
+        self._num_received, self._is_empty = sum(self._received), is_empty
+        assert all(first.peer <= second.peer for transfers in (sends, receives) for first, second in pairwise(transfers))
+        assert list(ranks) == sorted(ranks)
+
+    def post(self, stream: CommStream, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Pending:
+        """
+        Args:
+            sent: the rows of all transfers, one after the other, contiguous.
+            received: at least as many rows as are received, contiguous.
+        """
+        if self._is_empty:
+            return Pending()
+        sizes = [[[rows * x.shape[1:].numel() for rows in by_rank] for x in sent] for by_rank in (self._received, self._sent)]
+        return stream.all_to_all([x[:self._num_received] for x in received], sent, *sizes)
+
+
+def all_to_alls(plan: Plan, transfers: Sequence[tuple[Sequence[Transfer], Sequence[Transfer]]], ranks: Sequence[int], comm: Comm,
+                receive_buffers: ReceiveBuffers) -> list[AllToAll | None]:
+    """The collective of each step from the second on, whose (sends, receives) are given; None where it sends messages one by one."""
+    if not plan.is_all_to_all or receive_buffers.fixed:
+        return [None] * len(transfers)
+    return [AllToAll(sends, receives, ranks, comm.world, is_empty=not plan.received_kv[:, number].any())
+            for number, (sends, receives) in enumerate(transfers, 1)]
+
+
+def buffer_names(content: str, number: int) -> tuple[str, str]:
+    """The names of a receive buffer: for keys and for values."""
+    return f"{content} {number}: k", f"{content} {number}: v"
+
+
+def target_rows(receive_buffers: ReceiveBuffers, sends: Sequence[Transfer], receives_of: Callable[[int], Sequence[Transfer]], rank: int,
+                start_of: Callable[[int], int] = lambda _: 0) -> list[int]:
+    """The first row of each transfer that a rank sends, in the receiver's buffer; 0 where senders need not know it.
+
+    A receiver's transfers lie one after the other.
+
+    Args:
+        receives_of: the transfers of a rank in the same step; those between two ranks have the same order on both sides.
+        start_of: the row at which the first of them starts.
+    """
+    if not receive_buffers.fixed:  # over many ranks it takes a second to find out
         return [0] * len(sends)
     rows: dict[int, list[int]] = {}
-    for peer in dict.fromkeys(move.peer for move in sends):
-        moves = receives_of(peer)
-        starts = accumulate(map(len, moves), initial=begin_of(peer))
-        rows[peer] = [start for start, move in zip(starts, moves, strict=False) if move.peer == rank]
-    return [rows[move.peer].pop(0) for move in sends]
+    for peer in dict.fromkeys(transfer.peer for transfer in sends):
+        transfers = receives_of(peer)
+        starts = accumulate(map(len, transfers), initial=start_of(peer))
+        rows[peer] = [start for start, transfer in zip(starts, transfers, strict=False) if transfer.peer == rank]
+    return [rows[transfer.peer].pop(0) for transfer in sends]
 
 
-def pieces(moves: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
-    """Messages with each tensor's rows for each move; the moves' rows lie one after the other."""
+def row_messages(transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> list[Message]:
+    """Messages with each tensor's rows for each transfer. The rows of transfers lie one after the other."""
     found, start = [], 0
-    for move in moves:
-        found += [(ranks[move.peer], x[start:start + len(move)]) for x in tensors]
-        start += len(move)
+    for transfer in transfers:
+        found += [(ranks[transfer.peer], x[start:start + len(transfer)]) for x in tensors]
+        start += len(transfer)
+    return found
+
+
+def _needed_rows(plan: Plan, rank: int, number: int) -> slice:
+    held, needed = plan.held_kv(rank, number), plan.needed_kv(rank, number)
+    start = needed[0][1] - held[0][1] if needed else 0
+    return slice(start, start + sum(end - first for _, first, end in needed))
+
+
+def _packed(x: torch.Tensor, transfers: Sequence[Transfer]) -> torch.Tensor:
+    import torch
+
+    return torch.cat([x[transfer.start:transfer.end] for transfer in transfers]) if transfers else x[:0]
+
+
+def _rows_by_rank(transfers: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:
+    """Number of rows that go to, or come from, each rank of the job."""
+    found = [0] * world
+    for transfer in transfers:
+        found[ranks[transfer.peer]] += len(transfer)
     return found

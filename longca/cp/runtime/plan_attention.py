@@ -1,6 +1,18 @@
-"""A plan at work on one rank, for the heads that it has there: keys arrive, kernels run, results add up.
+"""Attention of one rank of a plan: keys arrive, kernels run, results are accumulated.
 
-Shapes: L queries and keys of the rank; H, G, D as ever.
+Work of each step n, in the order in which the host posts it:
+
+    forward                                         backward
+    wait for the keys of n                          wait for the keys of n
+    kernel                                          kernel
+    post transfers of keys that are due after n     post transfers of keys that are due after n
+    add the result to (out, LSE)                    send dk and dv of n, add those received for n − 1
+                                                    add dq
+
+Transfers are posted before additions: these are elementwise work, beside which a copy kernel of NCCL finds free multiprocessors even if
+the next attention kernel takes all of them.
+
+Shapes: L queries and keys of the rank; H query heads, G KV heads, D head dim.
 """
 
 from __future__ import annotations
@@ -16,8 +28,8 @@ from longca.kernels.contract import Forward
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.comm.backend import Comm
     from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.comm.process_group import Comm
     from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Kernel, Problem
 
@@ -25,59 +37,60 @@ if TYPE_CHECKING:
 
 
 class PlanAttention:
-    """
+    """A plan at work on one rank, for the heads that it has there.
+
     Args:
-        plan: of the heads in question.
+        plan: for these heads.
         rank: of the plan.
         ranks: of the job, in the order of the plan.
         problem: of these heads.
     """
 
-    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, landings: ReceiveBuffers, problem: Problem) -> None:
+    def __init__(self, plan: Plan, rank: int, ranks: Sequence[int], comm: Comm, receive_buffers: ReceiveBuffers, problem: Problem) -> None:
         self.plan, self._rank, self._problem = plan, rank, problem
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
-        self._transport = KvExchange(plan, rank, ranks, comm, landings, row_bytes)
-        self._homecoming = DkvReduce(plan, rank, ranks, comm, landings, row_bytes) if problem.needs_backward else None
-        self.num_key_buffers = len(self._transport.route.buffer_keys)
+        self._kv_exchange = KvExchange(plan, rank, ranks, comm, receive_buffers, row_bytes)
+        self._dkv_reduce = DkvReduce(plan, rank, ranks, comm, receive_buffers, row_bytes) if problem.needs_backward else None
+        self.num_key_buffers = len(self._kv_exchange.schedule.buffer_keys)
 
     def prepare(self, kernel: Kernel) -> None:
-        """The kernel calls: apart, since here a rank may fail alone, and what comes before all do together."""
+        """Prepares the kernel calls. It is apart because a rank may fail here alone; all ranks do together what comes before."""
         self.steps = LocalSteps(self.plan, self._rank, self._problem, kernel)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         import torch
 
         with torch.no_grad():
-            journey, total = self._transport.start(k, v), self.steps.running(q)
+            exchange, total = self._kv_exchange.start(k, v), self.steps.output_accumulator(q)
             for number in range(self.plan.num_steps):
                 if number in self.steps.steps:
-                    self.steps.forward(number, total, *journey.keys(number))
-                journey.computed(number)
+                    self.steps.forward(number, total, *exchange.wait_keys(number))
+                exchange.post_after(number)
                 total.add()
-            journey.finish()
+            exchange.finish()
             out, lse = total.result()
             return Forward(out, lse, (q, k, v, out, lse) if self._problem.needs_backward else None)
 
     def backward(self, saved: Any, dout: torch.Tensor) -> Grads:
-        """Keys go round again, and their gradients straight home."""
+        """(dq, dk, dv). Keys are exchanged again, and their gradients go straight to the rank that holds them."""
         import torch
 
-        assert self._homecoming is not None
+        assert self._dkv_reduce is not None
         q, k, v, out, lse = saved
         with torch.no_grad():
-            journey, home = self._transport.start(k, v), self._homecoming.start(k, v)
-            total_dq = self.steps.running_gradient(q)
+            exchange, reduce = self._kv_exchange.start(k, v), self._dkv_reduce.start(k, v)
+            total_dq = self.steps.dq_accumulator(q)
             for number in range(self.plan.num_steps):
                 dk = dv = None
                 if number in self.steps.steps:
-                    dk, dv = self.steps.backward(number, total_dq, *journey.keys(number), out, lse, dout)
-                journey.computed(number)
+                    dk, dv = self.steps.backward(number, total_dq, *exchange.wait_keys(number), out, lse, dout)
+                exchange.post_after(number)
                 if dk is not None and dv is not None:
-                    own = self.plan.kept(self._rank, number)
-                    home.add(dk[:own], dv[:own])
+                    own = self.plan.num_own_kv(self._rank, number)
+                    reduce.add_own(dk[:own], dv[:own])
                     dk, dv = dk[own:], dv[own:]
                 if number:
-                    home.post(number, dk, dv)
+                    reduce.post(number, dk, dv)
                 total_dq.add()
-            journey.finish()
-            return total_dq.result(), *home.finish()
+            exchange.finish()
+            return total_dq.result(), *reduce.finish()

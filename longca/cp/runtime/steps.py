@@ -1,4 +1,4 @@
-"""A rank's kernel calls, one for each step: made ready once, their results put together in float32.
+"""The kernel calls of a rank, one for each step: prepared once, their results accumulated in float32.
 
 Shapes: L queries of the rank, H query heads, G KV heads, D head dim; n queries and m keys of one step.
 """
@@ -11,99 +11,100 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
-from longca.cp.runtime.contributions import contributions_of
+from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator, contributions_of
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.kernels.contribution import UNIT_ROWS
+from longca.kernels.contract import UNIT_ROWS
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.schedule.plan import Plan, Step
-    from longca.kernels.contract import Kernel, Problem
-    from longca.kernels.contribution import Contribution
+    from longca.kernels.contract import Contribution, Kernel, Problem
     from longca.masks.mask import Mask
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """A kernel call for the queries first..behind, the only ones that see keys of the step."""
+    """A kernel call for the queries start..end, the only ones that see keys of the step."""
 
-    first: int
-    behind: int
+    start: int
+    end: int
     call: LocalCall
-    visits: tuple[Contribution, ...] = ()
-    """of a kernel that merges: which queries' results it begins and ends, counted from the first"""
+    contributions: tuple[Contribution, ...] = ()
+    """row ranges for a kernel that merges, counted from `start`; empty for others"""
 
     @property
     def rows(self) -> slice:
-        return slice(self.first, self.behind)
+        return slice(self.start, self.end)
 
 
 class LocalSteps:
     """The kernel calls of one rank of a plan. Steps whose masks are equal share a prepared kernel."""
 
     def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
-        start = time.perf_counter()
-        cut = cut_steps(plan, rank, merging=kernel.merges)
-        self._visits = contributions_of(cut, int(plan.placement.num_tokens[rank])) if kernel.merges and len(cut) > 1 else None
-        self.cutting_ms = (time.perf_counter() - start) * 1e3
-        """what making the masks of the steps has taken"""
-        masks = {mask.digest: mask for _, _, mask in cut.values()}
+        start_s = time.perf_counter()
+        parts = step_masks(plan, rank, merging=kernel.merges)
+        self._contributions = (contributions_of(parts, int(plan.sharding.num_tokens[rank]))
+                               if kernel.merges and len(parts) > 1 else None)
+        self.masks_ms = (time.perf_counter() - start_s) * 1e3
+        """time taken to make the masks of the steps"""
+        masks = {mask.digest: mask for _, _, mask in parts.values()}
         calls = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in masks.items()}
-        self.steps = {number: LocalStep(first, behind, calls[mask.digest], self._visits.of_step[number] if self._visits else ())
-                      for number, (first, behind, mask) in cut.items()}
+        self.steps = {number: LocalStep(start, end, calls[mask.digest],
+                                        self._contributions.of_step[number] if self._contributions else ())
+                      for number, (start, end, mask) in parts.items()}
         for step in self.steps.values():
-            step.call.prepared.expect(step.visits)
+            step.call.prepared.expect(step.contributions)
         self.last = max(self.steps, default=None)
         self.prepared = [call.prepared for call in calls.values()]
 
-    def running(self, q_LHD: torch.Tensor) -> OutputAccumulator:
-        return OutputAccumulator(q_LHD, len(self.steps), self._visits)
+    def output_accumulator(self, q_LHD: torch.Tensor) -> OutputAccumulator:
+        return OutputAccumulator(q_LHD, len(self.steps), self._contributions)
 
-    def running_gradient(self, q_LHD: torch.Tensor) -> DqAccumulator:
-        return DqAccumulator(q_LHD, self._visits)
+    def dq_accumulator(self, q_LHD: torch.Tensor) -> DqAccumulator:
+        return DqAccumulator(q_LHD, self._contributions)
 
     def forward(self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor) -> None:
-        """The step's kernel. Its result waits in `total` for `OutputAccumulator.add`, or is merged already by a kernel that can."""
+        """Runs the step's kernel. Its result waits in `total` for `OutputAccumulator.add`; a kernel that merges has merged it already."""
         step = self.steps[number]
-        if step.visits:
-            total.merge_onto(step, k_mGD, v_mGD)
+        if step.contributions:
+            total.merge_onto(step.rows, step.call, step.contributions, k_mGD, v_mGD)
         else:
-            kernel = step.call.prepared
-            total.waiting = step, kernel.forward(*(kernel.to_layout(x) for x in (total.q_LHD[step.rows], k_mGD, v_mGD)))
+            total.waiting = step.rows, step.call, step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD)
 
     def backward(self, number: int, total: DqAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor, out_LHD: torch.Tensor,
                  lse_LH: torch.Tensor, dout_LHD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq waits in `total`, or is added already, as above."""
         step = self.steps[number]
         given = total.q_LHD[step.rows], k_mGD, v_mGD, *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD))
-        if step.visits:
-            return total.add_onto(step, given)
+        if step.contributions:
+            return total.add_onto(step.rows, step.call, step.contributions, given)
         dq, dk, dv = step.call.backward(*given)
-        total.waiting = step, dq, number == self.last
+        total.waiting = step.rows, dq, number == self.last
         return dk, dv
 
 
-def cut_steps(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, int, Mask]]:
-    """`seen_rows` of each step of a rank."""
-    return {step.number: seen_rows(step, merging=merging) for step in plan.steps(rank)}
+def step_masks(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, int, Mask]]:
+    """`active_rows` of each step of a rank, by the number of the step."""
+    return {step.number: active_rows(step, merging=merging) for step in plan.steps(rank)}
 
 
-def seen_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
-    """(first, behind) of the queries that see keys of a step, and the step's mask with these alone: what its kernel is given. One that
-    merges gets whole units of queries, and all where the mask is of blocks.
+def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
+    """(start, end) of the queries that see keys of a step, and the step's mask with these alone: what its kernel is given.
+
+    Args:
+        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of blocks keeps all queries.
     """
     mask = step.mask
     if mask.grid is not None:
         if merging:
             return 0, mask.seqlen_q, mask
         rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
-        first = min(int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
-        behind = max(int(bounds[seen[-1] + 1]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
+        start = min(int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
+        end = max(int(bounds[seen[-1] + 1]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen))
     else:
         bands, unit = np.concatenate(mask.groups), UNIT_ROWS if merging else 1
-        first, behind = int(bands[:, Q0].min()) // unit * unit, min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
-    whole = first == 0 and behind == mask.seqlen_q
-    return first, behind, mask if whole else mask.crop((first, behind), (0, mask.seqlen_k))
+        start, end = int(bands[:, Q0].min()) // unit * unit, min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
+    whole = start == 0 and end == mask.seqlen_q
+    return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))

@@ -1,1 +1,1 @@
-"""Schedules: who computes and sends what in which step, where it is received, and what that is expected to cost. Pure numpy."""
+"""Schedules: each rank's kernel calls and transfers step by step, their buffers, and their estimated cost. Pure numpy."""

@@ -1,7 +1,12 @@
-"""What a rank receives and passes on before each step, into which buffers, and when: decided once for a plan.
+"""The buffer schedule of one rank: its transfers before each step, their buffers, and when they are posted. It is made once for a plan.
 
-Moves are posted ahead: right after the kernel of an earlier step and before what comes after it, so that they pass while the next kernel
-runs. A buffer is written again as soon as nobody needs what is in it: a ring has two, however many ranks it has.
+Transfers are posted ahead: right after the kernel of an earlier step, so that they pass while the next kernel runs. A buffer is written
+again as soon as nobody needs its content: a ring has two buffers, however many ranks it has. The ring of 4 on a rank (A and B are buffers;
+"post 2" posts the transfers for step 2):
+
+    kernel        post 1, post 2 │ step 0 │        │ step 1 │ post 3 │ step 2 │        │ step 3
+    computes with                │ own    │        │ A      │        │ B      │        │ A
+    receives            A, B     │        │        │        │   A    │        │        │
 """
 
 from __future__ import annotations
@@ -10,78 +15,82 @@ from dataclasses import dataclass
 
 from longca.cp.schedule.plan import Plan, Transfer
 
-OWN = -1  # the "buffer" of a rank's own keys
-START = -1  # for a move that is posted before the first kernel
+OWN = -1  # the "buffer" of a rank's own KV
+START = -1  # the "step" after which transfers are posted before the first kernel
 
 
 @dataclass(frozen=True)
 class CommStep:
-    """The moves before one step."""
+    """The transfers before one step of a plan."""
 
     number: int
+    """of the step"""
     receives: tuple[Transfer, ...]
     sends: tuple[Transfer, ...]
     buffer: int
-    """that is received into"""
-    source: int
-    """the buffer that is sent from"""
-    source_first: int
-    """the first key in it, as an index into what the keys' owner holds"""
-    after: int
-    """posted after the kernel of this step, or at the START"""
-    lane: str
-    kept: int
-    """own keys that lie in front of what is received, if anything is"""
+    """the buffer that is received into"""
+    send_buffer: int
+    """the buffer that is sent from, or OWN"""
+    send_start: int
+    """the first key in `send_buffer`, as a local index of its owner"""
+    post_after: int
+    """the step after whose kernel the transfers are posted, or START"""
+    stream: str
+    """the name of the comm stream"""
+    num_own_kv: int
+    """own KV tokens in front of what is received, if anything is received"""
 
     @property
     def num_keys(self) -> int:
-        return self.kept + sum(map(len, self.receives)) if self.receives else 0
+        """KV tokens in `buffer` for this step."""
+        return self.num_own_kv + sum(map(len, self.receives)) if self.receives else 0
 
 
 class BufferSchedule:
-    """All hops of one rank of a plan. Buffers and times are the same on all ranks, the sizes of buffers are not."""
+    """All comm steps of one rank of a plan. Buffers and times are the same on all ranks; the sizes of buffers are not."""
 
     def __init__(self, plan: Plan, rank: int, early: bool) -> None:
         """
         Args:
-            early: post a move as soon as its buffer is free, also while what it passes on is still on its way: right where a lane keeps
-                its order without the host. Else one step ahead.
+            early: post transfers as soon as their buffer is free, even while what they forward is still arriving. That is right where
+                a comm stream keeps its order without the host. Else transfers are posted one step ahead.
         """
         self._plan = plan
-        self._held: list[int] = []
-        """the last step of each buffer"""
-        self.hops = []
+        self._last_step: list[int] = []
+        """of each buffer, the last step that uses it so far"""
+        self.comm_steps: list[CommStep] = []
         for number in range(1, plan.num_steps):
-            buffer, free = self._take(number)
-            origin = plan.step_before(number)
-            source = self.hops[origin - 1] if origin else None
-            ahead = early and (source is None or source.lane == plan.lane(number))
-            after = max(free, START if ahead else plan.due(number), source.after if source else START)
+            buffer, free_after = self._take(number)
+            origin = plan.forwarded_from(number)
+            source = self.comm_steps[origin - 1] if origin else None
+            ahead = early and (source is None or source.stream == plan.stream(number))
+            post_after = max(free_after, START if ahead else plan.post_after(number), source.post_after if source else START)
             sends = tuple(plan.sends(rank, number))
-            first = plan.keys(rank, origin)[0][1] if sends and source else 0
-            self.hops.append(CommStep(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN, first,
-                                 after, plan.lane(number), plan.kept(rank, number)))
-        self._posted = {after: [hop for hop in self.hops if hop.after == after] for after in range(START, plan.num_steps)}
-        self.buffer_keys = [max(hop.num_keys for hop in self.hops if hop.buffer == buffer) for buffer in range(len(self._held))]
-        """keys that each buffer has room for"""
+            send_start = plan.held_kv(rank, origin)[0][1] if sends and source else 0
+            self.comm_steps.append(CommStep(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN,
+                                            send_start, post_after, plan.stream(number), plan.num_own_kv(rank, number)))
+        self._posted = {after: [step for step in self.comm_steps if step.post_after == after] for after in range(START, plan.num_steps)}
+        self.buffer_keys = [max(step.num_keys for step in self.comm_steps if step.buffer == buffer)
+                            for buffer in range(len(self._last_step))]
+        """KV tokens that each buffer must have room for"""
 
     def posted_after(self, number: int) -> list[CommStep]:
-        """In the order in which all ranks post them."""
+        """The comm steps that are posted after the kernel of a step, in the order in which all ranks post them."""
         return self._posted[number]
 
     def _take(self, number: int) -> tuple[int, int]:
-        """(buffer, step after whose kernel it is free) for what a step receives: one that is free when it is due, else a new one."""
-        for buffer, held in enumerate(self._held):
-            free = self._free_after(held, number)
-            if free is not None and free <= self._plan.due(number):
-                self._held[buffer] = number
-                return buffer, free
-        self._held.append(number)
-        return len(self._held) - 1, START
+        """(buffer for the KV of a step, step after whose kernel it is free). It is a used buffer if one is free in time, else a new one."""
+        for buffer, last_step in enumerate(self._last_step):
+            free_after = self._free_after(last_step, number)
+            if free_after is not None and free_after <= self._plan.post_after(number):
+                self._last_step[buffer] = number
+                return buffer, free_after
+        self._last_step.append(number)
+        return len(self._last_step) - 1, START
 
     def _free_after(self, held: int, number: int) -> int | None:
-        """The step after whose kernel the keys of step `held` are needed no more; None if they are passed on later."""
-        readers = [later for later in range(held + 1, self._plan.num_steps) if self._plan.step_before(later) == held]
+        """The step after whose kernel the KV of step `held` is needed no more; None if it is forwarded for step `number` or later."""
+        readers = [later for later in range(held + 1, self._plan.num_steps) if self._plan.forwarded_from(later) == held]
         if any(later >= number for later in readers):
             return None
-        return max([held, *(self.hops[later - 1].after for later in readers)])
+        return max([held, *(self.comm_steps[later - 1].post_after for later in readers)])

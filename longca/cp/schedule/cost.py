@@ -1,78 +1,118 @@
-"""What a plan would cost, roughly: enough to choose between permutations.
+"""A rough estimate of what a plan costs: enough to choose between shardings and schedules.
 
-Pairs at the rate of a kernel, keys at that of a link, and what there is beside them: a cost of each kernel call, and hidden pairs at the
-ends of rows. Tiles are computed whole, so each row of each band has some, for every rank that it sees keys of: that is what stripes and
-small chunks pay for their balance. Merging has no cost of its own: `band` merges as it stores.
+It counts visible pairs at the rate of a kernel, KV at the rate of a link, a fixed time for each kernel call, and hidden pairs at the ends
+of rows. Kernels compute whole tiles, so each row of each band has some hidden pairs for every rank whose keys it sees: that is the price
+that stripes and small chunks pay for their balance. Merging has no cost of its own: `band` merges as it stores.
+
+Shapes: P ranks, T steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from longca.cp.schedule.plan import Plan
 
-# Attention forward, bf16 on an H200. With the two costs beside it an estimate is 7 % above the times that `benchmarks.cp.placements` makes,
+# Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that `benchmarks.cp.placements` makes,
 # give or take 2 %, over seven masks on 2 and 4 ranks.
 FLOPS_PER_S = 650e12
-END_PAIRS = 96
-# Of a call beside its work: what it costs the host, and a kernel's first and last programs, beside which multiprocessors are idle.
-CALL_S = 100e-6
-BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
-BESIDE = 0.3  # what kernels lose to messages beside them, of the time of these: 7 % of 4.5 ms to 128 MB on an H200
+END_PAIRS = 96  # hidden pairs at the end of each row of a band
+CALL_S = 100e-6  # of a kernel call in addition to its pairs: host time, and the first and last programs, when multiprocessors are idle
+INTRA_NODE_BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
+MESSAGE_S = 20e-6  # of a batch of messages in addition to its bytes
+OVERLAP_SLOWDOWN = 0.3  # time that kernels lose to overlapped messages, as a share of these: 7 % of 4.5 ms to 128 MB on an H200
 
 
 @dataclass(frozen=True)
-class Rates:
-    pair_s: float  # seconds for a visible pair of one head group, all its heads
-    key_s: float  # seconds to move a key with its value, all KV heads
-    call_s: float = 0.0  # seconds of a kernel call beside its pairs
-    end_pairs: int = END_PAIRS  # hidden pairs that the end of a row costs
+class UnitCosts:
+    """The prices by which plans are estimated."""
+
+    pair_s: float
+    """seconds for a visible pair of one head group of the mask, for all its heads"""
+    kv_s: float
+    """seconds to move the key and value of one token, for all KV heads"""
+    call_s: float = 0.0
+    """seconds of a kernel call in addition to its pairs"""
+    end_pairs: int = END_PAIRS
+    """hidden pairs that the end of a row costs"""
 
     @classmethod
     def of(cls, num_q_heads: int, num_kv_heads: int, head_dim: int, *, num_groups: int = 1, elem_bytes: int = 2,
-           flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = BYTES_PER_S) -> Rates:
-        """Of a forward call; backward is 2.5 times the pairs and about 2 to 3 times the bytes, so it chooses alike."""
+           flops_per_s: float = FLOPS_PER_S, bytes_per_s: float = INTRA_NODE_BYTES_PER_S) -> UnitCosts:
+        """The prices of a forward call. Backward has 2.5 times the pairs and about 2 to 3 times the bytes, so it would choose alike."""
         return cls(4 * num_q_heads / num_groups * head_dim / flops_per_s, 2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s, CALL_S)
 
 
 @dataclass(frozen=True)
 class PlanCost:
-    compute_s: float  # of the rank with the most to compute, as if keys were there
-    move_s: float  # of the rank with the most to move, as if nothing hid it
-    unslowed_s: float  # with keys on their way while others are computed with, as if these took nothing from kernels
+    """The estimated cost of a plan, in seconds."""
+
+    compute_s: float
+    """of the rank with the most to compute, as if all KV were there"""
+    transfer_s: float
+    """of the rank with the most to move, as if nothing were hidden"""
+    overlapped_s: float
+    """with transfers overlapped with kernels, as if they did not slow these down"""
 
     @property
     def total_s(self) -> float:
-        """By which plans are chosen."""
-        return self.unslowed_s + BESIDE * max(self.move_s - (self.unslowed_s - self.compute_s), 0)
+        """The time by which plans are chosen: `overlapped_s`, and what kernels lose to the transfers that they hide."""
+        return self.overlapped_s + OVERLAP_SLOWDOWN * max(self.transfer_s - (self.overlapped_s - self.compute_s), 0)
 
 
-def cost_of(plan: Plan, rates: Rates) -> PlanCost:
-    """Keys of step n + 1 move during step n."""
-    compute = (plan.step_areas + rates.end_pairs * plan.step_meetings) * rates.pair_s + (plan.step_areas > 0) * rates.call_s
-    move = np.maximum(plan.step_rows, plan.sent_rows) * rates.key_s
-    total = _in_turn(plan, compute, move) if plan.coupled else _by_themselves(compute, move)
-    return PlanCost(float(compute.sum(axis=1).max()), float(move.sum(axis=1).max()), float(total))
+def cost_of(plan: Plan, costs: UnitCosts) -> PlanCost:
+    """Estimates a plan. The KV of step n + 1 moves during step n."""
+    compute = (plan.step_areas + costs.end_pairs * plan.step_band_rows) * costs.pair_s + (plan.step_areas > 0) * costs.call_s
+    transfer = np.maximum(plan.received_kv, plan.sent_kv) * costs.kv_s
+    total = _ring_s(plan, compute, transfer) if plan.forwards_kv else _gather_s(compute, transfer)
+    return PlanCost(float(compute.sum(axis=1).max()), float(transfer.sum(axis=1).max()), float(total))
 
 
-def _by_themselves(compute: np.ndarray, move: np.ndarray) -> float:
-    """Where each rank goes on when it is done with a step and has the keys of the next."""
-    return float(np.maximum(compute, np.pad(move[:, 1:], ((0, 0), (0, 1)))).sum(axis=1).max())
+def _gather_s(compute: np.ndarray, transfer: np.ndarray) -> float:
+    """Seconds where ranks do not wait for each other: a rank goes on when a step is done and the KV of the next is there."""
+    return float(np.maximum(compute, np.pad(transfer[:, 1:], ((0, 0), (0, 1)))).sum(axis=1).max())
 
 
-def _in_turn(plan: Plan, compute: np.ndarray, move: np.ndarray) -> float:
-    """Where keys go from rank to rank: they leave when they are there and their lane is free, and arrive in a buffer with whose keys the
-    receiver is done. So a rank waits for slower ones as far as two buffers make it, and no further.
+def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray) -> float:
+    """Seconds where ranks forward KV.
+
+    A transfer starts when its KV is at the sender, its stream is free, and the receiver is done with the buffer. So a rank waits for slower
+    ones as far as two buffers make it, and no further.
     """
-    done, there, lanes = [np.zeros(plan.world), compute[:, 0]], [np.zeros(plan.world)], dict[str, np.ndarray]()
+    done, there, streams = [np.zeros(plan.world), compute[:, 0]], [np.zeros(plan.world)], dict[str, np.ndarray]()
     for number in range(1, plan.num_steps):
-        senders, free = plan.senders(number), lanes.get(plan.lane(number), there[0])
+        senders, free = plan.senders(number), streams.get(plan.stream(number), there[0])
         ready = np.maximum(free, done[number - 1] if number > 2 else 0)
-        begins = np.maximum(ready, np.maximum(ready, there[plan.step_before(number)])[senders])
-        there.append(np.where(plan.step_rows[:, number] > 0, begins + move[:, number], 0))
-        free = lanes[plan.lane(number)] = np.maximum(free, there[-1])
+        begins = np.maximum(ready, np.maximum(ready, there[plan.forwarded_from(number)])[senders])
+        there.append(np.where(plan.received_kv[:, number] > 0, begins + transfer[:, number], 0))
+        free = streams[plan.stream(number)] = np.maximum(free, there[-1])
         free[senders] = np.maximum(free[senders], there[-1])
         done.append(np.maximum(done[-1], there[-1]) + compute[:, number])
     return float(done[-1].max())
+
+
+def head_pipeline(work_s: Sequence[float], arriving_s: Sequence[float], leaving_s: Sequence[float],
+                  overlap_slowdown: float = OVERLAP_SLOWDOWN) -> float:
+    """Seconds of a rank with chunks of heads: each chunk arrives, is computed with, and its results leave.
+
+    All messages share one link, on which all chunks arrive before the first results leave:
+
+        link       in 0 │ in 1 │ in 2 │          out 0 │         out 1 │         out 2
+        kernels         │ chunk 0            │ chunk 1        │ chunk 2        │
+
+    Args:
+        work_s, arriving_s, leaving_s: of each chunk.
+    """
+    link = now = 0.0
+    arrived = []
+    for message_s in arriving_s:
+        link += message_s
+        arrived.append(link)
+    for there, seconds, message_s in zip(arrived, work_s, leaving_s, strict=True):
+        now = max(now, there) + seconds
+        link = max(link, now) + message_s
+    hidden = sum(arriving_s) + sum(leaving_s) - (link - sum(work_s))
+    return link + overlap_slowdown * hidden

@@ -1,79 +1,110 @@
-"""A gather of what is needed: each rank receives the keys that some query of it sees, once, from the rank that holds them.
+"""Gathers: each rank receives the KV that some query of it sees, once, from the rank that owns it.
 
-Windows get a halo of their neighbours, documents the rest of themselves, without anybody having asked for either. Where that is little, one
-kernel for all keys, after they have come, is quicker than one beside the messages and another whose result must be merged.
+With a sliding window a rank gets the halo of its neighbours, with documents the rest of its documents. Where that is little, one kernel for
+all KV, after it has arrived, is quicker than one overlapped with the messages and another one whose result must be merged (`stages` = 0).
+
+    stages      step 0               step 1                       step 2
+    0           nothing              own KV and all others'
+    1           own KV               all others'
+    2           own KV               first half of the owners     the other half
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.mask_partition import MaskPartition
-from longca.cp.schedule.plan import Gather, Plan, Transfer
+from longca.cp.schedule.plan import Plan, Transfer
 
 if TYPE_CHECKING:
-    from longca.cp.partition.mask_partition import KeyRange
+    from longca.cp.partition.mask_partition import KvRange
+    from longca.cp.partition.sharding import Sharding
+    from longca.masks.mask import Mask
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The schedule in which each rank gets the KV that it needs from its owners."""
+
+    stages: int = 1
+    """steps in which remote KV is computed with: with more of them, the next KV arrives meanwhile. 0: one step with the rank's own KV,
+    after all has arrived"""
+
+    def plan(self, mask: Mask, sharding: Sharding) -> GatherPlan:
+        return self.plan_of(partition_mask(mask, sharding))
+
+    def plan_of(self, partition: MaskPartition) -> GatherPlan:
+        return GatherPlan(partition, self)
+
+    def __str__(self) -> str:
+        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
 
 
 class GatherPlan(Plan):
-    coupled = False
-    straight = True
+    """The plan of a gather. It has one step for own KV and one for each stage."""
 
-    def __init__(self, cut: MaskPartition, schedule: Gather) -> None:
-        super().__init__(cut, schedule)
+    forwards_kv = False
+    is_all_to_all = True
+
+    def __init__(self, partition: MaskPartition, schedule: Gather) -> None:
+        super().__init__(partition, schedule)
         stages = schedule.stages
         if stages < 0:
             raise ValueError(f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}")
         self.num_steps = 1 + max(stages, 1)
         ranks = np.arange(self.world)
-        rows = np.where(cut.areas > 0, self.placement.counts(cut.needs), 0)
-        remote = (rows > 0) & (ranks[:, None] != ranks)
-        # sources in the order of the ring, so that in no stage all ranks want the same one
-        nearest = (ranks[:, None] - ranks) % self.world  # (rank, distance) → source; of a rank and a source, their distance too
+        num_kv = np.where(partition.areas > 0, self.sharding.count_in(partition.needed_keys), 0)
+        remote = (num_kv > 0) & (ranks[:, None] != ranks)
+        # owners in the order of a ring, so that in no stage all ranks want the same one
+        nearest = (ranks[:, None] - ranks) % self.world  # (rank, distance) → owner; of a rank and an owner, their distance too
         before = np.cumsum(np.take_along_axis(remote, nearest, axis=1), axis=1) - 1
         place = np.take_along_axis(before, nearest, axis=1)
-        self._stage = np.where(remote, 1 + place * stages // np.maximum(remote.sum(axis=1), 1)[:, None], -1)
-        self._stage[ranks, ranks] = 0 if stages else 1
-        self.step_areas, self.step_meetings = self._by_stage(cut.areas, 1), self._by_stage(cut.meetings, 1)
-        rows[ranks, ranks] = 0
-        self.step_rows, self.sent_rows = self._by_stage(rows, 1), self._by_stage(rows, 0)
+        self._step = np.where(remote, 1 + place * stages // np.maximum(remote.sum(axis=1), 1)[:, None], -1)
+        """the step in which a rank computes with an owner's KV, (P, P) by (rank, owner); −1 for never"""
+        self._step[ranks, ranks] = 0 if stages else 1
+        self.step_areas, self.step_band_rows = self._by_step(partition.areas, 1), self._by_step(partition.band_rows, 1)
+        num_kv[ranks, ranks] = 0
+        self.received_kv, self.sent_kv = self._by_step(num_kv, 1), self._by_step(num_kv, 0)
 
-    def _by_stage(self, counts: np.ndarray, axis: int) -> np.ndarray:
-        return np.stack([np.where(self._stage == number, counts, 0).sum(axis=axis) for number in range(self.num_steps)], axis=1)
+    def _by_step(self, counts: np.ndarray, axis: int) -> np.ndarray:
+        return np.stack([np.where(self._step == number, counts, 0).sum(axis=axis) for number in range(self.num_steps)], axis=1)
 
-    def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+    def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
-            return self._own(rank)
-        own = self._own(rank) if self._stage[rank, rank] == number else ()
-        return *own, *self._needed(rank, self._senders(rank, number))
+            return self._own_kv(rank)
+        own = self._own_kv(rank) if self._step[rank, rank] == number else ()
+        return *own, *self._needed_of(rank, self._owners(rank, number))
 
-    def kept(self, rank: int, number: int) -> int:
-        return int(self.placement.num_tokens[rank]) if self._stage[rank, rank] == number else 0
+    def num_own_kv(self, rank: int, number: int) -> int:
+        return int(self.sharding.num_tokens[rank]) if self._step[rank, rank] == number else 0
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
-        return [Transfer(source, source, first, behind) for source, first, behind in self._needed(rank, self._senders(rank, number))]
+        return [Transfer(owner, owner, start, end) for owner, start, end in self._needed_of(rank, self._owners(rank, number))]
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
-        peers = np.flatnonzero(self._stage[:, rank] == number)
-        return [Transfer(int(peer), rank, first, behind) for peer in peers if peer != rank
-                for _, first, behind in self._needed(int(peer), np.array([rank]))]
+        peers = np.flatnonzero(self._step[:, rank] == number)
+        return [Transfer(int(peer), rank, start, end) for peer in peers if peer != rank
+                for _, start, end in self._needed_of(int(peer), np.array([rank]))]
 
-    def gradient_sends(self, rank: int, number: int) -> list[Transfer]:
+    def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
 
-    def _senders(self, rank: int, number: int) -> np.ndarray:
-        sources = np.flatnonzero(self._stage[rank] == number)
-        return sources[sources != rank]
+    def _owners(self, rank: int, number: int) -> np.ndarray:
+        """The other ranks with whose KV a rank computes in a step."""
+        owners = np.flatnonzero(self._step[rank] == number)
+        return owners[owners != rank]
 
-    def _needed(self, rank: int, sources: np.ndarray) -> list[KeyRange]:
-        """What a rank needs of each source: ranges of keys that lie one after the other at the source are one."""
-        first, behind = self.cut.needs.of(rank)
-        begin, end = (self.placement.before(side)[:, sources].T for side in (first, behind))
-        source, number = np.nonzero(begin < end)
-        begin, end = begin[source, number], end[source, number]
-        goes_on = (source[1:] == source[:-1]) & (begin[1:] == end[:-1])
-        starts = np.flatnonzero(np.append(True, ~goes_on)[:len(source)])
-        last = np.append(starts[1:], len(source))[:len(starts)] - 1
-        return list(zip(sources[source[starts]].tolist(), begin[starts].tolist(), end[last].tolist(), strict=True))
+    def _needed_of(self, rank: int, owners: np.ndarray) -> list[KvRange]:
+        """The KV that a rank needs of each owner. Ranges that lie one after the other at the owner are joined."""
+        first, last = self.partition.needed_keys.of(rank)
+        start, end = (self.sharding.num_before(side)[:, owners].T for side in (first, last))
+        owner, number = np.nonzero(start < end)
+        start, end = start[owner, number], end[owner, number]
+        goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
+        heads = np.flatnonzero(np.append(True, ~goes_on)[:len(owner)])
+        tails = np.append(heads[1:], len(owner))[:len(heads)] - 1
+        return list(zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True))

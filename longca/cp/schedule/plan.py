@@ -1,186 +1,189 @@
-"""Who computes what, step by step, and what has to be there for it.
+"""Plans: each rank's kernel calls, step by step, and the transfers of keys and values (KV) that they need.
 
-A plan is the same on every rank, and made from the mask alone: no rank asks another. Shapes: P ranks, T steps.
+A plan is the same on every rank and is made from the mask alone: no rank asks another one. In step 0 a rank computes with its own KV.
+Here is a ring of 4 ranks (`longca.cp.schedule.ring`). The letters are KV: a is owned by rank 0, b by rank 1, and so on.
+
+               rank 0      rank 1      rank 2      rank 3
+    step 0       a           b           c           d        own KV: nothing moves
+                   ╲           ╲           ╲           ╲      each rank sends on what it held in `forwarded_from(1)` = step 0
+    step 1       d           a           b           c
+                   ╲           ╲           ╲           ╲
+    step 2       c           d           a           b
+                   ╲           ╲           ╲           ╲
+    step 3       b           c           d           a
+
+A gather (`longca.cp.schedule.gather`) has no forwarding: each rank gets the KV it needs straight from its owner, in one or more steps.
+
+Methods of a plan; `rank` and `step` are their arguments:
+
+    held_kv          ranges of KV in the rank's receive buffer in a step, including what it only forwards
+    needed_kv        the part of `held_kv` that the rank itself computes with
+    num_own_kv       number of own KV tokens at the front of `needed_kv`: all in step 0, none in most other steps
+    receives         transfers that fill the buffer for a step, in the buffer's order
+    sends            transfers to other ranks for the same step of theirs
+    dkv_sends        transfers of dK and dV after a step, straight to the KV's owner
+    dkv_receives     transfers of dK and dV for own KV, after the same step of others
+    forwarded_from   the step in which the sender had the KV of a later step in its own buffer; 0: it is the sender's own
+    post_after       the step after whose kernel the transfers of a step should be posted; −1: before the first kernel
+    stream           the name of the comm stream of a step's transfers; streams do not wait for each other
+
+Shapes: P ranks, T steps. KV are counted in tokens, and ranges of KV are local indices of their owner.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import MaskPartition, partition_mask
+from longca.cp.partition.mask_partition import MaskPartition
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
-    from longca.cp.partition.mask_partition import KeyRange
+    from longca.cp.partition.mask_partition import KvRange
     from longca.cp.partition.sharding import Sharding
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Keys (and their values) that go between this rank and a peer; backward, their gradients go the other way."""
+    """One message of KV between this rank and a peer. Backward, the same tokens' dK and dV go the other way."""
 
     peer: int
-    source: int  # the rank that holds them
-    first: int  # the first and behind the last, as indices into what the source holds
-    behind: int
+    owner: int
+    """the rank whose KV it is"""
+    start: int
+    """start..end: local indices of the owner"""
+    end: int
 
     def __len__(self) -> int:
-        return self.behind - self.first
+        return self.end - self.start
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel call: all queries of a rank, and some keys."""
+    """One kernel call: all queries of a rank and some KV."""
 
-    cut: MaskPartition
+    partition: MaskPartition
     rank: int
     number: int
-    keys: tuple[KeyRange, ...]
-    """in this order: (source, first, behind)"""
+    keys: tuple[KvRange, ...]
+    """(owner, start, end) of each range, in the order of the call"""
     area: int
     """visible pairs, over all head groups"""
 
     @cached_property
     def mask(self) -> Mask:
-        """In local coordinates: queries in the order of the rank, keys in that of `keys`."""
-        return self.cut.local(self.rank, self.keys)
+        """The call's mask in local indices: queries in the order of the rank, keys in the order of `keys`."""
+        return self.partition.local_mask(self.rank, self.keys)
 
     @property
     def num_keys(self) -> int:
-        return sum(behind - first for _, first, behind in self.keys)
+        return sum(end - start for _, start, end in self.keys)
+
+
+class Schedule(Protocol):
+    """The specification of a schedule: `Ring` or `Gather` with its options. It is hashable, and its text names it in notes."""
+
+    def plan(self, mask: Mask, sharding: Sharding) -> Plan:
+        """Plans a mask on a sharding.
+
+        Raises:
+            ValueError: the schedule's options do not fit the number of ranks.
+        """
+        ...
+
+    def plan_of(self, partition: MaskPartition) -> Plan:
+        """`plan` for a mask that is partitioned already, so that several schedules can share the partition."""
+        ...
+
+    def __hash__(self) -> int: ...
 
 
 class Plan:
-    """A cut mask on a schedule. Step 0 is a rank's own keys, which are there already.
+    """A partitioned mask on a schedule. The module's docstring draws one and lists the methods.
 
-    Steps without a visible pair are no steps, and keys that nobody waits for do not move.
+    A rank has no kernel call in a step in which it sees no pair, and KV that nobody needs does not move.
     """
 
-    coupled: bool
-    """do keys go from rank to rank, so that ranks wait for each other?"""
-    straight: ClassVar[bool] = False
-    """do all keys come from who holds them, in the order of ranks? A step's messages are then one exchange among all ranks"""
+    forwards_kv: bool
+    """ranks pass KV on that they have received, so they wait for each other (a ring)"""
+    is_all_to_all: ClassVar[bool] = False
+    """all KV comes straight from its owner, in the order of ranks, so the messages of a step are one all-to-all (a gather)"""
     num_steps: int
-    """at most, of one rank"""
+    """the largest number of steps of any rank"""
     step_areas: np.ndarray
-    """visible pairs, (P, T) int64"""
-    step_meetings: np.ndarray
-    """`MaskPartition.meetings`, (P, T) int64"""
-    step_rows: np.ndarray
-    """keys that a rank receives for each step, (P, T) int64; for step 0 none"""
-    sent_rows: np.ndarray
-    """keys that a rank sends for each step, (P, T) int64"""
+    """visible pairs of each step, (P, T) int64"""
+    step_band_rows: np.ndarray
+    """`MaskPartition.band_rows` of each step, (P, T) int64"""
+    received_kv: np.ndarray
+    """KV tokens that a rank receives for each step, (P, T) int64; 0 for step 0"""
+    sent_kv: np.ndarray
+    """KV tokens that a rank sends for each step, (P, T) int64"""
 
-    def __init__(self, cut: MaskPartition, schedule: Gather | Ring) -> None:
-        self.cut, self.schedule = cut, schedule
-        self.world = cut.placement.world
+    def __init__(self, partition: MaskPartition, schedule: Schedule) -> None:
+        self.partition, self.schedule = partition, schedule
+        self.world = partition.sharding.world
 
     @property
-    def placement(self) -> Sharding:
-        return self.cut.placement
+    def sharding(self) -> Sharding:
+        return self.partition.sharding
 
     def of_mask(self, mask: Mask) -> Plan:
-        """The plan of another mask, on the same schedule and placement."""
-        return self.schedule.plan(mask, self.placement)
+        """The plan of another mask, on the same schedule and sharding."""
+        return self.schedule.plan(mask, self.sharding)
 
     def steps(self, rank: int) -> list[Step]:
         """The kernel calls of a rank, in order. Masks are made when they are looked at."""
-        return [Step(self.cut, rank, number, self.seen(rank, number), int(area))
+        return [Step(self.partition, rank, number, self.needed_kv(rank, number), int(area))
                 for number, area in enumerate(self.step_areas[rank]) if area]
 
-    def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
-        """What the buffer of a rank holds in a step, whether or not the rank computes with it."""
+    def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
+        """KV in the rank's buffer in a step, whether or not the rank computes with it."""
         raise NotImplementedError
 
-    def seen(self, rank: int, number: int) -> tuple[KeyRange, ...]:
-        """What the rank itself computes with in a step: of the buffer, each source's keys from the first to the last that it sees."""
-        return self.keys(rank, number)
+    def needed_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
+        """KV of the buffer that the rank itself computes with: of each owner, from the first key to the last that it sees."""
+        return self.held_kv(rank, number)
 
-    def kept(self, rank: int, number: int) -> int:
-        """Of the keys that a rank computes with in a step, the first so many are its own, and lie in front of what it receives."""
-        return int(self.placement.num_tokens[rank]) if number == 0 else 0
+    def num_own_kv(self, rank: int, number: int) -> int:
+        """The number of own KV tokens that the rank computes with in a step. They lie in front of what it receives."""
+        return int(self.sharding.num_tokens[rank]) if number == 0 else 0
 
-    def step_before(self, number: int) -> int:
-        """The step since which the sender has had the keys of step `number` > 0."""
+    def forwarded_from(self, number: int) -> int:
+        """The step since which the sender has the KV of step `number` > 0; 0 where it is the sender's own."""
         return 0
 
     def senders(self, number: int) -> np.ndarray:
-        """From whom each rank gets its keys for step `number` > 0, where plans are `coupled`, (P,)."""
+        """The rank from which each rank gets the KV of step `number` > 0, (P,). Only of plans that `forwards_kv`."""
         raise NotImplementedError
 
-    def due(self, number: int) -> int:
-        """The step after whose kernel the keys of step `number` should set out; −1 for at the start."""
+    def post_after(self, number: int) -> int:
+        """The step after whose kernel the transfers of step `number` should be posted; −1 for before the first kernel."""
         return number - 2
 
-    def lane(self, number: int) -> str:
-        """Keys of different lanes do not wait for each other."""
+    def stream(self, number: int) -> str:
+        """The name of the comm stream of a step's transfers. Transfers of different streams do not wait for each other."""
         return "keys"
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
-        """What comes in for a step, in the order of the buffer."""
+        """Transfers to the rank for a step, in the order of the buffer."""
         raise NotImplementedError
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
-        """What goes out for the same step of others, by peer."""
+        """Transfers from the rank for the same step of others, by peer."""
         raise NotImplementedError
 
-    def gradient_sends(self, rank: int, number: int) -> list[Transfer]:
-        """Keys whose gradients go home after a step, straight to the rank that holds them, in the order of `seen` behind `kept`."""
+    def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
+        """Transfers of dK and dV after a step, straight to the owner of the KV, in the order of `needed_kv` after the rank's own."""
         if number == 0 or not self.step_areas[rank, number]:
             return []
-        return [Transfer(source, source, first, behind) for source, first, behind in self.seen(rank, number)]
+        return [Transfer(owner, owner, start, end) for owner, start, end in self.needed_kv(rank, number)]
 
-    def gradient_receives(self, rank: int, number: int) -> list[Transfer]:
-        """A rank's own keys of which gradients come home after the same step of others, by peer."""
+    def dkv_receives(self, rank: int, number: int) -> list[Transfer]:
+        """Transfers of dK and dV of the rank's own KV, after the same step of others, by peer."""
         return self.sends(rank, number)
 
-    def _own(self, rank: int) -> tuple[KeyRange, ...]:
-        return ((rank, 0, int(self.placement.num_tokens[rank])),)
-
-
-@dataclass(frozen=True)
-class Gather:
-    """Each rank gets the keys that it needs from who holds them."""
-
-    stages: int = 1
-    """in which remote keys are computed with: with more, the next arrive meanwhile. 0: in one step with a rank's own, when all are there"""
-
-    def plan(self, mask: Mask, placement: Sharding) -> Plan:
-        return self.plan_of(partition_mask(mask, placement))
-
-    def plan_of(self, cut: MaskPartition) -> Plan:
-        """`plan` of what is already cut, so that several schedules can share it."""
-        from longca.cp.schedule.gather import GatherPlan
-
-        return GatherPlan(cut, self)
-
-    def __str__(self) -> str:
-        return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
-
-
-@dataclass(frozen=True)
-class Ring:
-    """Keys go round from rank to rank."""
-
-    window: int | None = None
-    """ranks of an inner ring, for the double ring; None for a single ring"""
-    two_way: bool = False
-    """keys go both ways, each half round: windows and documents then see their neighbours on either side after one hop"""
-
-    def plan(self, mask: Mask, placement: Sharding) -> Plan:
-        return self.plan_of(partition_mask(mask, placement))
-
-    def plan_of(self, cut: MaskPartition) -> Plan:
-        """`plan` of what is already cut, so that several schedules can share it."""
-        from longca.cp.schedule.ring import RingPlan
-
-        return RingPlan(cut, self)
-
-    def __str__(self) -> str:
-        if self.window is not None:
-            return f"a double ring by windows of {self.window}"
-        return "a ring both ways" if self.two_way else "a ring"
+    def _own_kv(self, rank: int) -> tuple[KvRange, ...]:
+        return ((rank, 0, int(self.sharding.num_tokens[rank])),)

@@ -1,4 +1,4 @@
-"""Plans, made once and kept."""
+"""The planner makes plans, chooses among shardings by their estimated cost, and keeps the last plans."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longca.cp.partition.load_balance import CANDIDATES, place, worth_trying
-from longca.cp.partition.mask_partition import MaskPartition, partition_mask
-from longca.cp.schedule.cost import PlanCost, Rates, cost_of
-from longca.cp.schedule.plan import Gather, Plan, Ring
+from longca.cp.partition.factory import partition_mask
+from longca.cp.partition.load_balance import CANDIDATES, make_sharding, worth_trying
+from longca.cp.partition.mask_partition import MaskPartition
+from longca.cp.schedule.cost import PlanCost, UnitCosts, cost_of
+from longca.cp.schedule.plan import Plan, Schedule
 from longca.masks.mask import Mask
 
-BEST = "best"
+BEST = "best"  # in place of a sharding's name: the cheapest of the candidates
 
 
 @dataclass(frozen=True)
-class Choice:
+class ScoredPlan:
+    """A plan with its estimated cost."""
+
     plan: Plan
     cost: PlanCost
 
@@ -24,48 +27,49 @@ class Choice:
 class Planner:
     """Makes plans and keeps the last ones by the digest of their mask: equal masks have one plan."""
 
-    def __init__(self, rates: Rates, candidates: Sequence[str] = CANDIDATES, kept: int = 32) -> None:
+    def __init__(self, costs: UnitCosts, candidates: Sequence[str] = CANDIDATES, kept: int = 32) -> None:
         """
         Args:
-            rates: what choices go by.
-            candidates: permutations to choose among, the first of equals first.
-            kept: plans to keep.
+            costs: prices by which plans are compared.
+            candidates: names of shardings to choose among; of equally cheap ones the first counts.
+            kept: number of plans to keep.
         """
-        self.rates, self.candidates, self._most = rates, tuple(candidates), kept
-        self._kept: OrderedDict[tuple, Choice] = OrderedDict()
-        self._cuts: dict[tuple[str, int, str], MaskPartition] = {}
+        self.costs, self.candidates, self._max_kept = costs, tuple(candidates), kept
+        self._kept: OrderedDict[tuple, ScoredPlan] = OrderedDict()
+        self._partitions: dict[tuple[str, int, str], MaskPartition] = {}
         """of the last mask and number of ranks, since strategies try several schedules one after the other; 40 MB for 96 ranks and 1000
         documents"""
 
-    def plan(self, mask: Mask, world: int, schedule: Gather | Ring, permutation: str = BEST) -> Plan:
-        """
+    def plan(self, mask: Mask, world: int, schedule: Schedule, sharding: str = BEST) -> Plan:
+        """Makes, or finds again, the plan of a mask.
+
         Args:
             world: ranks that divide the sequence; in a hybrid, those of one ring.
-            permutation: a name that `permutations.place` knows, or the one of the candidates that costs least.
+            sharding: a name that `make_sharding` knows, or BEST.
         """
-        return self.choice(mask, world, schedule, permutation).plan
+        return self.choice(mask, world, schedule, sharding).plan
 
-    def choice(self, mask: Mask, world: int, schedule: Gather | Ring, permutation: str = BEST) -> Choice:
-        """`plan`, with what it would cost."""
-        key = mask.digest, world, schedule, permutation
+    def choice(self, mask: Mask, world: int, schedule: Schedule, sharding: str = BEST) -> ScoredPlan:
+        """`plan`, with its estimated cost."""
+        key = mask.digest, world, schedule, sharding
         if key not in self._kept:
-            one = [permutation] if permutation != BEST else None
+            one = [sharding] if sharding != BEST else None
             self._kept[key] = self.choices(mask, world, schedule, one)[0]
-            if len(self._kept) > self._most:
+            if len(self._kept) > self._max_kept:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def choices(self, mask: Mask, world: int, schedule: Gather | Ring, names: Sequence[str] | None = None) -> list[Choice]:
-        """Those of these names, by default of all candidates that may be the best; the cheapest first."""
+    def choices(self, mask: Mask, world: int, schedule: Schedule, names: Sequence[str] | None = None) -> list[ScoredPlan]:
+        """The plans on the shardings of these names, the cheapest first. Default: all candidates that may be the best."""
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
-        plans = (schedule.plan_of(self._cut(mask, world, name)) for name in names)
-        return sorted((Choice(plan, cost_of(plan, self.rates)) for plan in plans), key=lambda choice: choice.cost.total_s)
+        plans = (schedule.plan_of(self._partition(mask, world, name)) for name in names)
+        return sorted((ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans), key=lambda choice: choice.cost.total_s)
 
-    def _cut(self, mask: Mask, world: int, name: str) -> MaskPartition:
+    def _partition(self, mask: Mask, world: int, name: str) -> MaskPartition:
         key = mask.digest, world, name
-        if key not in self._cuts:
-            self._cuts = {known: cut for known, cut in self._cuts.items() if known[:2] == key[:2]}
-            self._cuts[key] = partition_mask(mask, place(name, mask, world))
-        return self._cuts[key]
+        if key not in self._partitions:
+            self._partitions = {known: partition for known, partition in self._partitions.items() if known[:2] == key[:2]}
+            self._partitions[key] = partition_mask(mask, make_sharding(name, mask, world))
+        return self._partitions[key]

@@ -1,93 +1,122 @@
-"""Rings: in each step a rank computes with the keys of another one and passes them on.
+"""Rings: in each step a rank computes with the KV of another rank and passes it on.
 
-Only what some rank further on still sees is passed on, from the first such key to the last: a window moves its halo, and a hop that nobody
-waits for is none. Three ways round:
+Only KV that some rank further on still needs is passed on, from the first such token to the last: a sliding window moves its halo, and
+a transfer that nobody waits for is left out. There are three ways round. The owner of the KV that rank 0 of 8 has in each step:
 
-- a single ring: step n is about the keys of the rank n before;
-- a double ring, of windows: keys go round in a window while they are on their way to the next one;
-- both ways: the keys of the rank before, of the one after, of the second before … so that what windows and documents see
-  on either side is near.
+    step                            0   1   2   3   4   5   6   7
+    single ring                     0   7   6   5   4   3   2   1    the rank before, again and again
+    double ring, windows of 4       0   3   2   1   4   7   6   5    KV goes round in a window while the next window's is on its way
+    two-way ring                    0   7   1   6   2   5   3   4    both neighbours first: near KV for windows and documents
+
+`longca.cp.schedule.plan` draws a single ring and explains the terms.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.mask_partition import MaskPartition
-from longca.cp.schedule.plan import Plan, Ring, Transfer
+from longca.cp.schedule.plan import Plan, Transfer
 
 if TYPE_CHECKING:
-    from longca.cp.partition.mask_partition import KeyRange
+    from longca.cp.partition.mask_partition import KvRange
+    from longca.cp.partition.sharding import Sharding
+    from longca.masks.mask import Mask
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The schedule in which KV goes round from rank to rank."""
+
+    window: int | None = None
+    """ranks of an inner ring, for a double ring; None for a single ring"""
+    two_way: bool = False
+    """KV goes both ways, each half round, so the neighbours on either side are one transfer away"""
+
+    def plan(self, mask: Mask, sharding: Sharding) -> RingPlan:
+        return self.plan_of(partition_mask(mask, sharding))
+
+    def plan_of(self, partition: MaskPartition) -> RingPlan:
+        return RingPlan(partition, self)
+
+    def __str__(self) -> str:
+        if self.window is not None:
+            return f"a double ring by windows of {self.window}"
+        return "a ring both ways" if self.two_way else "a ring"
 
 
 class RingPlan(Plan):
-    coupled = True
+    """The plan of a ring. It has as many steps as ranks."""
 
-    def __init__(self, cut: MaskPartition, schedule: Ring) -> None:
-        super().__init__(cut, schedule)
+    forwards_kv = True
+
+    def __init__(self, partition: MaskPartition, schedule: Ring) -> None:
+        super().__init__(partition, schedule)
         window, two_way = schedule.window, schedule.two_way
         if window is not None and (window < 1 or self.world % window or two_way):
             raise ValueError(f"{self.world} ranks are no whole number of windows of {window}" if not two_way
                              else "a double ring goes one way: leave `window` or `two_way` out")
         self.num_steps, self._window, self._two_way = self.world, window or self.world, two_way
         ranks = np.arange(self.world)
-        self._source = np.stack([self._walk(ranks, number, -1) for number in range(self.world)], axis=1)
-        """(P, T)"""
+        self._owner = np.stack([self._walk(ranks, number, -1) for number in range(self.world)], axis=1)
+        """the owner of the KV that a rank has in a step, (P, T)"""
         rows = ranks[:, None]
-        self.step_areas, self.step_meetings = cut.areas[rows, self._source], cut.meetings[rows, self._source]
-        self._seen = self._hulls()
-        self._first, self._behind = self._needed_from_here_on()
-        self.step_rows = np.maximum(self._behind - self._first, 0)
-        self.step_rows[:, 0] = 0
-        self.sent_rows = np.stack([self.step_rows[self._receiver(ranks, number), number] for number in range(self.world)], axis=1)
+        self.step_areas, self.step_band_rows = partition.areas[rows, self._owner], partition.band_rows[rows, self._owner]
+        self._needed = self._needed_hulls()
+        self._start, self._end = self._held_ranges()
+        self.received_kv = np.maximum(self._end - self._start, 0)
+        self.received_kv[:, 0] = 0
+        self.sent_kv = np.stack([self.received_kv[self._receiver(ranks, number), number] for number in range(self.world)], axis=1)
 
-    def step_before(self, number: int) -> int:
+    def forwarded_from(self, number: int) -> int:
         if self._two_way:
             return max(number - 2, 0)
         return number - 1 if number % self._window else number - self._window
 
-    def due(self, number: int) -> int:
-        return self.step_before(number) - 1
+    def post_after(self, number: int) -> int:
+        return self.forwarded_from(number) - 1
 
-    def lane(self, number: int) -> str:
+    def stream(self, number: int) -> str:
         return "keys" if self._two_way or number % self._window else "keys of windows"
 
-    def keys(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+    def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
-            return self._own(rank)
-        first, behind = int(self._first[rank, number]), int(self._behind[rank, number])
-        return ((int(self._source[rank, number]), first, behind),) if first < behind else ()
+            return self._own_kv(rank)
+        start, end = int(self._start[rank, number]), int(self._end[rank, number])
+        return ((int(self._owner[rank, number]), start, end),) if start < end else ()
 
-    def seen(self, rank: int, number: int) -> tuple[KeyRange, ...]:
+    def needed_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
-            return self._own(rank)
-        return self._part(rank, int(self._source[rank, number]))
+            return self._own_kv(rank)
+        return self._needed_of(rank, int(self._owner[rank, number]))
 
     def senders(self, number: int) -> np.ndarray:
-        return self._walk(self._source[:, number], self.step_before(number), 1)
+        return self._walk(self._owner[:, number], self.forwarded_from(number), 1)
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
         sender = int(self.senders(number)[rank])
-        return [Transfer(sender, *part) for part in self.keys(rank, number)]
+        return [Transfer(sender, *part) for part in self.held_kv(rank, number)]
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
         receiver = int(self._receiver(np.asarray(rank), number))
-        return [Transfer(receiver, *part) for part in self.keys(receiver, number)]
+        return [Transfer(receiver, *part) for part in self.held_kv(receiver, number)]
 
-    def gradient_receives(self, rank: int, number: int) -> list[Transfer]:
+    def dkv_receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
         peer = int(self._walk(np.asarray(rank), number, 1))
-        return [Transfer(peer, *part) for part in self._part(peer, rank)]
+        return [Transfer(peer, *part) for part in self._needed_of(peer, rank)]
 
     def _walk(self, rank: np.ndarray, number: int, way: int) -> np.ndarray:
-        """Where a rank's keys are in a step (way 1), or whose keys a rank has in it (−1)."""
+        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""
         if self._two_way:
             return (rank + way * ((number + 1) // 2 if number % 2 else -(number // 2))) % self.world
         outer, inner = divmod(number, self._window)
@@ -95,29 +124,29 @@ class RingPlan(Plan):
         return (rank // self._window + way * outer) % windows * self._window + (rank + way * inner) % self._window
 
     def _receiver(self, rank: np.ndarray, number: int) -> np.ndarray:
-        """To whom a rank passes keys for a step; itself for step 0."""
-        source = self._walk(rank, self.step_before(number), -1) if number else rank
-        return self._walk(source, number, 1)
+        """The rank to which a rank passes KV for a step; itself for step 0."""
+        owner = self._walk(rank, self.forwarded_from(number), -1) if number else rank
+        return self._walk(owner, number, 1)
 
-    def _part(self, rank: int, source: int) -> tuple[KeyRange, ...]:
-        """What a rank sees of another one's keys, from the first to the last."""
-        first, behind = (int(hull[rank, source]) for hull in self._seen)
-        return ((source, first, behind),) if first < behind else ()
+    def _needed_of(self, rank: int, owner: int) -> tuple[KvRange, ...]:
+        """The KV of an owner that a rank computes with, from the first token that it sees to the last."""
+        start, end = (int(hull[rank, owner]) for hull in self._needed)
+        return ((owner, start, end),) if start < end else ()
 
-    def _hulls(self) -> tuple[np.ndarray, np.ndarray]:
-        """(first, behind) of what each rank sees of each source's keys, (P, P) each by (rank, source); first > behind for nothing."""
-        first, behind = self.placement.hulls(self.cut.needs)
-        seen = self.cut.areas > 0
-        return np.where(seen, first, self.placement.seqlen), np.where(seen, behind, 0)
+    def _needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
+        """(start, end) of the KV of each owner that each rank needs, (P, P) each by (rank, owner); start > end for none."""
+        start, end = self.sharding.hulls(self.partition.needed_keys)
+        seen = self.partition.areas > 0
+        return np.where(seen, start, self.sharding.seqlen), np.where(seen, end, 0)
 
-    def _needed_from_here_on(self) -> tuple[np.ndarray, np.ndarray]:
-        """(first, behind) of the keys that a rank gets for each step, (P, T) each: what it and all after it need."""
+    def _held_ranges(self) -> tuple[np.ndarray, np.ndarray]:
+        """(start, end) of the KV that a rank gets for each step, (P, T) each: for itself and for all ranks after it."""
         ranks = np.arange(self.world)[:, None]
-        at = np.stack([self._walk(ranks[:, 0], number, 1) for number in range(self.world)], axis=1)  # (source, step) → rank
-        first, behind = (hull[at, ranks] for hull in self._seen)
+        at = np.stack([self._walk(ranks[:, 0], number, 1) for number in range(self.world)], axis=1)  # (owner, step) → rank
+        start, end = (hull[at, ranks] for hull in self._needed)
         for number in range(self.world - 1, 0, -1):
-            before = self.step_before(number)
-            first[:, before] = np.minimum(first[:, before], first[:, number])
-            behind[:, before] = np.maximum(behind[:, before], behind[:, number])
+            before = self.forwarded_from(number)
+            start[:, before] = np.minimum(start[:, before], start[:, number])
+            end[:, before] = np.maximum(end[:, before], end[:, number])
         steps = np.arange(self.world)
-        return first[self._source, steps], behind[self._source, steps]
+        return start[self._owner, steps], end[self._owner, steps]

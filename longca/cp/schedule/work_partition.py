@@ -1,4 +1,4 @@
-"""What a strategy makes of a problem before any rank does anything: who divides keys, who divides heads, and into which chunks."""
+"""The work partition of one problem: the mesh of ranks, the plan of a ring, and the chunks of heads. It is made before any rank starts."""
 
 from __future__ import annotations
 
@@ -6,56 +6,60 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.cp.partition.heads import plan_heads
-from longca.cp.partition.load_balance import place
+from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.chunk_choice import HeadCost, bytes_of_head, chunks_of
-from longca.cp.schedule.cost import Rates, cost_of
-from longca.cp.schedule.plan import Gather
+from longca.cp.schedule.cost import UnitCosts, cost_of
+from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.head_chunking import ChunkWeights, HeadChunk, HeadCost, choose_chunks, received_head_bytes
 
 if TYPE_CHECKING:
-    from longca.cp.schedule.head_chunking import HeadChunk, Weights
+    from longca.core.cell import CallSpec
     from longca.cp.schedule.plan import Plan
-    from longca.kernels.contract import Problem
+    from longca.masks.mask import Mask
 
 
 @dataclass(frozen=True)
 class WorkPartition:
-    """The same on all ranks, which make it without asking each other."""
+    """The work of all ranks. Each rank makes the same one without asking others."""
 
     mesh: Mesh
     plan: Plan
     """of the ranks of one ring, for all heads"""
     chunks: tuple[HeadChunk, ...]
-    """of the heads that a group divides; a single one where it divides none"""
+    """of the heads that a head group divides; a single chunk where there is no head group"""
 
     @property
-    def of_heads_alone(self) -> bool:
-        """Each rank has all keys of its heads, so that no results are put together."""
+    def heads_only(self) -> bool:
+        """Ranks divide heads and nothing else: each has all keys of its heads, so that no results are merged."""
         return self.mesh.ring == 1 and self.mesh.heads > 1
 
-    def groups(self, chunk: HeadChunk, number: int) -> range:
-        """The mask's head groups that one rank of a group, by its number there, needs for its heads of a chunk, of which it has some."""
-        found = chunk.heads.mask_groups(number, self.plan.cut.mask.num_groups)
+    def mask_groups(self, chunk: HeadChunk, head_rank: int) -> range:
+        """The mask's head groups that a rank needs for its heads of a chunk. It must have some.
+
+        Args:
+            head_rank: the rank's place in its head group.
+        """
+        found = chunk.heads.mask_groups(head_rank, self.plan.partition.mask.num_groups)
         assert found is not None, "`supports` has been asked"
         return found
 
     def plan_of(self, groups: range) -> Plan:
-        """The plan of some head groups of the mask: the same tokens for all."""
-        mask = self.plan.cut.mask
+        """The plan of some head groups of the mask. The sharding is the same for all groups."""
+        mask = self.plan.partition.mask
         return self.plan if len(groups) == mask.num_groups else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
 
 
-def among_heads(problem: Problem, world: int, weights: Weights | None = None) -> WorkPartition:
-    """Heads divided among all ranks: each has the whole sequence.
+def partition_heads(mask: Mask, call: CallSpec, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+    """Divides the heads among all ranks: each rank has the whole sequence of its heads.
 
     Args:
         weights: of the chunks, instead of those that promise to be quickest.
 
     Raises:
-        ValueError: heads cannot be cut by these weights.
+        ValueError: heads cannot be divided by these weights.
     """
-    rates = Rates.of(1, 1, problem.head_dim, num_groups=problem.mask.num_groups)
-    whole = Gather().plan(problem.mask, place("contiguous", problem.mask, 1))
-    load = HeadCost(cost_of(whole, rates).compute_s, bytes_of_head(problem, problem.mask.seqlen_q, world))
-    heads = plan_heads(problem.num_q_heads, problem.num_kv_heads, world)
-    return WorkPartition(Mesh(1, world), whole, chunks_of(heads, problem.mask.num_groups, load, problem.needs_backward, weights))
+    costs = UnitCosts.of(1, 1, call.head_dim, num_groups=mask.num_groups)
+    whole = Gather().plan(mask, make_sharding("contiguous", mask, 1))
+    cost = HeadCost(cost_of(whole, costs).compute_s, received_head_bytes(call, mask.seqlen_q, world))
+    heads = plan_heads(call.num_q_heads, call.num_kv_heads, world)
+    return WorkPartition(Mesh(1, world), whole, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights))

@@ -1,7 +1,7 @@
-"""LoongTrain: a double ring, and beside it heads that are divided among neighbours (arXiv 2406.18485).
+"""LoongTrain: a double ring of head groups; ranks of a group divide heads (arXiv 2406.18485).
 
-Keys go round in a window of ranks while they are on their way to the next window, so that of all hops few are between nodes, and these have
-as long as a whole round takes.
+Keys go round inside a window of ranks while they are already on their way to the next window. So few transfers are between nodes, and each
+of these has the time of a whole round inside a window.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh, double_ring, windowed
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Ring
+from longca.cp.schedule.ring import Ring
 
 
 class LoongTrain(PlannedStrategy):

@@ -1,8 +1,8 @@
-"""The study's ring all-gather, written anew after its description: a gather of all keys, then two kernel calls.
+"""The study's ring all-gather, written anew from its description: an all-gather of all keys, then two kernel calls.
 
-Every rank gathers the keys and values of all ranks, padding included, before it computes anything; then each half of its queries
-meets the keys that precede it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and
-reduce-scatters them in it. Nothing overlaps.
+Every rank gathers the keys and values of all ranks, padding included, before it computes anything. Then each half of its queries attends to
+the keys before it. Backward gathers again, adds the gradients of both halves in the dtype of the inputs and reduce-scatters them in it.
+Nothing is overlapped.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
-from longca.cp.baselines.padded_documents import Held, causal_mask, full_mask
-from longca.cp.baselines.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.cp.baselines.paper_style import CAUSAL, HeldTokens, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
 from longca.cp.runtime.kernel_call import LocalCall
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -31,9 +30,9 @@ class PaperStyleAllgather(PaperStyle):
     label = "All-Gather, in the style of the paper"
     summary = "The study's schedule done again: documents padded to 2P, an exposed gather of all keys, bf16 sums of gradients"
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         half = max(cell.seqlen // (2 * cell.world), 1)
-        return [(local_cell(cell, half), rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
+        return [(cell.call_spec, rectangle(traits, half, cell.seqlen, causal=traits.window == CAUSAL))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedAllgather:
         return PreparedAllgather(problem, kernel, comm)
@@ -56,7 +55,7 @@ class PreparedAllgather(PaperStylePrepared):
         gathers = 2 if problem.needs_backward else 1  # of keys and values; or one, and a reduce-scatter
         self.costs["formula_bytes"] = gathers * 2 * self.shard_bytes * (comm.world - 1)
 
-    def _half(self, held: Held) -> _Half:
+    def _half(self, held: HeldTokens) -> _Half:
         lengths = np.diff(self.documents.bounds)
         num_keys = np.where(held.lengths > 0, held.ends if self.causal else lengths, 0)
         rank, row = self.documents.rows_of(np.arange(len(lengths)), num_keys)

@@ -1,9 +1,9 @@
-"""The study's ring, written anew after its description: keys go round in P steps, and everything is kept.
+"""The study's ring, written anew from its description: keys go round in P steps, and everything is kept.
 
-While a step is computed the keys of the next one arrive. Each step's keys stay in a buffer of their own, and each step's output
-until the end, when all are merged. Of a causal document, what precedes is met with the first half of its keys, and what follows meets
-the second half of its queries. Backward sends keys round again, and behind them their gradients, which are added in the dtype of
-the inputs at every rank.
+The keys of a step arrive while the step before is computed. Each step's keys stay in a buffer of their own. Each step's output stays until
+the end, when all outputs are merged. In causal documents, queries attend to the first half of the keys of earlier ranks; of later ranks'
+keys, only the second half of the queries sees something. Backward sends the keys round again, followed by their gradients, and every rank
+adds to these in the dtype of the inputs.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.cell import Cell
-from longca.cp.baselines.collectives import pass_on
-from longca.cp.baselines.padded_documents import BOTH, causal_mask, full_mask
-from longca.cp.baselines.paper_style import CAUSAL, PaperStyle, PaperStylePrepared, add_rows, local_cell, rectangle
+from longca.core.cell import CallSpec, Cell
+from longca.cp.baselines.collectives import ring_shift
+from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaperStyle, PaperStylePrepared, add_rows, causal_mask, full_mask, rectangle
+from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.cp.runtime.merge import merge, no_keys
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -35,14 +34,14 @@ class PaperStyleRing(PaperStyle):
     label = "Ring P2P, in the style of the paper"
     summary = "The study's schedule done again: documents padded to 2P, P key buffers and P partial outputs, bf16 ring of gradients"
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share, half = max(cell.seqlen // cell.world, 1), max(cell.seqlen // (2 * cell.world), 1)
-        own = local_cell(cell, share), replace(traits, seqlen_q=share, seqlen_k=share)
+        own = cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share)
         if cell.world == 1:
             return [own]
         ragged = traits.num_segments > 1 or cell.seqlen % (2 * cell.world) > 0  # padding is taken out before each call
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
-        return [own, *((local_cell(cell, num_q), replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
+        return [own, *((cell.call_spec, replace(rectangle(traits, num_q, num_k), empty_rows=ragged)) for num_q, num_k in shapes)]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)
@@ -50,7 +49,7 @@ class PaperStyleRing(PaperStyle):
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One kernel call: queries of this rank, and keys of the rank that is so many steps before it."""
+    """One kernel call: queries of this rank, and the keys of the rank that is that many steps before it."""
 
     queries: torch.Tensor  # indices into what the rank holds
     keys: torch.Tensor  # rows of the other rank's buffer: of the keys, then of the values
@@ -77,7 +76,7 @@ class PreparedRing(PaperStylePrepared):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
         buffers, parts = [self.pad(k, v)], []
         for number, step in enumerate(self._steps):
-            arrived = pass_on(self.comm, buffers[number]) if number + 1 < self.comm.world else None
+            arrived = ring_shift(self.comm, buffers[number]) if number + 1 < self.comm.world else None
             if step is not None:
                 parts.append((step, *step.call.forward(q.index_select(0, step.queries), *self._keys(step, buffers[number]))))
             if arrived is not None:
@@ -98,8 +97,8 @@ class PreparedRing(PaperStylePrepared):
         buffer = self.pad(k, v)
         dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
         for number, step in enumerate(self._steps):
-            keys_arrived = pass_on(self.comm, buffer) if number + 1 < self.comm.world else None
-            sums_arrived = pass_on(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
+            keys_arrived = ring_shift(self.comm, buffer) if number + 1 < self.comm.world else None
+            sums_arrived = ring_shift(self.comm, dkv) if number else None  # of the keys that the next rank computes with now
             grads = None
             if step is not None:
                 operands = (x.index_select(0, step.queries) for x in (forward.out, forward.lse, dout))
@@ -112,7 +111,7 @@ class PreparedRing(PaperStylePrepared):
             if keys_arrived is not None:
                 buffer = keys_arrived()
         if self.comm.world > 1:
-            dkv = pass_on(self.comm, dkv)()
+            dkv = ring_shift(self.comm, dkv)()
         return dq.to(q.dtype), *self.unpad(dkv)
 
     def _keys(self, step: _Step, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,10 @@
-"""Ring All-Gather: each rank gets the keys that it needs from who holds them, its own computed with meanwhile (arXiv 2407.21783).
+"""Ring All-Gather: each rank gets the keys that it needs from their owners and computes with its own meanwhile (arXiv 2407.21783).
 
-Beyond that: a window's halo and a document's rest are all that is moved, in as many stages as promise to hide it, or first of all where
-that takes less time than merging, and no rank ever holds more than two stages' keys beside its own.
+In addition to the paper:
+
+- Only needed keys move: the halo of a sliding window, the rest of a document.
+- They move in as many stages as promise to hide them, or before any kernel where that takes less time than merging.
+- No rank holds more than the keys of two stages and its own.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Gather
+from longca.cp.schedule.gather import Gather
 
 
 class RingAllGather(PlannedStrategy):

@@ -1,7 +1,7 @@
 """The package ring-flash-attn: its ring for full attention, its zigzag ring for causal, its all-gather (llama3) inside documents.
 
-It calls `flash_attn`'s private functions: those of the package of that name (kernel `fa2`), or their stand-in over torch's own copy
-(`torch_flash`). Its adapters for transformers, which want a version of their own, are not loaded.
+It calls private functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
+(`torch_flash`). Its adapters for transformers, which need a certain version of transformers, are not loaded.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
-from longca.cp.baselines.autograd import ByAutograd
+from longca.core.cell import CallSpec, Cell
+from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
@@ -19,13 +19,13 @@ from longca.cp.traffic_formula import summing_ring_bytes
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
 PACKAGE = "ring_flash_attn"
 FULL, CAUSAL = (-1, -1), (-1, 0)
-HEADS_AT_A_TIME = 1  # KV heads of which one gather brings all keys, under the attention of those before
+HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which is overlapped with the attention of the heads before
 
 
 class RingFlashAttn(Strategy):
@@ -46,9 +46,9 @@ class RingFlashAttn(Strategy):
         parts = cell.world * (2 if _function(traits) == "zigzag" else 1)
         return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         share = cell.seqlen // cell.world
-        return [(cell.alone(seqlen=share), replace(traits, seqlen_q=share, seqlen_k=share))]
+        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
         return PreparedRingFlashAttn(problem, kernel.name, comm)
@@ -60,11 +60,11 @@ def _function(traits: Traits) -> str:
     return "llama3"
 
 
-class PreparedRingFlashAttn(ByAutograd):
+class PreparedRingFlashAttn(AutogradPrepared):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         function = _function(problem.mask.traits)
-        placement = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
-        super().__init__(problem, TokenShard(placement.positions(comm.rank)))
+        sharding = (zigzag if function == "zigzag" else contiguous)(problem.mask.seqlen_q, comm.world)
+        super().__init__(problem, TokenShard(sharding.positions(comm.rank)))
         self._batched = function != "llama3"
         if self._batched:
             module = f"{function}_ring_flash_attn" if function == "zigzag" else "ring_flash_attn"

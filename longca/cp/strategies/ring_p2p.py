@@ -1,7 +1,11 @@
-"""Ring P2P: keys and values go from rank to rank, each time while the ones before are computed with (arXiv 2310.01889).
+"""Ring P2P: keys and values go from rank to rank while each rank computes with those before (arXiv 2310.01889).
 
-Beyond that: only keys that a later rank still sees are passed on, steps without a visible pair are no kernel calls, keys go both ways where
-that brings near what masks see on either side, and gradients of keys go straight home.
+In addition to the paper:
+
+- Only keys that a later rank still needs are passed on.
+- A rank has no kernel call in steps in which it sees no pair.
+- Keys go both ways round where masks see keys on either side.
+- dK and dV go straight to the owner of the keys.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Ring
+from longca.cp.schedule.ring import Ring
 
 
 class RingP2P(PlannedStrategy):

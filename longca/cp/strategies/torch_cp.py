@@ -1,7 +1,7 @@
-"""torch's own ring attention, what `context_parallel` puts in the place of SDPA; keys by one all-gather, torch's default.
+"""torch's own ring attention, which `context_parallel` puts in the place of SDPA. Keys come by one all-gather, torch's default.
 
-Its ring functions are called on the shards themselves. `context_parallel` reaches them through DTensor, which costs the host some time
-in every call; that is left out, in torch's favour. Causal attention is balanced head to tail, full attention is not permuted.
+Its ring functions are called on the shards directly. `context_parallel` reaches them through DTensor, which costs host time in every call;
+that time is left out, in torch's favour. Causal attention is balanced by a zigzag sharding, full attention is not permuted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
@@ -20,7 +20,7 @@ from longca.kernels.contract import Forward
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -46,10 +46,10 @@ class TorchCp(Strategy):
             return "on GPUs the cell must say which of SDPA's operators it is: cudnn or torch_flash"
         return super().refusal(cell, traits, kernel, device_type)
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
-        # of causal attention also its halves without a mask, which torch's operators take as they are
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        # causal attention also has halves without a mask: torch's operators take every one of these
         share = cell.seqlen // cell.world
-        return [(cell.alone(seqlen=share), replace(traits, seqlen_q=share, seqlen_k=share))]
+        return [(cell.call_spec, replace(traits, seqlen_q=share, seqlen_k=share))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchCp:
         return PreparedTorchCp(problem, kernel.name, comm, self.rotate)
@@ -89,7 +89,7 @@ class PreparedTorchCp(PreparedStrategy):
 
     @contextmanager
     def _options(self) -> Iterator[None]:
-        """torch keeps its choices in a module: set for the call, and set back."""
+        """Sets torch's choices, which it keeps in a module, for one call, and then sets them back."""
         from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
 
         before = _cp_options.enable_load_balance, _cp_options.rotate_method
@@ -141,7 +141,7 @@ class _FlashRing(_Ring):
 
 
 class _CpuRing(_Ring):
-    """torch has rings over its operators for GPUs alone; over the one for CPUs the same ring is called here."""
+    """torch's ring over its operator for CPUs. torch itself has rings over its operators for GPUs only."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
         import torch

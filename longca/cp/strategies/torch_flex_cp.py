@@ -1,7 +1,7 @@
-"""FlexAttention under torch's own context parallelism: all keys gathered, then one compiled call on a part of the queries.
+"""FlexAttention under torch's own context parallelism: an all-gather of all keys, then one compiled call on a part of the queries.
 
-torch makes the block mask of each rank from the element test, and its balancer for block masks (PTRR) deals blocks of 128 tokens to
-ranks by how many blocks of keys they see.
+torch makes the block mask of each rank from the mask_mod. Its balancer for block masks (PTRR) deals blocks of 128 tokens to ranks by the
+number of key blocks that they see.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
-from longca.cp.baselines.autograd import ByAutograd
+from longca.core.cell import CallSpec, Cell
+from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -36,14 +36,14 @@ class TorchFlexCp(Strategy):
             return f"torch divides sequences of whole blocks of {BLOCK} for each rank: {cell.seqlen} tokens are none over {cell.world}"
         return "torch's balancer takes one mask for all heads" if traits.per_head else None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
-        return [(cell.alone(), replace(traits, seqlen_q=cell.seqlen // cell.world))]
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        return [(cell.call_spec, replace(traits, seqlen_q=cell.seqlen // cell.world))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchFlexCp:
         return PreparedTorchFlexCp(problem, comm)
 
 
-class PreparedTorchFlexCp(ByAutograd):
+class PreparedTorchFlexCp(AutogradPrepared):
     def __init__(self, problem: Problem, comm: Comm) -> None:
         import torch
         import torch.distributed as dist

@@ -1,8 +1,8 @@
-"""Ulysses: from tokens to heads in an all-to-all, attention over the whole sequence, and back (arXiv 2309.14509).
+"""Ulysses: an all-to-all from tokens to heads, attention over the whole sequence, and an all-to-all back (arXiv 2309.14509).
 
-Every rank runs the mask as it is, on its heads: all masks are balanced alike. Tokens are in contiguous shards, and neither
-lengths, heads nor ranks must divide each other: messages are of uneven sizes, KV heads go to every rank that needs them, and a
-rank without heads only takes part in the exchanges. Heads go in chunks, so that most of what moves does so beside a kernel.
+Every rank runs the whole mask on its heads, so all masks are balanced. Tokens are in contiguous shards. Lengths, heads and ranks need not
+divide each other: messages have uneven sizes, KV heads go to every rank that needs them, and a rank without heads only takes part in the
+all-to-alls. Heads go in chunks, so that most messages are overlapped with a kernel.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
-from longca.cp.runtime.prepared_heads import PreparedHeads
-from longca.cp.schedule.work_partition import WorkPartition, among_heads
+from longca.cp.runtime.prepared import PreparedHeads
+from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
-    from longca.cp.comm.process_group import Comm
-    from longca.cp.schedule.head_chunking import Weights
+    from longca.cp.comm.backend import Comm
+    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -30,24 +30,24 @@ class Ulysses(HeadStrategy):
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
         plan = plan_heads(cell.num_q_heads, cell.num_kv_heads, cell.world)
-        cut = [rank for rank in range(cell.world) if plan.mask_groups(rank, traits.num_groups) is None]
-        if cut:
+        split = [rank for rank in range(cell.world) if plan.mask_groups(rank, traits.num_groups) is None]
+        if split:
             return (f"the mask differs among {traits.num_groups} head groups, and over {cell.world} ranks the "
-                    f"heads of rank {cut[0]} are no whole number of them")
+                    f"heads of rank {split[0]} are no whole number of them")
         return None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         plan = plan_heads(cell.num_q_heads, cell.num_kv_heads, cell.world)
-        found: dict[Cell, Traits] = {}
+        found: dict[CallSpec, Traits] = {}
         for rank, share in enumerate(plan.ranks):
             groups = plan.mask_groups(rank, traits.num_groups)
             if share.q and groups is not None:
-                local = cell.alone(num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
+                local = replace(cell.call_spec, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
                 found[local] = replace(traits, num_groups=len(groups))
         return list(found.items())
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: Weights | None = None) -> PreparedHeads:
-        return PreparedHeads(problem, kernel, comm, self.divide(problem, kernel, comm.world, weights))
+    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedHeads:
+        return PreparedHeads(problem, kernel, comm, self.partition_work(problem, kernel, comm.world, weights))
 
-    def divide(self, problem: Problem, kernel: Kernel, world: int, weights: Weights | None = None) -> WorkPartition:
-        return among_heads(problem, world, weights)
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+        return partition_heads(problem.mask, problem.call_spec, world, weights)

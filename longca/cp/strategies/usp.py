@@ -1,6 +1,7 @@
-"""USP: heads are divided among neighbours and keys among those beyond, as in a ring (arXiv 2405.07719).
+"""USP: neighbours divide heads, and groups of neighbours form a ring that divides keys (arXiv 2405.07719).
 
-Neighbours, who share a node, divide heads: their all-to-alls move the most, and how the first heads come and the last leave is not hidden.
+Neighbours share a node. They divide heads because all-to-alls move the most bytes, and nothing hides the arrival of the first heads and the
+return of the last results.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh, hybrid
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.plan import Ring
+from longca.cp.schedule.ring import Ring
 
 
 class Usp(PlannedStrategy):

@@ -1,8 +1,8 @@
-"""The package yunchang: heads divided among neighbours by all-to-alls, keys going round a ring of such groups (USP).
+"""The package yunchang (USP): neighbours divide heads by all-to-alls, and keys go round a ring of such groups.
 
-It calls `flash_attn`'s functions: those of the package of that name (kernel `fa2`), or their stand-in over torch's own copy
-(`torch_flash`). Its other local kernels are left out: its own use of torch's has no backward, and that of FlashAttention-3 drops the
-causal mask.
+It calls functions of `flash_attn`: those of the package of that name (kernel `fa2`), or a stand-in over torch's own copy
+(`torch_flash`). Its other local kernels are left out: its call of torch's attention has no backward, and its call of FlashAttention-3 drops
+the causal mask.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
-from longca.cp.baselines.autograd import ByAutograd
+from longca.core.cell import CallSpec, Cell
+from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
@@ -22,7 +22,7 @@ from longca.cp.traffic_formula import summing_ring_bytes
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.comm.process_group import Comm
+    from longca.cp.comm.backend import Comm
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
@@ -47,10 +47,10 @@ class Yunchang(Strategy):
         parts = cell.world if traits.full else math.lcm(cell.world, 2 * _mesh(cell.world, cell.num_kv_heads).ring)
         return f"it pads nothing: {cell.seqlen} tokens are no {parts} equal parts" if cell.seqlen % parts else None
 
-    def local_cells(self, cell: Cell, traits: Traits) -> list[tuple[Cell, Traits]]:
+    def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         mesh = _mesh(cell.world, cell.num_kv_heads)
         share = cell.seqlen // mesh.ring
-        local = cell.alone(seqlen=share, num_q_heads=cell.num_q_heads // mesh.heads, num_kv_heads=cell.num_kv_heads // mesh.heads)
+        local = replace(cell.call_spec, num_q_heads=cell.num_q_heads // mesh.heads, num_kv_heads=cell.num_kv_heads // mesh.heads)
         return [(local, replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedYunchang:
@@ -58,17 +58,17 @@ class Yunchang(Strategy):
 
 
 def _mesh(world: int, num_kv_heads: int) -> Mesh:
-    """Heads among as many ranks as they divide evenly, but so that there is a ring."""
+    """The mesh: head groups as large as divide the KV heads evenly and leave a ring of two or more."""
     heads = max(degree for degree in range(1, world) if world % degree == 0 and num_kv_heads % degree == 0)
     return Mesh(world // heads, heads)
 
 
-class PreparedYunchang(ByAutograd):
+class PreparedYunchang(AutogradPrepared):
     def __init__(self, problem: Problem, kernel: str, comm: Comm) -> None:
         mesh = _mesh(comm.world, problem.num_kv_heads)
         causal = not problem.mask.traits.full
-        placement = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
-        super().__init__(problem, TokenShard(mesh.positions(placement, comm.rank)))
+        sharding = (zigzag if causal else contiguous)(problem.mask.seqlen_q, mesh.ring)
+        super().__init__(problem, TokenShard(mesh.positions(sharding, comm.rank)))
         module = load(PACKAGE, kernel)
         _make_groups(module("globals"), mesh, comm)
         attention_type = module("kernels").AttnType.FA
@@ -82,7 +82,7 @@ class PreparedYunchang(ByAutograd):
 
 
 def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
-    """The process groups that the package keeps for the whole process, made anew only for another mesh."""
+    """Makes the process groups that the package keeps for the whole process, if it has none for this mesh."""
     import torch.distributed as dist
 
     groups = package.PROCESS_GROUP
@@ -91,7 +91,7 @@ def _make_groups(package: Any, mesh: Mesh, comm: Comm) -> None:
 
 
 def _formula_bytes(problem: Problem, mesh: Mesh) -> float:
-    """q, k, v and the output through the all-to-alls; keys and values round the ring, backward also their gradients in float32."""
+    """Bytes of q, k, v and the output in the all-to-alls, of K and V in the ring, and backward of their gradients in float32."""
     tokens = problem.mask.seqlen_q / mesh.world * problem.head_dim
     divided = 2 * (problem.num_q_heads + problem.num_kv_heads) * (mesh.heads - 1) / mesh.heads * problem.dtype.itemsize
     return tokens * divided + summing_ring_bytes(problem, mesh.ring, tokens * problem.num_kv_heads)

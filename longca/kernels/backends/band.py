@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
+from longca.core.cell import CallSpec
+from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contribution import Contribution
     from longca.masks.traits import Traits
     from longca.ops.band.plan import BandPlan
 
@@ -34,13 +33,13 @@ class Band(Kernel):
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "takes bf16 and fp16 only"
-        if cell.head_dim not in HEAD_DIMS:
+        if call.head_dim not in HEAD_DIMS:
             return f"takes head dims {' and '.join(map(str, HEAD_DIMS))} only"
-        if cell.num_kv_heads % traits.num_groups:
-            return f"{cell.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
+        if call.num_kv_heads % traits.num_groups:
+            return f"{call.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
         return None
 
     def prepare(self, problem: Problem) -> BandPrepared:
@@ -83,12 +82,12 @@ class BandPrepared(Prepared):
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
 
     def forward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, total: torch.Tensor, lse: torch.Tensor,
-                     out: torch.Tensor, visits: Sequence[Contribution]) -> None:
+                     out: torch.Tensor, contributions: Sequence[Contribution]) -> None:
         from longca.ops.band.api import band_forward
 
-        for visit in visits:
-            band_forward(q, k, v, self._plan_of(visit), self.problem.scale, carried=None if visit.begins else (total, lse),
-                         into=(out if visit.ends else total, lse))
+        for part in contributions:
+            band_forward(q, k, v, self._plan_of(part), self.problem.scale, initial=None if part.is_first else (total, lse),
+                         into=(out if part.is_last else total, lse))
 
     def raw_backward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
                      dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -102,23 +101,24 @@ class BandPrepared(Prepared):
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
     def backward_onto(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-                      total: torch.Tensor, dq: torch.Tensor, visits: Sequence[Contribution]) -> tuple[torch.Tensor, torch.Tensor]:
+                      total: torch.Tensor, dq: torch.Tensor, contributions: Sequence[Contribution]
+                      ) -> tuple[torch.Tensor, torch.Tensor]:
         from longca.ops.band.api import band_backward_onto
 
-        parts = [(self._plan_of(visit), None if visit.begins else total, dq if visit.ends else total) for visit in visits]
+        parts = [(self._plan_of(part), None if part.is_first else total, dq if part.is_last else total) for part in contributions]
         return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
-    def expect(self, visits: Sequence[Contribution]) -> None:
+    def expect(self, contributions: Sequence[Contribution]) -> None:
         from longca.ops.band.plan import bytes_of, of_rows
 
         wait(self.problem.device)
         start = time.perf_counter()
-        for visit in visits:
-            if visit.rows is not None and visit.rows not in self._plans:
-                self._plans[visit.rows] = of_rows(self.plan, visit.rows)
+        for part in contributions:
+            if part.rows is not None and part.rows not in self._plans:
+                self._plans[part.rows] = of_rows(self.plan, part.rows)
         wait(self.problem.device)
         self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = bytes_of([self.plan, *self._plans.values()])
 
-    def _plan_of(self, visit: Contribution) -> BandPlan:
-        return self.plan if visit.rows is None else self._plans[visit.rows]
+    def _plan_of(self, contribution: Contribution) -> BandPlan:
+        return self.plan if contribution.rows is None else self._plans[contribution.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.backends.band import Band
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ class BandAtomic(Band):
     summary = "The same with dQ, dK and dV from one kernel, which adds them to memory in any order: on Hopper, at head dim 128"
     deterministic = False
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.direction == "fwd":
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.direction == "fwd":
             return "forward it is `band`"
-        if cell.head_dim != 128:
-            return f"at head dim {cell.head_dim} it is `band`"
+        if call.head_dim != 128:
+            return f"at head dim {call.head_dim} it is `band`"
         if traits.block_size is not None and traits.block_size[1] <= 64:
             return f"for blocks of {traits.block_size[1]} keys it is `band`"
-        return super().supports(cell, traits, device_type)
+        return super().supports(call, traits, device_type)

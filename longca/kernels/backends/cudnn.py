@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
@@ -34,21 +34,21 @@ class Cudnn(Kernel):
 
         return None if torch.backends.cudnn.is_available() else "torch finds no cuDNN"
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
-        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+        if call.head_dim % 8 or call.head_dim > MAX_HEAD_DIM:
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
         reason = unfit_mask(traits)
         if reason is not None:
             return reason
         if traits.window not in (None, (-1, -1), (-1, 0)):
             return "torch's operator for cuDNN has no window argument"
-        if traits.num_segments > 1 and traits.seqlen_q * cell.num_q_heads * cell.head_dim > MAX_OFFSET:
+        if traits.num_segments > 1 and traits.seqlen_q * call.num_q_heads * call.head_dim > MAX_OFFSET:
             return "torch's operator for cuDNN counts elements of packed documents in 32 bits, and these are more"
-        if cell.direction == "bwd" and traits.seqlen_q == 1:
+        if call.direction == "bwd" and traits.seqlen_q == 1:
             return "cuDNN's backward takes no sequence of one token alone"
-        if cell.direction == "bwd" and traits.num_segments > 1:
+        if call.direction == "bwd" and traits.num_segments > 1:
             # https://github.com/pytorch/pytorch/pull/186142: it takes the head dim for the longest segment
             return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"
         return None

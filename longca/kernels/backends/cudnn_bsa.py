@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
@@ -31,17 +31,17 @@ class CudnnBsa(Kernel):
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         reason = not_blocks_of(traits, min(BLOCKS))
         if reason is not None:
             return reason
-        if cell.dtype not in ("bf16", "fp16") or cell.head_dim not in HEAD_DIMS:
+        if call.dtype not in ("bf16", "fp16") or call.head_dim not in HEAD_DIMS:
             return "it takes head dims 64 and 128 in bf16 and fp16"
-        if cell.direction == "fwd":
+        if call.direction == "fwd":
             return None
-        if cell.num_kv_heads < cell.num_q_heads:
+        if call.num_kv_heads < call.num_q_heads:
             return "its backward has no GQA"
-        if cell.dtype != "bf16" or cell.head_dim != 128:
+        if call.dtype != "bf16" or call.head_dim != 128:
             return "its backward has head dim 128 in bf16 only"
         return None
 

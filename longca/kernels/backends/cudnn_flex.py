@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms
 from longca.kernels.packed import unfit_device
@@ -29,12 +29,12 @@ class CudnnFlex(Kernel):
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_90", "sm_100", "sm_103") or missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "takes bf16 and fp16 only"
-        if cell.head_dim % 8 or cell.head_dim > 128:
+        if call.head_dim % 8 or call.head_dim > 128:
             return "takes head dims up to 128 in steps of 8"
-        num_heads = cell.num_q_heads if traits.per_head else 1
+        num_heads = call.num_q_heads if traits.per_head else 1
         table_bytes = 4 * num_heads * (2 * traits.max_row_intervals + 1) * traits.seqlen_q
         if table_bytes > MAX_TABLE_BYTES:
             return (f"a row sees up to {traits.max_row_intervals} runs of keys: the table of intervals would take "

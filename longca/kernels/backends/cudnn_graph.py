@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
@@ -28,12 +28,12 @@ class CudnnGraph(Kernel):
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_90+") or missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
-        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+        if call.head_dim % 8 or call.head_dim > MAX_HEAD_DIM:
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
-        if cell.direction == "bwd" and traits.seqlen_q == traits.num_segments:
+        if call.direction == "bwd" and traits.seqlen_q == traits.num_segments:
             return "its backward takes no segments of one token alone"
         if traits.num_segments > MOST_SEGMENTS:
             return f"it takes up to {MOST_SEGMENTS} documents"  # https://github.com/pytorch/pytorch/pull/180718

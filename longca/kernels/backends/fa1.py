@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
@@ -36,14 +36,14 @@ class Fa1(Kernel):
             reason += " (the extension of flash-attn 1.0.9, which has to be built)"
         return reason or unfit_device(device_type, "sm_80+")
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
-        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+        if call.head_dim % 8 or call.head_dim > MAX_HEAD_DIM:
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
-        if cell.num_kv_heads < cell.num_q_heads:
+        if call.num_kv_heads < call.num_q_heads:
             return "it has no GQA: it takes as many KV heads as query heads"
-        if traits.seqlen_q * cell.num_q_heads * cell.head_dim * SUM_BYTES >= 1 << 32:
+        if traits.seqlen_q * call.num_q_heads * call.head_dim * SUM_BYTES >= 1 << 32:
             return "it counts bytes in 32 bits, and its float32 sums are more"
         if traits.seqlen_q != traits.seqlen_k:
             return "this adapter gives it as many keys as queries"

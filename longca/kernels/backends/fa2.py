@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
 
@@ -25,8 +25,8 @@ class Fa2(Kernel):
     def available(self, device_type: str) -> str | None:
         return missing_modules(self.needs) or unfit_device(device_type, "sm_80+")
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        return unfit_build(cell, (128,), ("bf16",)) or unfit_mask(traits)
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        return unfit_build(call, (128,), ("bf16",)) or unfit_mask(traits)
 
     def prepare(self, problem: Problem) -> Fa2Prepared:
         return Fa2Prepared(problem)

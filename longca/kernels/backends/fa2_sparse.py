@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 
@@ -31,16 +31,16 @@ class Fa2Sparse(Kernel):
             return "Triton compiles for GPUs only"
         return missing_modules(self.needs) or missing_compiler(device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if not traits.is_block_grid:
             return "it takes block masks only"
         if traits.block_size is None:
             return "its blocks are all of one size"
         if any(block % SMALLEST_TILE for block in traits.block_size):
             return f"its blocks are multiples of {SMALLEST_TILE}"
-        if cell.dtype == "fp32":
+        if call.dtype == "fp32":
             return "it is written for bf16 and fp16"
-        if cell.head_dim not in (64, 128):
+        if call.head_dim not in (64, 128):
             return "it is written for head dims 64 and 128"
         return None
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
@@ -35,10 +35,10 @@ class Fa4(Kernel):
     def available(self, device_type: str) -> str | None:
         return missing_modules(self.needs) or _missing_cute() or unfit_device(device_type, "sm_90+")
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
-        if cell.head_dim not in (64, 128):
+        if call.head_dim not in (64, 128):
             return "this adapter takes head dims 64 and 128 only"
         if unfit_mask(traits) is None:
             return None

@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ class FlashInfer(Kernel):
     def available(self, device_type: str) -> str | None:
         return "it runs on NVIDIA GPUs only" if device_type != "cuda" else missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if not traits.is_block_grid:
             return "it takes block masks only"
-        if cell.direction == "bwd":
+        if call.direction == "bwd":
             return "FlashInfer has no backward: it is made for inference"
-        if cell.dtype != "bf16" or cell.head_dim != 128:
+        if call.dtype != "bf16" or call.head_dim != 128:
             return "this build has head dim 128 in bf16 only"
         if traits.block_size is not None:
-            num_indices = traits.area // traits.block_size[0] * (cell.num_kv_heads // traits.num_groups)
+            num_indices = traits.area // traits.block_size[0] * (call.num_kv_heads // traits.num_groups)
             if num_indices > MOST_INDICES:
                 return TOO_MANY.format(num_indices)
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
@@ -27,10 +27,10 @@ class FlashMask(Kernel):
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "takes bf16 and fp16 only"
-        if cell.head_dim not in (64, 128):
+        if call.head_dim not in (64, 128):
             return "takes head dims 64 and 128 only"
         most = 1 if traits.is_block_grid else 3  # the two hidden runs that it can say have three others around them at most
         if traits.max_col_intervals > most:

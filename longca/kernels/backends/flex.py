@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 
@@ -30,17 +30,17 @@ class Flex(Kernel):
         modules = ("torch", "triton") if device_type == "cuda" else ("torch",)
         return missing_modules(modules) or missing_compiler(device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.direction == "bwd" and device_type == "cpu":
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.direction == "bwd" and device_type == "cpu":
             return "torch has no FlexAttention backward on CPU"
-        if cell.head_dim < SMALLEST_HEAD_DIM and device_type == "cuda":
+        if call.head_dim < SMALLEST_HEAD_DIM and device_type == "cuda":
             return f"on GPUs it takes head dims of at least {SMALLEST_HEAD_DIM}: Triton's matmul has no smaller"
         return None
 
-    def in_parts(self, cell: Cell, device_type: str) -> str | None:
+    def in_parts(self, call: CallSpec, device_type: str) -> str | None:
         if device_type == "cpu":
             return "compiled FlexAttention returns no LSE on CPU"
-        return "torch's FlexAttention has no backward from an LSE over more keys" if cell.direction == "bwd" else None
+        return "torch's FlexAttention has no backward from an LSE over more keys" if call.direction == "bwd" else None
 
     def prepare(self, problem: Problem) -> FlexPrepared:
         return FlexPrepared(problem)

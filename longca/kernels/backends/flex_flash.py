@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.backends.flex import SMALLEST_HEAD_DIM, FlexPrepared
 from longca.kernels.contract import Kernel, Problem, missing_for_triton
 
@@ -22,10 +22,10 @@ class FlexFlash(Kernel):
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "FlashAttention-4 takes bf16 and fp16 only"
-        if cell.head_dim % 8 or not SMALLEST_HEAD_DIM <= cell.head_dim <= 128:
+        if call.head_dim % 8 or not SMALLEST_HEAD_DIM <= call.head_dim <= 128:
             return f"with blocks of 128, torch gives FlashAttention-4 head dims from {SMALLEST_HEAD_DIM} to 128 in steps of 8"
         return None
 

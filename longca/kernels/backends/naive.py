@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Naive(Kernel):
     url = "https://docs.pytorch.org/docs/stable/generated/torch.matmul.html"
     returns_lse = True
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
     def prepare(self, problem: Problem) -> NaivePrepared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Sdpa(Kernel):
     summary = "torch.nn.functional.scaled_dot_product_attention: no mask, is_causal, or a bool mask of S²"
     url = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
     def prepare(self, problem: Problem) -> SdpaPrepared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
@@ -25,10 +25,10 @@ class TorchFlash(Kernel):
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_80+")
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
-        if cell.dtype not in ("bf16", "fp16"):
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
+        if call.dtype not in ("bf16", "fp16"):
             return "it computes in bf16 and fp16 only"
-        if cell.head_dim % 8 or cell.head_dim > MAX_HEAD_DIM:
+        if call.head_dim % 8 or call.head_dim > MAX_HEAD_DIM:
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
         return unfit_mask(traits)
 

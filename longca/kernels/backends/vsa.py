@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_modules
@@ -28,15 +28,15 @@ class Vsa(Kernel):
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_90") or missing_modules(self.needs)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         reason = not_blocks_of(traits, BLOCK)
         if reason is not None:
             return reason
         if traits.empty_rows:
             return "it reads past the list of a q-block that sees nothing"
-        if cell.dtype != "bf16" or cell.head_dim not in HEAD_DIMS:
+        if call.dtype != "bf16" or call.head_dim not in HEAD_DIMS:
             return "its kernels are built for bf16 and head dims 64 and 128"
-        if cell.direction == "bwd" and cell.num_kv_heads < cell.num_q_heads:
+        if call.direction == "bwd" and call.num_kv_heads < call.num_q_heads:
             return "its backward has no GQA: it checks for lists by KV head and then reads them by query head"
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from longca.core.cell import Cell
+from longca.core.cell import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_compiler, missing_modules
@@ -33,15 +33,15 @@ class VsaTriton(Kernel):
             return "Triton compiles for GPUs only"
         return missing_modules(self.needs) or missing_compiler(device_type)
 
-    def supports(self, cell: Cell, traits: Traits, device_type: str) -> str | None:
+    def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         reason = not_blocks_of(traits, BLOCK)
         if reason is not None:
             return reason
-        if cell.dtype != "bf16" or cell.head_dim not in HEAD_DIMS:
+        if call.dtype != "bf16" or call.head_dim not in HEAD_DIMS:
             return "it rounds probabilities to bf16, and its package runs it at head dims 64 and 128"
-        if cell.num_kv_heads < cell.num_q_heads:
+        if call.num_kv_heads < call.num_q_heads:
             return "it has no GQA: queries and keys have as many heads"
-        if cell.direction == "bwd" and cell.num_q_heads * traits.seqlen_q * cell.head_dim > MOST_ELEMENTS:
+        if call.direction == "bwd" and call.num_q_heads * traits.seqlen_q * call.head_dim > MOST_ELEMENTS:
             return "its backward addresses no more than 2³¹ elements"
         return None
 

@@ -24,26 +24,26 @@ from longca.ops.band.checks import (
     check_layout,
     check_result,
     checked_scale,
-    flat_carried,
+    flat_initial,
 )
-from longca.ops.band.config import Use
-from longca.ops.band.launch import Part, backward_memory, launch_backward, launch_forward
-from longca.ops.band.plan import BandPlan, plan_band_attention
+from longca.ops.band.config import BandKernel
+from longca.ops.band.launch import backward_memory, launch_backward, launch_forward
+from longca.ops.band.plan import BandPlan, DqTarget, plan_band_attention
 from longca.ops.band.torch_op import band_forward_op, flatten
 
 __all__ = ["BandPlan", "band_attention", "band_backward", "band_forward", "plan_band_attention"]
 
 
 def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, scale: float | None = None, return_lse: bool = False,
-                   carried: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                   initial: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and v, by out and LSE.
 
     Args:
         mask: a plan, or a mask, whose plan is then made at its first use and kept as long as the mask is. Under torch.compile: a plan.
         scale: factor on q·k, positive; 1 / √D by default.
-        carried: (out, LSE) of the same queries over other keys, both float32: the result is that over all these keys. Constants to
+        initial: (out, LSE) of the same queries over other keys, both float32: the result is that over all these keys. Constants to
             autograd; gradients of q, k, v are right for the LSE over all keys.
-        out_dtype: of the output; that of q by default. float32 is for outputs to be carried on.
+        out_dtype: of the output; that of q by default. float32 is for outputs that are the initial one of a further call.
 
     Returns:
         out, or (out, LSE) with `return_lse`; LSE is float32, the natural log.
@@ -55,36 +55,36 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
     check_inputs(plan, q, k, v)
     check_result("out_dtype", out_dtype)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if needs_grad and Use.KEYS not in plan.kernels:
+    if needs_grad and BandKernel.DKDV not in plan.kernels:
         raise ValueError("the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True")
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
     tables, numbers = flatten(plan)
     out, lse = band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
-                               *(flat_carried(q, carried) if carried is not None else (None, None)), out_dtype or q.dtype)
+                               *(flat_initial(q, initial) if initial is not None else (None, None)), out_dtype or q.dtype)
     out = out.view(q.shape)
     return (out, lse.view(q.shape[:-1])) if return_lse else out
 
 
 def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
-                 carried: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None,
+                 initial: tuple[Tensor, Tensor] | None = None, out_dtype: torch.dtype | None = None,
                  into: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """(out (Tq, H, D), LSE (Tq, H) float32), without autograd.
 
     Args:
-        carried: as in `band_attention`.
-        into: contiguous (out, LSE) to write to instead; may be the carried ones.
+        initial: as in `band_attention`.
+        into: contiguous (out, LSE) to write to instead; may be the initial ones.
     """
     check_inputs(plan, q, k, v)
     check_layout(q=q, k=k, v=v)
     check_result("out_dtype", out_dtype)
-    if carried is not None:
-        carried = flat_carried(q, carried)
+    if initial is not None:
+        initial = flat_initial(q, initial)
     if into is None:
         into = (torch.empty(q.shape, dtype=out_dtype or q.dtype, device=q.device),
                 torch.empty(q.shape[:2], dtype=torch.float32, device=q.device))
     out, lse = into
     check_into(q, out, lse)
-    launch_forward(q, k, v, plan.kernels, checked_scale(plan, scale), out=out, lse=lse, carried=carried)
+    launch_forward(q, k, v, plan.kernels, checked_scale(plan, scale), out=out, lse=lse, initial=initial)
     return out, lse
 
 
@@ -102,15 +102,14 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
     check_result("grad_dtype", grad_dtype)
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
     dq, dk, dv = backward_memory(q, k, v, grad_dtype)
-    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale), parts=[Part(plan.kernels, None, dq)], dk=dk,
-                    dv=dv)
+    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale),
+                    targets=[DqTarget(plan.kernels, None, dq)], dk=dk, dv=dv)
     return dq, dk, dv
 
 
 def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
                        parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """(dk, dv) of `band_backward`, whose dq goes to where there is one of other keys already. Forward, plans by `of_rows` are for keys that
-    are there.
+    """(dk, dv) of `band_backward`; dq is added to that of other keys, part by part of the queries.
 
     Args:
         parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; where the sum goes, of any dtype); both
@@ -119,16 +118,16 @@ def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     check_inputs(plan, q, k, v)
     check_backward(plan, q, out, lse, dout, None)
     check_layout(q=q, k=k, v=v, dout=dout, out=out)
-    for _, carried, dq in parts:
-        check_gradients(q, carried, dq)
+    for _, initial, dq in parts:
+        check_gradients(q, initial, dq)
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     launch_backward(q, k, v, out, lse, dout, None, plan.kernels, checked_scale(plan, scale), dk=dk, dv=dv,
-                    parts=[Part(rows.kernels, rows.units, dq, carried) for rows, carried, dq in parts])
+                    targets=[DqTarget(rows.kernels, rows.units, dq, initial) for rows, initial, dq in parts])
     return dk, dv
 
 
 def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:
-    """The mask's own plan for such inputs; made at its first use, which waits for the GPU."""
+    """The mask's own plan for such inputs. It is made at its first use, which waits for the GPU."""
     if torch.compiler.is_compiling():
         raise ValueError("under torch.compile, give the plan of plan_band_attention instead of a mask")
     check_device(q)

@@ -1,4 +1,4 @@
-"""What band attention cannot take, said before a kernel is given it. Kernels load by TMA, hence how tensors must lie in memory."""
+"""Checks of band attention's inputs, before a kernel is given them. Kernels load by TMA, hence the demands on memory layouts."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from longca.ops.band.config import Use
+from longca.ops.band.config import BandKernel
 from longca.ops.band.plan import BandPlan
 
 ALIGNMENT = 16  # bytes: of addresses and strides
@@ -14,7 +14,7 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)  # on a CPU, for tests
 # The interpreter reads bf16 as whole numbers, and would give a wrong answer.
 DTYPES = {torch.float16: "fp16", torch.float32: "fp32"} if INTERPRETED else {torch.bfloat16: "bf16", torch.float16: "fp16"}
 RESULTS = (torch.bfloat16, torch.float16, torch.float32)
-FARTHEST = 1 << 31  # numbers from the first head to the last: kernels count them in 32 bits
+MAX_HEAD_OFFSET = 1 << 31  # numbers from the first head to the last: kernels count them in 32 bits
 
 
 def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -37,7 +37,7 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_scale(plan: BandPlan, scale: float | None) -> float:
-    """That factor, or 1 / √D. Hidden scores are −∞, which no other factor leaves there."""
+    """The factor on q·k: the given one, or 1 / √D. Hidden scores are −∞, which no other factor leaves there."""
     if scale is None:
         return plan.head_dim ** -0.5
     if not 0 < scale < math.inf:
@@ -56,15 +56,15 @@ def check_device(q: Tensor) -> None:
                          "the kernel `naive` on a CPU")
 
 
-def flat_carried(q: Tensor, carried: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Flat and contiguous."""
-    out, lse = carried
+def flat_initial(q: Tensor, initial: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The initial (out, LSE), flat and contiguous."""
+    out, lse = initial
     if not (out.dtype == lse.dtype == torch.float32 and out.shape == q.shape and lse.shape == q.shape[:-1] and
             out.device == lse.device == q.device):
-        raise ValueError(f"carried must be float32 on {q.device}, (out {tuple(q.shape)}, LSE {tuple(q.shape[:-1])}); it is "
+        raise ValueError(f"initial must be float32 on {q.device}, (out {tuple(q.shape)}, LSE {tuple(q.shape[:-1])}); it is "
                          f"{out.dtype} {tuple(out.shape)} and {lse.dtype} {tuple(lse.shape)} on {out.device}")
     if torch.is_grad_enabled() and (out.requires_grad or lse.requires_grad):
-        raise ValueError("carried is a constant to autograd, and it requires gradients: detach it, and use band_backward for its own part")
+        raise ValueError("initial is a constant to autograd, and it requires gradients: detach it, and use band_backward for its own part")
     return out.flatten(0, -3).contiguous(), lse.flatten(0, -2).contiguous()
 
 
@@ -75,16 +75,16 @@ def check_into(q: Tensor, out: Tensor, lse: Tensor) -> None:
     check_result("the output in `into`", out.dtype)
 
 
-def check_gradients(q: Tensor, carried: Tensor | None, dq: Tensor) -> None:
-    """What dq is added to, and where it goes."""
-    for name, x, dtypes in (("the dq of other keys", carried, (torch.float32,)), ("where dq goes", dq, RESULTS)):
+def check_gradients(q: Tensor, initial: Tensor | None, dq: Tensor) -> None:
+    """Checks the dq of other keys that dq is added to, and where the sum goes."""
+    for name, x, dtypes in (("the dq of other keys", initial, (torch.float32,)), ("where dq goes", dq, RESULTS)):
         if x is not None and not (x.shape == q.shape and x.dtype in dtypes and x.is_contiguous() and x.device == q.device):
             raise ValueError(f"{name} must be contiguous, of {tuple(q.shape)} on {q.device} and {' or '.join(map(str, dtypes))}; it is "
                              f"{x.dtype} {tuple(x.shape)} on {x.device}")
 
 
 def check_backward(plan: BandPlan, q: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None) -> None:
-    if Use.KEYS not in plan.kernels:
+    if BandKernel.DKDV not in plan.kernels:
         raise ValueError("the plan is for the forward pass alone: make it with needs_backward=True")
     if not (dout.dtype == q.dtype and dout.shape == out.shape == q.shape and lse.shape == q.shape[:2] and lse.dtype == torch.float32):
         raise ValueError(f"dout must be {q.dtype} like q, out and dout of its shape {tuple(q.shape)}, the LSE float32 of "
@@ -114,7 +114,7 @@ def as_usable(x: Tensor) -> Tensor:
 
 
 def unusable(x: Tensor, *, heads_side_by_side: bool) -> str | None:
-    """Why not, or None."""
+    """The reason why a tensor cannot be used as it lies, or None."""
     _, num_heads, head_dim = x.shape
     if x.numel() == 0:
         return None
@@ -125,8 +125,8 @@ def unusable(x: Tensor, *, heads_side_by_side: bool) -> str | None:
     strides = (x.stride(0), x.stride(1)) if num_heads > 1 else (x.stride(0),)
     if any(stride <= 0 or stride * x.element_size() % ALIGNMENT for stride in strides):
         return f"strides must be positive multiples of {ALIGNMENT} bytes"
-    if (num_heads - 1) * x.stride(1) >= FARTHEST:
-        return f"its heads must lie within {FARTHEST} numbers"
+    if (num_heads - 1) * x.stride(1) >= MAX_HEAD_OFFSET:
+        return f"its heads must lie within {MAX_HEAD_OFFSET} numbers"
     if x.data_ptr() % ALIGNMENT:
         return f"its address must be a multiple of {ALIGNMENT} bytes"
     return None

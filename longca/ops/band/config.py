@@ -3,77 +3,85 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-import torch
 
-
-class Use(Enum):
-    """The kernels that read lines."""
+class BandKernel(Enum):
+    """The kernels that read tile schedules."""
 
     FORWARD = "forward"
-    KEYS = "keys"  # dK and dV: lines of keys
-    QUERIES = "queries"  # dQ
+    DKDV = "keys"  # dK and dV, over row tiles of keys; where it is the fused kernel, dQ too
+    DQ = "queries"  # dQ, over row tiles of queries
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """How one kernel is built."""
+class TileConfig:
+    """How one kernel is built.
 
-    rows: int  # of the score matrix: a line's tile, times the query heads that share it if it is one of queries
-    step: int  # its columns: a line's step, times the query heads that share it if it is one of queries
-    warps: int
-    stages: int  # loads under way at once
-    loop: int = 1  # 0: one for each run of full steps, and one for partial ones; 1: one for all full steps; 2: one for all steps
-    pack: int = 16  # query heads that share a tile, at most
-    hopper: int = 0  # 1: one of `sm90.launch`, which knows the rest; 2: forward, with OVERLAP; keys, with dQ
-    in_order: bool = False  # keys, with dQ: pieces take turns, so that sums repeat
-    at_once: int = 0  # KV heads whose lines start together; 0: what the plan finds best
+    Rows and columns are of the score matrix, in which the query heads that share a tile lie side by side: `block_m` is a schedule's
+    `tile_m` times these heads where row tiles are of queries, `block_n` its `tile_n` times these heads where row tiles are of keys.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int  # loads under way at once
+    loop: int = 1  # 0: one for each entry of full blocks, and one for partial ones; 1: one for all full blocks; 2: one for all blocks
+    max_pack: int = 16  # query heads that share a tile, at most
+    sm90: bool = False  # a kernel of `sm90.launch`, which knows the rest
+    overlap: bool = False  # sm90, forward: OVERLAP
+    fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
+    in_order: bool = False  # fused: work tiles add to dQ in one order, so that sums repeat
+    kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
 # keys 554, queries 583 TFLOP/s). Head dim 64 was not swept: the same tiles, whose accumulators are half as large.
 # Without heads to share a tile (MHA), the same tiles hold tokens of one head.
-TUNED = {
-    64: {Use.FORWARD: Tuned(128, 64, 4, 3), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
-    128: {Use.FORWARD: Tuned(128, 64, 4, 2, loop=2), Use.KEYS: Tuned(64, 64, 4, 2, loop=2), Use.QUERIES: Tuned(64, 64, 4, 2, loop=2)},
+PORTABLE_TILES = {
+    64: {BandKernel.FORWARD: TileConfig(128, 64, 4, 3), BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
+         BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2)},
+    128: {BandKernel.FORWARD: TileConfig(128, 64, 4, 2, loop=2), BandKernel.DKDV: TileConfig(64, 64, 4, 2, loop=2),
+          BandKernel.DQ: TileConfig(64, 64, 4, 2, loop=2)},
 }
 # Without TMA and warp-group matmuls (sm_80 to sm_89): the most that a kernel can hold in registers. Compiled, never measured.
-BEFORE_HOPPER = {Use.FORWARD: Tuned(64, 64, 8, 2, loop=2), Use.KEYS: Tuned(64, 32, 8, 2, loop=2), Use.QUERIES: Tuned(64, 32, 8, 2, loop=2)}
+BEFORE_HOPPER = {BandKernel.FORWARD: TileConfig(64, 64, 8, 2, loop=2), BandKernel.DKDV: TileConfig(64, 32, 8, 2, loop=2),
+                 BandKernel.DQ: TileConfig(64, 32, 8, 2, loop=2)}
 
 # For smaller blocks half of such a tile would be idle.
-HOPPER_KEYS = Tuned(128, 64, 4, 3, hopper=1)
-HOPPER_QUERIES = Tuned(128, 64, 4, 3, hopper=1)
-HOPPER_GRADIENTS = Tuned(128, 64, 4, 3, pack=1, hopper=2)  # dQ too
-# Where keys come in short blocks, a tile is any two of them.
-HOPPER_FORWARD, HOPPER_SHORT_BLOCKS = Tuned(128, 128, 4, 2, hopper=2), Tuned(128, 64, 4, 2, hopper=1)
+SM90_DKDV = TileConfig(128, 64, 4, 3, sm90=True)
+SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
+SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
+SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, overlap=True)
+SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # where keys come in short blocks, a tile is any two of them
 
 
-def tiles_for(head_dim: int, device: torch.device, *, block: int | None = None, block_rows: int | None = None, at_once: bool = False,
-              in_order: bool = False) -> dict[Use, Tuned]:
-    """
+def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: int | None = None, block_rows: int | None = None,
+                 fused_dq: bool = False, in_order: bool = False) -> dict[BandKernel, TileConfig]:
+    """The tile sizes of each kernel.
+
     Args:
+        capability: compute capability of the GPU; None without one.
         block: keys of a block, if the mask is made of blocks.
         block_rows: its queries, times the query heads of a KV head.
-        at_once: dK's kernel makes dQ too, where there is one that can: there are then no tiles for dQ.
-        in_order: of `Tuned`, for that kernel.
+        fused_dq: one kernel makes all gradients, where there is one that can: there are then no tiles for dQ.
+        in_order: of `TileConfig`, for that kernel.
 
     Raises:
         ValueError: a head dim that has none.
     """
-    if head_dim not in TUNED:
-        raise ValueError(f"band attention has head dims {' and '.join(map(str, TUNED))}; this one is {head_dim}")
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if head_dim not in PORTABLE_TILES:
+        raise ValueError(f"band attention has head dims {' and '.join(map(str, PORTABLE_TILES))}; this one is {head_dim}")
     if capability is not None and capability < (9, 0):
         return BEFORE_HOPPER
-    tiles = dict(TUNED[head_dim])
+    tiles = dict(PORTABLE_TILES[head_dim])
     if capability == (9, 0) and head_dim == 128:
         short = block is not None and block % 128 != 0
-        tiles[Use.FORWARD] = HOPPER_SHORT_BLOCKS if short else HOPPER_FORWARD
+        tiles[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
         if not short:
-            if at_once:
-                tiles[Use.KEYS] = replace(HOPPER_GRADIENTS, in_order=in_order)
-                del tiles[Use.QUERIES]
+            if fused_dq:
+                tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=in_order)
+                del tiles[BandKernel.DQ]
             else:
-                tiles[Use.KEYS] = HOPPER_KEYS
-                if block_rows is None or block_rows >= HOPPER_QUERIES.rows:
-                    tiles[Use.QUERIES] = HOPPER_QUERIES
+                tiles[BandKernel.DKDV] = SM90_DKDV
+                if block_rows is None or block_rows >= SM90_DQ.block_m:
+                    tiles[BandKernel.DQ] = SM90_DQ
     return tiles

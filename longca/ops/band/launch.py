@@ -1,42 +1,22 @@
-"""What starts the kernels of band attention: the one place that chooses among them. No checks, and nothing that waits for the GPU.
+"""The launch of band attention's kernels: the one place that chooses among them. No checks, and nothing that waits for the GPU.
 
 Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Concatenate, NamedTuple, ParamSpec
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
 
-from longca.ops.band.config import Tuned, Use
-from longca.ops.band.plan import UNIT
-from longca.ops.band.tables.schedule import Lines
-from longca.ops.band.triton.backward import keys_gradients, queries_gradient
+from longca.ops.band.config import BandKernel
+from longca.ops.band.plan import DqTarget, Kernels
+from longca.ops.band.triton.backward import backward_dkdv, backward_dq
 from longca.ops.band.triton.forward import forward
-from longca.ops.band.triton.preprocess import prepare
+from longca.ops.band.triton.preprocess import preprocess
 
-Kernels = Mapping[Use, tuple[Lines, Tuned]]
 P = ParamSpec("P")
-
-
-class Part(NamedTuple):
-    """Where dq of some queries goes."""
-
-    kernels: Kernels
-    units: Tensor | None
-    """the first of each 128 of these queries; None for all queries"""
-    dq: Tensor
-    carried: Tensor | None = None
-    """float32, strided as `dq`, which it may be: what these rows are added to"""
-
-    def keep(self) -> None:
-        """What there is without keys: that which is carried, or 0."""
-        tokens = torch.arange(len(self.dq), device=self.dq.device)
-        if self.units is not None:
-            tokens = tokens[torch.isin(tokens // UNIT, self.units // UNIT)]
-        self.dq[tokens] = 0 if self.carried is None else self.carried[tokens].to(self.dq.dtype)
 
 
 def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callable[Concatenate[Tensor, P], None]:
@@ -51,57 +31,57 @@ def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callab
 
 @on_the_device_of_q
 def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, scale: float, *, out: Tensor, lse: Tensor,
-                   carried: tuple[Tensor, Tensor] | None) -> None:
-    """Writes `out` and `lse`; `carried` may be the same two tensors."""
+                   initial: tuple[Tensor, Tensor] | None) -> None:
+    """Writes `out` and `lse`, merged with the initial (out, LSE), which may be the same two tensors."""
     if len(q) == 0:
         return
     if len(k) == 0:
-        out.copy_(carried[0]) if carried else out.zero_()
-        lse.copy_(carried[1]) if carried else lse.fill_(float("-inf"))
+        out.copy_(initial[0]) if initial else out.zero_()
+        lse.copy_(initial[1]) if initial else lse.fill_(float("-inf"))
         return
-    lines, tuned = kernels[Use.FORWARD]
-    pack, run = tuned.rows // lines.tile, forward
-    if tuned.hopper:
+    schedule, config = kernels[BandKernel.FORWARD]
+    pack, run = config.block_m // schedule.tile_m, forward
+    if config.sm90:
         from longca.ops.band.sm90.launch import forward as run  # a language of its own, which other GPUs need not have
-    run(q, k, v, lines, scale, tuned, out=out, lse=lse, carried=carried,
-        packs_at_once=tuned.at_once * (q.shape[1] // k.shape[1]) // pack)
+    run(q, k, v, schedule, scale, config, out=out, lse=lse, initial=initial,
+        packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack)
 
 
 @on_the_device_of_q
 def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
-                    scale: float, *, parts: Sequence[Part], dk: Tensor, dv: Tensor) -> None:
-    """Writes dq part by part, `dk` and `dv`."""
+                    scale: float, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
+    """Writes the dQ of each target, `dk` and `dv`."""
     if len(q) == 0 or len(k) == 0:
-        for part in parts:
-            part.keep()
+        for target in targets:
+            target.keep_initial()
         for grad in (dk, dv):
             grad.zero_()
         return
-    key_lines, key_tuned = kernels[Use.KEYS]
-    key_pack = key_tuned.step // key_lines.step
-    stats = prepare(out, dout, lse, dlse, key_pack)
-    if Use.QUERIES not in kernels:
-        from longca.ops.band.sm90.launch import gradients
+    dkdv_schedule, dkdv_config = kernels[BandKernel.DKDV]
+    dkdv_pack = dkdv_config.block_n // dkdv_schedule.tile_n
+    stats = preprocess(out, dout, lse, dlse, dkdv_pack)
+    if BandKernel.DQ not in kernels:
+        from longca.ops.band.sm90.launch import backward_fused
 
-        gradients(q, k, v, dout, *stats, key_lines, scale, key_tuned, parts=parts, dk=dk, dv=dv)
+        backward_fused(q, k, v, dout, *stats, dkdv_schedule, scale, dkdv_config, targets=targets, dk=dk, dv=dv)
         return
-    run_keys = keys_gradients
-    if key_tuned.hopper:
-        from longca.ops.band.sm90.launch import keys_gradients as run_keys
-    run_keys(q, k, v, dout, *stats, key_lines, scale, key_tuned, dk=dk, dv=dv)
-    query_lines, query_tuned = kernels[Use.QUERIES]
-    query_pack = query_tuned.rows // query_lines.tile
-    if query_pack != key_pack:
-        stats = prepare(out, dout, lse, dlse, query_pack)
-    run_queries = queries_gradient
-    if query_tuned.hopper:
-        from longca.ops.band.sm90.launch import queries_gradient as run_queries
-    for part in parts:
-        run_queries(q, k, v, dout, *stats, part.kernels[Use.QUERIES][0], scale, query_tuned, dq=part.dq, carried=part.carried,
-                    packs_at_once=query_tuned.at_once * (q.shape[1] // k.shape[1]) // query_pack)
+    run_dkdv = backward_dkdv
+    if dkdv_config.sm90:
+        from longca.ops.band.sm90.launch import backward_dkdv as run_dkdv
+    run_dkdv(q, k, v, dout, *stats, dkdv_schedule, scale, dkdv_config, dk=dk, dv=dv)
+    dq_schedule, dq_config = kernels[BandKernel.DQ]
+    dq_pack = dq_config.block_m // dq_schedule.tile_m
+    if dq_pack != dkdv_pack:
+        stats = preprocess(out, dout, lse, dlse, dq_pack)
+    run_dq = backward_dq
+    if dq_config.sm90:
+        from longca.ops.band.sm90.launch import backward_dq as run_dq
+    for target in targets:
+        run_dq(q, k, v, dout, *stats, target.kernels[BandKernel.DQ][0], scale, dq_config, dq=target.dq, initial=target.initial,
+               packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack)
 
 
 def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for (dq, dk, dv), by default in the inputs' dtype."""
+    """Memory for (dq, dk, dv), by default in the inputs' dtype."""
     dq, dk, dv = (torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device) for x in (q, k, v))
     return dq, dk, dv

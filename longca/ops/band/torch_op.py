@@ -11,46 +11,48 @@ import torch
 from torch import Tensor
 
 from longca.ops.band.checks import as_usable, check_layout
-from longca.ops.band.config import Tuned, Use
-from longca.ops.band.launch import Kernels, Part, backward_memory, launch_backward, launch_forward
-from longca.ops.band.plan import BandPlan
-from longca.ops.band.tables.schedule import Lines
+from longca.ops.band.config import BandKernel, TileConfig
+from longca.ops.band.launch import backward_memory, launch_backward, launch_forward
+from longca.ops.band.plan import BandPlan, DqTarget, Kernels
+from longca.ops.band.tables.schedule import TileSchedule
 
-NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(Tuned))  # of one kernel
+NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(TileConfig))  # of one kernel
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     """(tables, numbers), which `unflatten` turns back."""
     tables: list[Tensor] = []
     numbers: list[int] = []
-    for lines, tuned in plan.kernels.values():
-        tables += lines.tables
-        numbers += [lines.tile, lines.step, lines.num_slots, *astuple(tuned)]
+    for schedule, config in plan.kernels.values():
+        tables += schedule.tables
+        numbers += [schedule.tile_m, schedule.tile_n, schedule.num_slots, *astuple(config)]
     return tables, numbers
 
 
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[int]) -> Kernels:
+    """The kernels of a plan, from what `flatten` gives."""
     kernels = {}
-    for place, use in enumerate(list(Use)[:len(tables) // NUM_TABLES]):
-        pieces, runs, shapes, splits, waits, waits_of = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
-        tile, step, num_slots, *tuned = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
-        kernels[use] = Lines(tile, step, pieces, runs, shapes, splits, num_slots, waits, waits_of), Tuned(*tuned)
+    for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
+        work_tiles, ranges, masks, splits, waits, wait_ranges = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
+        tile_m, tile_n, num_slots, *config = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
+        schedule = TileSchedule(tile_m, tile_n, work_tiles, ranges, masks, splits, num_slots, waits, wait_ranges)
+        kernels[kernel] = schedule, TileConfig(*config)
     return kernels
 
 
 @torch.library.custom_op("longca::band_forward", mutates_args=())
 def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float,
-                    carried_out: Tensor | None, carried_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+                    initial_out: Tensor | None, initial_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
-    carried = None if carried_out is None or carried_lse is None else (carried_out.contiguous(), carried_lse.contiguous())
-    launch_forward(q, k, v, unflatten(tables, numbers), scale, out=out, lse=lse, carried=carried)
+    initial = None if initial_out is None or initial_lse is None else (initial_out.contiguous(), initial_lse.contiguous())
+    launch_forward(q, k, v, unflatten(tables, numbers), scale, out=out, lse=lse, initial=initial)
     return out, lse
 
 
 @band_forward_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float, carried_out: Tensor | None,
-      carried_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequence[int], scale: float, initial_out: Tensor | None,
+      initial_lse: Tensor | None, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return _forward_memory(q, out_dtype)
 
 
@@ -59,7 +61,7 @@ def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, 
                      tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
     kernels, (dq, dk, dv) = unflatten(tables, numbers), backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale, parts=[Part(kernels, None, dq)],
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale, targets=[DqTarget(kernels, None, dq)],
                     dk=dk, dv=dv)
     return dq, dk, dv
 

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from longca.ops.flashmask.forward import FlashMask, is_visible
+from longca.ops.flashmask.forward import FlashMaskTables, is_visible
 from longca.ops.tile_sources import load_tile, tile_source
 
 PREPARED_ROWS = 64
@@ -152,7 +152,7 @@ def _backward_queries(q_ptr, k_src, v_src, dout_ptr, delta_ptr, base_ptr, dq_ptr
 
 
 def backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor,
-             mask: FlashMask, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+             mask: FlashMaskTables, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(dq, dk, dv), shaped as q, k and v; out and LSE may cover more keys than these.
 
     Args:
@@ -169,7 +169,7 @@ def backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tenso
 
 
 def backward_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, delta: torch.Tensor, base: torch.Tensor,
-                     mask: FlashMask, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+                     mask: FlashMaskTables, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(dk, dv), given delta and the LSE to base 2."""
     assert mask.keys is not None
     tiling, lists = mask.tuning.keys, mask.keys
@@ -183,7 +183,7 @@ def backward_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: to
 
 
 def backward_of_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, delta: torch.Tensor,
-                        base: torch.Tensor, mask: FlashMask, scale: float) -> torch.Tensor:
+                        base: torch.Tensor, mask: FlashMaskTables, scale: float) -> torch.Tensor:
     assert mask.queries is not None
     tiling, lists, dq = mask.tuning.queries, mask.queries, torch.empty_like(q)
     k_src, v_src = (tile_source(x, tiling.tile_k, tiling.by_tma) for x in (k, v))

@@ -20,7 +20,7 @@ from longca.ops.tuning import Tuning
 
 
 @dataclass(frozen=True, eq=False)
-class FlashMask:
+class FlashMaskTables:
     """A mask on the device, and the tiles of the kernels that take it."""
 
     columns: torch.Tensor  # int32 (M, C, Tk); C = 1, 2 or 4
@@ -44,7 +44,7 @@ class FlashMask:
         return self.causal, self.columns.shape[1], q.shape[2]
 
 
-def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool) -> FlashMask:
+def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool) -> FlashMaskTables:
     """The tile lists beside the columns.
 
     Args:
@@ -56,7 +56,7 @@ def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning
     rows = {tile: row_lists(columns, causal, seqlen_q, *tile)
             for tile in ({tuning.forward.tile, tuning.queries.tile} if needs_backward else {tuning.forward.tile})}
     keys = col_lists(columns, causal, seqlen_q, *tuning.keys.tile) if needs_backward else None
-    return FlashMask(columns, causal, tuning, rows[tuning.forward.tile], rows[tuning.queries.tile] if needs_backward else None, keys)
+    return FlashMaskTables(columns, causal, tuning, rows[tuning.forward.tile], rows[tuning.queries.tile] if needs_backward else None, keys)
 
 
 @triton.jit
@@ -142,7 +142,7 @@ def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_pt
     tl.store(lse_ptr + head.to(tl.int64) * seqlen_q + row, lse, mask=row < seqlen_q)
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMask, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskTables, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(out (H, Tq, D), LSE (H, Tq) float32). Rows without keys: out 0, LSE −inf.
 
     Args:

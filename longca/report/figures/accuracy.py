@@ -20,7 +20,7 @@ FLOOR = 1e-3  # of the budget: smaller ratios are drawn here
 COLUMNS = ["method", "direction", "mask", "seqlen", "status", "error_tensor", "error", "error_budget", "budget_ratio", "cell_id"]
 
 
-class Accuracy(Figure):
+class AccuracyFigure(Figure):
     label = "Accuracy"
     section = "accuracy"
     caption = ("Each dot is a cell: the error of its worst tensor over the error that its inputs, its mask and its "

@@ -1,4 +1,4 @@
-"""How even the ranks of context parallelism are: by how much the slowest one is behind."""
+"""Balance of context parallelism: the delay of the slowest rank against the median rank."""
 
 from __future__ import annotations
 

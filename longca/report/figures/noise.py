@@ -1,4 +1,4 @@
-"""How steady the times are: their spread by method, and whether calls get slower or quicker."""
+"""Steadiness of the times: their spread by method, and the trend of calls to get slower or quicker."""
 
 from __future__ import annotations
 

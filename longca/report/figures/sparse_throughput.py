@@ -47,7 +47,7 @@ class SparseThroughput(Figure):
 
 
 def _at_its_length(tried: pd.DataFrame) -> pd.DataFrame:
-    """Of each panel the cells at the length with the most densities, at the longest of several: one length makes a line."""
+    """The cells of each panel at the length with the most densities, at the longest of several: one length makes a line."""
     panel = ["mask", "mask_variant", "setting", "direction"]
     densities = tried.groupby([*panel, "seqlen"]).mask_density_asked.transform("nunique")
     fullest = tried[densities == densities.groupby([tried[column] for column in panel]).transform("max")]

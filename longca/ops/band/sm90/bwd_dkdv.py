@@ -1,149 +1,319 @@
-"""Band attention on Hopper: the kernel for dK and dV, in Gluon, over lines of keys.
+"""The dK and dV kernel of band attention on Hopper, in Gluon, over row tiles of keys.
 
-One program a multiprocessor. A warp loads (`sm90.bwd_load`); two warp groups (teams) hold 64 keys of a line each, with dK and dV in
-registers, and go over all steps of queries. Scores and their gradients are keys × queries, so that they enter the products for dV and
-dK from registers. Products run beside what does not need them: dP beside the exponentials, dV beside dS.
+One persistent program runs on each multiprocessor. Its producer warp loads: K and V of a work tile stay, while blocks of Q and dO, with
+their LSE and delta, go through a ring. Two consumer warp groups hold 64 keys of a work tile each, with dK and dV in registers, and go over
+all blocks of queries. Scores and their gradients are keys × queries, so that they enter the matmuls for dV and dK from registers.
+Matmuls run beside what does not need them: dP beside the exponentials, dV beside dS.
 
-Shapes as in `sm90.forward`; steps have 64 rows, which are 64 / PACK queries of PACK heads.
+Shapes as in `sm90.forward`; blocks have 64 rows, which are 64 / PACK queries of PACK heads.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.bwd_load import FULL, feed_tiles
-from longca.ops.band.sm90.tile_scheduler import ROWS, TEAMS, TOLD, hear
+from longca.ops.band.sm90.pipeline import COLUMN_FIELD, EMPTY, FULL, INFO, MASK_FIELD, Handshake, barriers, is_visible, read_mask
+from longca.ops.band.sm90.tile_scheduler import (
+    CONSUMERS,
+    FULL_START,
+    MESSAGE,
+    PARTIAL_END,
+    PARTIAL_START,
+    ROW_START,
+    WG_ROWS,
+    KeyGrid,
+    Scalar,
+    Tables,
+    WorkTileQueue,
+    first_lane,
+    key_tile_of,
+    range_below,
+    range_of,
+    scalar,
+    take_ticket,
+)
+
+
+@aggregate
+class KeyInputs:
+    """TMA descriptors of the inputs."""
+
+    q: tma.tensor_descriptor
+    dout: tma.tensor_descriptor
+    lse: tma.tensor_descriptor  # LSE · log2 e
+    delta: tma.tensor_descriptor
+    k: tma.tensor_descriptor
+    v: tma.tensor_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, q, dout, lse, delta, k, v):
+        self.q = q
+        self.dout = dout
+        self.lse = lse
+        self.delta = delta
+        self.k = k
+        self.v = v
+
+
+@aggregate
+class KeyPipeline:
+    """Buffers and barriers: K and V of one work tile, a ring of blocks of Q and dO, and the work tiles themselves."""
+
+    k: gl.shared_memory_descriptor  # (CONSUMERS, 64, 1, D)
+    v: gl.shared_memory_descriptor
+    q: gl.shared_memory_descriptor  # (STAGES, 64 / PACK, PACK, D)
+    dout: gl.shared_memory_descriptor
+    lse: gl.shared_memory_descriptor  # (STAGES, 64)
+    delta: gl.shared_memory_descriptor
+    info: gl.shared_memory_descriptor  # (STAGES, INFO)
+    work_tiles: WorkTileQueue
+    kv_bars: Handshake
+    q_full: gl.shared_memory_descriptor  # Q, LSE and info have arrived
+    dout_full: gl.shared_memory_descriptor  # dO and delta have arrived
+    empty: gl.shared_memory_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty):
+        self.k = k
+        self.v = v
+        self.q = q
+        self.dout = dout
+        self.lse = lse
+        self.delta = delta
+        self.info = info
+        self.work_tiles = work_tiles
+        self.kv_bars = kv_bars
+        self.q_full = q_full
+        self.dout_full = dout_full
+        self.empty = empty
+
+
+@aggregate
+class Outputs:
+    """Pointers and strides of dK and dV, and of the splits' partial results."""
+
+    dk: gl.tensor
+    dv: gl.tensor
+    partial_dk: gl.tensor
+    partial_dv: gl.tensor
+    dk_token: Scalar
+    dk_head: Scalar
+    dv_token: Scalar
+    dv_head: Scalar
+    num_slots: Scalar
+
+    @gluon.constexpr_function
+    def __init__(self, dk, dv, partial_dk, partial_dv, dk_token, dk_head, dv_token, dv_head, num_slots):
+        self.dk = dk
+        self.dv = dv
+        self.partial_dk = partial_dk
+        self.partial_dv = partial_dv
+        self.dk_token = scalar(dk_token)
+        self.dk_head = scalar(dk_head)
+        self.dv_token = scalar(dv_token)
+        self.dv_head = scalar(dv_head)
+        self.num_slots = scalar(num_slots)
 
 
 @gluon.jit
-def note(notes, slot, place: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    return gl.max(notes.index(slot).slice(place, 1).load(layout), 0)
+def stats_offset(column, pack, stats_of_pack, PACK: gl.constexpr):
+    """Where the LSE and delta of a block's rows begin: at a multiple of 16 bytes, in the copy that has them there."""
+    COPIES: gl.constexpr = 4 // PACK if PACK < 4 else 1
+    return pack * stats_of_pack + column % COPIES * (stats_of_pack // COPIES) + column // COPIES * (COPIES * PACK)
 
 
 @gluon.jit
-def _store(x, tile, x_ptr, share_ptr, x_token, x_head, row0, row1, slot, kv_head, num_slots, team: gl.constexpr):
-    """A team's rows of dK or dV: to the result, by way of its tile of V if types are the same; of a split line as float32 to a slot."""
+def _load_block(column, mask, pack, stats_of_pack, count, inputs, pipeline, PACK: gl.constexpr, STAGES: gl.constexpr):
+    """Loads the `count`-th block of queries."""
+    stage, phase = count % STAGES, (count // STAGES) & 1
+    field = gl.arange(0, INFO, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    stats = stats_offset(column, pack, stats_of_pack, PACK)
+    mbarrier.wait(pipeline.empty.index(stage), phase ^ 1)
+    pipeline.info.index(stage).store(gl.where(field == COLUMN_FIELD, column, gl.where(field == MASK_FIELD, mask, pack)))
+    mbarrier.arrive(pipeline.q_full.index(stage), count=1)
+    mbarrier.expect(pipeline.q_full.index(stage), inputs.q.block_type.nbytes + inputs.lse.block_type.nbytes)
+    tma.async_copy_global_to_shared(inputs.q, [column, pack * PACK, 0], pipeline.q_full.index(stage), pipeline.q.index(stage))
+    tma.async_copy_global_to_shared(inputs.lse, [stats], pipeline.q_full.index(stage), pipeline.lse.index(stage))
+    mbarrier.expect(pipeline.dout_full.index(stage), inputs.dout.block_type.nbytes + inputs.delta.block_type.nbytes)
+    tma.async_copy_global_to_shared(inputs.dout, [column, pack * PACK, 0], pipeline.dout_full.index(stage), pipeline.dout.index(stage))
+    tma.async_copy_global_to_shared(inputs.delta, [stats], pipeline.dout_full.index(stage), pipeline.delta.index(stage))
+
+
+@gluon.jit
+def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_kv_head, stats_of_pack, PACK: gl.constexpr,
+                         STAGES: gl.constexpr, IN_ORDER: gl.constexpr):
+    """The producer warp. A work tile without blocks gets an empty one.
+
+    Args:
+        counter_ptr: int32 (1,), how many items have been taken: beyond each program's first, or with IN_ORDER all.
+        IN_ORDER: as in `sm90.bwd_fused`: blocks go from the last column on, instead of partial ones first, and a work tile, a program's
+            first one too, is taken only when it begins, so that all before it have begun.
+    """
+    BLOCK: gl.constexpr = WG_ROWS // PACK
+    lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    count, tile_count = 0, 0
+    item = gl.program_id(0)
+    if IN_ORDER:
+        item = first_lane(take_ticket(counter_ptr, lane), lane)
+    while item < grid.num_items:
+        entry_ptr, index, kv_head, head_round = key_tile_of(item, tables.work_tiles, grid)
+        if not IN_ORDER:
+            ticket = take_ticket(counter_ptr, lane)
+        num_packs = packs_per_kv_head // grid.head_rounds
+        first_pack = kv_head * packs_per_kv_head + head_round * num_packs
+        pipeline.work_tiles.send(entry_ptr, first_pack, tile_count, index)
+        row, full_start = gl.load(entry_ptr + ROW_START), gl.load(entry_ptr + FULL_START)
+        partial_start, partial_end = gl.load(entry_ptr + PARTIAL_START), gl.load(entry_ptr + PARTIAL_END)
+        mbarrier.wait(pipeline.kv_bars.empty, (tile_count & 1) ^ 1)
+        mbarrier.expect(pipeline.kv_bars.full, 2 * CONSUMERS * inputs.k.block_type.nbytes)
+        for wg in gl.static_range(CONSUMERS):
+            tma.async_copy_global_to_shared(inputs.k, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.k.index(wg))
+            tma.async_copy_global_to_shared(inputs.v, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.v.index(wg))
+        for pack in range(first_pack, first_pack + num_packs):
+            full, partial = partial_start - 1, partial_end - 1
+            for number in range(gl.maximum(partial_end - full_start, 1)):
+                if IN_ORDER:
+                    column, num_blocks, mask, full, partial = range_below(full, partial, full_start, partial_start, tables.block_ranges,
+                                                                          BLOCK)
+                else:
+                    column, num_blocks, mask = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
+                for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):
+                    _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), pack, stats_of_pack, count, inputs, pipeline,
+                                PACK, STAGES)
+                    column += -BLOCK if IN_ORDER else BLOCK
+                    count += 1
+        tile_count += 1
+        if IN_ORDER:  # noqa: SIM108 - the condition is decided when compiling
+            item = first_lane(take_ticket(counter_ptr, lane), lane)
+        else:
+            item = first_lane(ticket, lane) + gl.num_programs(0)
+    pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)
+
+
+@gluon.jit
+def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
+    """Which queries of a block each key sees, as `is_visible` takes them."""
+    return gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS) + rows, mask=mask >= 0,
+                   other=gl.where(mask == FULL, (WG_ROWS // PACK) << 16, 0))
+
+
+@gluon.jit
+def masked_p(s, lse, bounds, mask, num_rows, rows, columns, scale_log2, PACK: gl.constexpr):
+    """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work tile's end."""
+    p = gl.exp2(s * scale_log2 - lse[None, :])
+    if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
+        bounds = gl.where(rows < num_rows, bounds, 0)
+        p = gl.where(is_visible(bounds, columns // PACK), p, 0.0)
+    return p
+
+
+@gluon.jit
+def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num_slots, wg: gl.constexpr):
+    """Writes a consumer group's rows of dK or dV: to the result, by way of its buffer of V if types are the same; of a split as float32
+    to its slot."""
     D: gl.constexpr = x.shape[1]
-    SAME: gl.constexpr = x_ptr.dtype.element_ty == tile.dtype
+    SAME: gl.constexpr = x_ptr.dtype.element_ty == buffer.dtype
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0]) if SAME else x.type.layout
-    if (slot < 0) | (row0 == row1):  # a piece of no rows has nothing to store
+    if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
         if SAME:
-            tile.store(x.to(tile.dtype))
-            values = tile.load(layout)
+            buffer.store(x.to(buffer.dtype))
+            values = buffer.load(layout)
         else:
             values = x.to(x_ptr.dtype.element_ty)
-        token = row0 + team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-        place = (token.to(gl.int64) * x_token + kv_head * x_head)[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
-        gl.store(x_ptr + place, values, mask=(token < row1)[:, None])
+        token = tile.row_start + wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
+        offset = (token.to(gl.int64) * x_token + kv_head * x_head)[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
+        gl.store(x_ptr + offset, values, mask=(token < tile.row_end)[:, None])
     else:
-        row = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, x.type.layout))
-        share = ((kv_head.to(gl.int64) * num_slots + slot) * (TEAMS * ROWS) + row) * D
-        gl.store(share_ptr + share[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, x.type.layout))[None, :], x)
+        row = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, x.type.layout))
+        slot_row = ((kv_head.to(gl.int64) * num_slots + tile.slot) * (CONSUMERS * WG_ROWS) + row) * D
+        gl.store(partial_ptr + slot_row[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, x.type.layout))[None, :], x)
 
 
 @gluon.jit
-def _gradients(k_smem, v_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, packs_per_kv_head, scale, scale_log2,
-               team: gl.constexpr, PACK: gl.constexpr):
-    """A team's keys of every piece."""
-    q_smem, dout_smem, base_smem, delta_smem, notes = smem
-    q_full, dout_full, empty = bars
-    dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr = outputs
-    dk_token, dk_head, dv_token, dv_head, num_slots = strides
-    STAGES: gl.constexpr = q_smem.shape[0]
-    D: gl.constexpr = q_smem.shape[3]
-    STEP: gl.constexpr = ROWS // PACK
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, wg: gl.constexpr, PACK: gl.constexpr):
+    """A consumer group: its 64 keys of every work tile."""
+    STAGES: gl.constexpr = pipeline.q.shape[0]
+    D: gl.constexpr = pipeline.q.shape[3]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    left: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
+    operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
-    k_tile, v_tile = k_smem.index(team).reshape([ROWS, D]), v_smem.index(team).reshape([ROWS, D])
-    rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    columns = gl.arange(0, ROWS, layout=across)
-    count, turn = 0, 0
-    row0, row1, middle, last, num_full, slot, pack = hear(0, told, told_bars[0], told_bars[1])
-    while pack >= 0:
-        kv_head = pack // packs_per_kv_head
-        num_steps = gl.maximum(last - middle + num_full, 1) * packs_per_kv_head
-        dk, dv = gl.zeros([ROWS, D], gl.float32, sum_layout), gl.zeros([ROWS, D], gl.float32, sum_layout)
-        mbarrier.wait(kv_bars[0], turn & 1)
-        for _ in range(num_steps):
-            place, phase = count % STAGES, (count // STAGES) & 1
-            q, dout = q_smem.index(place).reshape([ROWS, D]), dout_smem.index(place).reshape([ROWS, D])
-            mbarrier.wait(q_full.index(place), phase)
-            scores = warpgroup_mma(k_tile, q.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
-            shape = note(notes, place, 1)
-            mbarrier.wait(dout_full.index(place), phase)
-            dweights = warpgroup_mma(v_tile, dout.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
-            seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, STEP << 16, 0))
-            scores = warpgroup_mma_wait(1, deps=[scores])
-            weights = gl.exp2(scores * scale_log2 - base_smem.index(place).load(across)[None, :])
-            if (shape != FULL) | (row1 - row0 < TEAMS * ROWS):
-                seen = gl.where(rows < row1 - row0, seen, 0)
-                first, behind = seen & 0xFFFF, seen >> 16
-                shown = ((columns // PACK)[None, :] - first[:, None]).to(gl.uint32) < (behind - first)[:, None].to(gl.uint32)
-                weights = gl.where(shown, weights, 0.0)
-            weights_left = gl.convert_layout(weights.to(q.dtype), left)
-            dv = warpgroup_mma(weights_left, dout, dv, is_async=True)
-            dweights = warpgroup_mma_wait(1, deps=[dweights])
-            dscores = weights * (dweights - delta_smem.index(place).load(across)[None, :])
-            dscores_left = gl.convert_layout(dscores.to(q.dtype), left)
-            dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
-            dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
-            mbarrier.arrive(empty.index(place), count=1)
+    k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg).reshape([WG_ROWS, D])
+    rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, WG_ROWS, layout=across)
+    count, tile_count = 0, 0
+    tile = pipeline.work_tiles.receive(0)
+    while tile.pack >= 0:
+        kv_head = tile.pack // packs_per_kv_head
+        num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1) * packs_per_kv_head
+        dk, dv = gl.zeros([WG_ROWS, D], gl.float32, sum_layout), gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
+        mbarrier.wait(pipeline.kv_bars.full, tile_count & 1)
+        for _ in range(num_blocks):
+            stage, phase = count % STAGES, (count // STAGES) & 1
+            q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
+            mbarrier.wait(pipeline.q_full.index(stage), phase)
+            s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            mask = read_mask(pipeline.info, stage)
+            mbarrier.wait(pipeline.dout_full.index(stage), phase)
+            dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            bounds = bounds_of_keys(mask, masks_ptr, rows, PACK)
+            s = warpgroup_mma_wait(1, deps=[s])
+            p = masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, columns,
+                         scale_log2, PACK)
+            p_operand = gl.convert_layout(p.to(q.dtype), operand)
+            dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=[dp])
+            ds = p * (dp - pipeline.delta.index(stage).load(across)[None, :])
+            ds_operand = gl.convert_layout(ds.to(q.dtype), operand)
+            dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
+            dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0, deps=[dk, dv, p_operand, ds_operand])
+            mbarrier.arrive(pipeline.empty.index(stage), count=1)
             count += 1
-        _store(dv, v_tile, dv_ptr, share_dv_ptr, dv_token, dv_head, row0, row1, slot, kv_head, num_slots, team)
-        _store(dk * scale, v_tile, dk_ptr, share_dk_ptr, dk_token, dk_head, row0, row1, slot, kv_head, num_slots, team)
+        _epilogue(dv, v, outputs.dv, outputs.partial_dv, outputs.dv_token, outputs.dv_head, tile, kv_head, outputs.num_slots, wg)
+        _epilogue(dk * scale, v, outputs.dk, outputs.partial_dk, outputs.dk_token, outputs.dk_head, tile, kv_head, outputs.num_slots, wg)
         fence_async_shared()
-        mbarrier.arrive(kv_bars[1], count=1)
-        turn += 1
-        row0, row1, middle, last, num_full, slot, pack = hear(turn, told, told_bars[0], told_bars[1])
+        mbarrier.arrive(pipeline.kv_bars.empty, count=1)
+        tile_count += 1
+        tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit
-def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for place in gl.static_range(COUNT):
-        mbarrier.init(bars.index(place), count=ARRIVALS)
-    return bars
-
-
-@gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "packs_per_kv_head",
+@gluon.jit(do_not_specialize=["num_slots", "num_tiles", "num_items", "kv_heads_per_section", "kv_heads_per_group", "packs_per_kv_head",
                               "stats_of_pack"])
-def backward_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, dk_ptr, dv_ptr,
-                    share_dk_ptr, share_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_pieces, num_items, kv_heads_at_once,
-                    kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr, STAGES: gl.constexpr):
+def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr,
+                dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots, num_tiles, num_items,
+                kv_heads_per_section, kv_heads_per_group, packs_per_kv_head, stats_of_pack, scale, scale_log2, PACK: gl.constexpr,
+                STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        base_desc, delta_desc: float32 (H / PACK · stats_of_pack,), as `sm90.launch.statistics` lays them out, in boxes of 64.
+        lse_desc, delta_desc: float32 (H / PACK · stats_of_pack,), as `sm90.launch.aligned_stats` lays them out, in boxes of 64.
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
-        next_ptr: int32 (1,), zero.
-        pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 keys in steps of 64 / PACK queries.
-        share_dk_ptr, share_dv_ptr: float32 (G, num_slots, 128, D), for split lines.
+        counter_ptr: int32 (1,), zero.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 keys in blocks of 64 / PACK queries.
+        partial_dk_ptr, partial_dv_ptr: float32 (G, num_slots, 128, D), for splits.
+        num_tiles: work tiles of a head group.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
-    k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(v_desc.dtype, [TEAMS, ROWS, 1, D], v_desc.layout)
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], q_desc.layout)
-    dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], dout_desc.layout)
-    base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
-    delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
-    notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
-    bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS)
-    told_bars = barriers(2, 1), barriers(2, TEAMS)
+    k = gl.allocate_shared_memory(k_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], k_desc.layout)
+    v = gl.allocate_shared_memory(v_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], v_desc.layout)
+    q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS // PACK, PACK, D], q_desc.layout)
+    dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS // PACK, PACK, D], dout_desc.layout)
+    lse = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], lse_desc.layout)
+    delta = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], delta_desc.layout)
+    info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
+    q_full, dout_full, empty = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, CONSUMERS)
+    work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS))
     fence_async_shared()
-    smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
-    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (dk_ptr, dv_ptr, share_dk_ptr, share_dv_ptr)
-    strides = dk_token, dk_head, dv_token, dv_head, num_slots
-    sizes = num_pieces, num_items, kv_heads_at_once, 1, kv_heads_per_group
+    pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty)
+    inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
+    tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
+    outputs = Outputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
+    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, 1, kv_heads_per_group)
     gl.warp_specialize([
-        (_gradients, (k_smem, v_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, packs_per_kv_head, scale,
-                      scale_log2, 0, PACK)),
-        (_gradients, (k_smem, v_smem, smem, told, kv_bars, bars, told_bars, shapes_ptr, outputs, strides, packs_per_kv_head, scale,
-                      scale_log2, 1, PACK)),
-        (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                      packs_per_kv_head, stats_of_pack, PACK, TEAMS, STAGES)),
+        (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 0, PACK)),
+        (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 1, PACK)),
+        (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, packs_per_kv_head, stats_of_pack, PACK, STAGES, False)),
     ], [4, 1], [240, 24])

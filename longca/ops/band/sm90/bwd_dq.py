@@ -1,192 +1,279 @@
-"""Band attention on Hopper: the kernel for dQ, in Gluon, over lines of queries.
+"""The dQ kernel of band attention on Hopper, in Gluon, over row tiles of queries.
 
-One program a multiprocessor. A warp loads; two warp groups (teams) hold 64 rows of a line each, with dQ in registers, and go over all steps
-of keys. A step's scores and dP are under way beside the product of the step before with its keys.
+One persistent program runs on each multiprocessor. Its producer warp loads. Two consumer warp groups hold 64 rows of a work tile each, with
+dQ in registers, and go over all KV blocks. A block's S and dP are under way beside dS · K of the block before.
 
-Shapes as in `sm90.forward`; steps have 64 keys.
+Shapes as in `sm90.forward`; KV blocks have 64 keys.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.bwd_dkdv import barriers, note
-from longca.ops.band.sm90.bwd_load import EMPTY, FULL
-from longca.ops.band.sm90.store import store_through
-from longca.ops.band.sm90.tile_scheduler import ROWS, TEAMS, TOLD, hear, piece_of, run_of, tell
+from longca.ops.band.sm90.pipeline import (
+    COLUMN_FIELD,
+    EMPTY,
+    FULL,
+    INFO,
+    Handshake,
+    barriers,
+    is_visible,
+    read_mask,
+    store_rows_through_smem,
+)
+from longca.ops.band.sm90.tile_scheduler import (
+    CONSUMERS,
+    FULL_START,
+    MESSAGE,
+    PARTIAL_END,
+    PARTIAL_START,
+    ROW_START,
+    WG_ROWS,
+    QueryGrid,
+    Scalar,
+    Tables,
+    WorkTileQueue,
+    first_lane,
+    query_tile_of,
+    range_of,
+    scalar,
+    take_ticket,
+)
 
-QUEUE = gl.constexpr(2)  # pieces whose Q and dO are there
+QUEUE = gl.constexpr(2)  # work tiles whose Q and dO are there
+
+
+@aggregate
+class QueryInputs:
+    """TMA descriptors of the inputs."""
+
+    q: tma.tensor_descriptor
+    dout: tma.tensor_descriptor
+    k: tma.tensor_descriptor
+    v: tma.tensor_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, q, dout, k, v):
+        self.q = q
+        self.dout = dout
+        self.k = k
+        self.v = v
+
+
+@aggregate
+class QueryPipeline:
+    """Buffers and barriers: Q and dO of the queued work tiles, a ring of blocks of K and V, and the work tiles themselves."""
+
+    q: gl.shared_memory_descriptor  # (QUEUE · CONSUMERS, 64 / PACK, PACK, D)
+    dout: gl.shared_memory_descriptor
+    k: gl.shared_memory_descriptor  # (STAGES, 64, 1, D)
+    v: gl.shared_memory_descriptor
+    info: gl.shared_memory_descriptor  # (STAGES, INFO)
+    work_tiles: WorkTileQueue
+    row_bars: Handshake  # of Q and dO
+    k_full: gl.shared_memory_descriptor  # K and info have arrived
+    v_full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, q, dout, k, v, info, work_tiles, row_bars, k_full, v_full, empty):
+        self.q = q
+        self.dout = dout
+        self.k = k
+        self.v = v
+        self.info = info
+        self.work_tiles = work_tiles
+        self.row_bars = row_bars
+        self.k_full = k_full
+        self.v_full = v_full
+        self.empty = empty
+
+
+@aggregate
+class Outputs:
+    """Pointers and strides of dQ, of the initial dQ that it is added to, and of the splits' partial results."""
+
+    dq: gl.tensor
+    initial_dq: gl.tensor
+    partial_dq: gl.tensor
+    dq_token: Scalar
+    dq_head: Scalar
+    num_slots: Scalar
+
+    @gluon.constexpr_function
+    def __init__(self, dq, initial_dq, partial_dq, dq_token, dq_head, num_slots):
+        self.dq = dq
+        self.initial_dq = initial_dq
+        self.partial_dq = partial_dq
+        self.dq_token = scalar(dq_token)
+        self.dq_head = scalar(dq_head)
+        self.num_slots = scalar(num_slots)
 
 
 @gluon.jit
-def _store(dq, tile, outputs, row0, row1, slot, pack, rows, PACK: gl.constexpr, CARRY: gl.constexpr):
-    """A team's rows: to the result, by way of its tile of Q if types are the same; of a split line as float32 to a slot."""
-    dq_ptr, in_dq_ptr, share_ptr, dq_token, dq_head, num_slots = outputs
+def _epilogue(dq, buffer, outputs, tile, rows, PACK: gl.constexpr, HAS_INITIAL: gl.constexpr):
+    """Writes a consumer group's rows: to the result, by way of its buffer of Q if types are the same; of a split as float32 to its slot."""
     D: gl.constexpr = dq.shape[1]
     layout: gl.constexpr = dq.type.layout
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
-    if (slot < 0) | (row0 == row1):  # a piece of no rows has nothing to store
-        token, head = (row0 + rows // PACK).to(gl.int64), pack * PACK + rows % PACK
-        place = gl.convert_layout(token * dq_token + head * dq_head, gl.SliceLayout(1, layout))[:, None] + dims
-        inside = gl.convert_layout(token < row1, gl.SliceLayout(1, layout))[:, None]
-        if CARRY:
-            dq += gl.load(in_dq_ptr + place, mask=inside, other=0.0)
-        if dq_ptr.dtype.element_ty == tile.dtype:
-            store_through(tile, dq, row0, row1, pack, rows, dq_ptr, dq_token, dq_head, PACK)
+    if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
+        token, head = (tile.row_start + rows // PACK).to(gl.int64), tile.pack * PACK + rows % PACK
+        offset = gl.convert_layout(token * outputs.dq_token + head * outputs.dq_head, gl.SliceLayout(1, layout))[:, None] + dims
+        inside = gl.convert_layout(token < tile.row_end, gl.SliceLayout(1, layout))[:, None]
+        if HAS_INITIAL:
+            dq += gl.load(outputs.initial_dq + offset, mask=inside, other=0.0)
+        if outputs.dq.dtype.element_ty == buffer.dtype:
+            store_rows_through_smem(buffer, dq, tile.row_start, tile.row_end, tile.pack, rows, outputs.dq, outputs.dq_token,
+                                    outputs.dq_head, PACK)
         else:
-            gl.store(dq_ptr + place, dq.to(dq_ptr.dtype.element_ty), mask=inside)
+            gl.store(outputs.dq + offset, dq.to(outputs.dq.dtype.element_ty), mask=inside)
     else:
-        share = (pack.to(gl.int64) * num_slots + slot) * (TEAMS * ROWS) + rows
-        gl.store(share_ptr + gl.convert_layout(share, gl.SliceLayout(1, layout))[:, None] * D + dims, dq)
+        slot_row = (tile.pack.to(gl.int64) * outputs.num_slots + tile.slot) * (CONSUMERS * WG_ROWS) + rows
+        gl.store(outputs.partial_dq + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims, dq)
 
 
 @gluon.jit
-def _gradient(smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, team: gl.constexpr, PACK: gl.constexpr,
-              CARRY: gl.constexpr):
-    """A team's rows of every piece."""
-    q_smem, dout_smem, k_smem, v_smem, notes, told = smem
-    row_full, row_empty, k_full, v_full, empty = bars
-    base_ptr, delta_ptr, num_tokens = stats
-    STAGES: gl.constexpr = k_smem.shape[0]
-    D: gl.constexpr = k_smem.shape[3]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale, scale_log2, wg: gl.constexpr, PACK: gl.constexpr,
+             HAS_INITIAL: gl.constexpr):
+    """A consumer group: its 64 rows of every work tile."""
+    STAGES: gl.constexpr = pipeline.k.shape[0]
+    D: gl.constexpr = pipeline.k.shape[3]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    left: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
-    rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, layout))
-    count, turn = 0, 0
-    row0, row1, middle, last, num_full, slot, pack = hear(0, told, told_bars[0], told_bars[1])
-    while pack >= 0:
-        held = turn % QUEUE
-        q_tile = q_smem.index(held * TEAMS + team).reshape([ROWS, D])
-        dout_tile = dout_smem.index(held * TEAMS + team).reshape([ROWS, D])
-        place_of_rows = (pack.to(gl.int64) * num_tokens + row0) * PACK + rows
-        base, delta = gl.load(base_ptr + place_of_rows), gl.load(delta_ptr + place_of_rows)
-        num_steps = gl.maximum(last - middle + num_full, 1)
-        dq = gl.zeros([ROWS, D], gl.float32, sum_layout)
-        before = gl.zeros([ROWS, ROWS], k_smem.dtype, left)  # of the first step there is none: nothing times its own keys
-        mbarrier.wait(row_full.index(held), turn // QUEUE & 1)
-        for number in range(num_steps):
-            place, phase = count % STAGES, (count // STAGES) & 1
-            place_before = gl.where(number == 0, place, (count + STAGES - 1) % STAGES)
-            mbarrier.wait(k_full.index(place), phase)
-            keys = k_smem.index(place).reshape([ROWS, D])
-            scores = warpgroup_mma(q_tile, keys.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
-            shape = note(notes, place, 1)
-            mbarrier.wait(v_full.index(place), phase)
-            values = v_smem.index(place).reshape([ROWS, D])
-            dweights = warpgroup_mma(dout_tile, values.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False,
-                                     is_async=True)
-            dq = warpgroup_mma(before, k_smem.index(place_before).reshape([ROWS, D]), dq, is_async=True)
-            seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS // PACK) + rows // PACK, mask=shape >= 0,
-                           other=gl.where(shape == FULL, ROWS << 16, 0))
-            scores = warpgroup_mma_wait(2, deps=[scores])
-            weights = gl.exp2(scores * scale_log2 - base[:, None])
-            if shape != FULL:
-                first, behind = seen & 0xFFFF, seen >> 16
-                shown = (columns[None, :] - first[:, None]).to(gl.uint32) < (behind - first)[:, None].to(gl.uint32)
-                weights = gl.where(shown, weights, 0.0)
-            dweights = warpgroup_mma_wait(1, deps=[dweights])
-            dscores = weights * (dweights - delta[:, None])
-            next_left = gl.convert_layout(dscores.to(k_smem.dtype), left)
-            dq, before = warpgroup_mma_wait(0, deps=[dq, before])
+    operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
+    rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, WG_ROWS, layout=gl.SliceLayout(0, layout))
+    count, tile_count = 0, 0
+    tile = pipeline.work_tiles.receive(0)
+    while tile.pack >= 0:
+        queued = tile_count % QUEUE
+        q = pipeline.q.index(queued * CONSUMERS + wg).reshape([WG_ROWS, D])
+        dout = pipeline.dout.index(queued * CONSUMERS + wg).reshape([WG_ROWS, D])
+        stats = (tile.pack.to(gl.int64) * num_tokens + tile.row_start) * PACK + rows
+        lse, delta = gl.load(lse_ptr + stats), gl.load(delta_ptr + stats)
+        num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
+        dq = gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
+        ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)  # before the first block: nothing, times its own keys
+        mbarrier.wait(pipeline.row_bars.full.index(queued), tile_count // QUEUE & 1)
+        for number in range(num_blocks):
+            stage, phase = count % STAGES, (count // STAGES) & 1
+            stage_before = gl.where(number == 0, stage, (count + STAGES - 1) % STAGES)
+            mbarrier.wait(pipeline.k_full.index(stage), phase)
+            k = pipeline.k.index(stage).reshape([WG_ROWS, D])
+            s = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            mask = read_mask(pipeline.info, stage)
+            mbarrier.wait(pipeline.v_full.index(stage), phase)
+            v = pipeline.v.index(stage).reshape([WG_ROWS, D])
+            dp = warpgroup_mma(dout, v.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
+            dq = warpgroup_mma(ds_before, pipeline.k.index(stage_before).reshape([WG_ROWS, D]), dq, is_async=True)
+            bounds = gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS // PACK) + rows // PACK, mask=mask >= 0,
+                             other=gl.where(mask == FULL, WG_ROWS << 16, 0))
+            s = warpgroup_mma_wait(2, deps=[s])
+            p = gl.exp2(s * scale_log2 - lse[:, None])
+            if mask != FULL:
+                p = gl.where(is_visible(bounds, columns), p, 0.0)
+            dp = warpgroup_mma_wait(1, deps=[dp])
+            ds = p * (dp - delta[:, None])
+            ds_next = gl.convert_layout(ds.to(pipeline.k.dtype), operand)
+            dq, ds_before = warpgroup_mma_wait(0, deps=[dq, ds_before])
             if number > 0:
-                mbarrier.arrive(empty.index(place_before), count=1)
-            before = next_left
+                mbarrier.arrive(pipeline.empty.index(stage_before), count=1)
+            ds_before = ds_next
             count += 1
-        last_place = (count + STAGES - 1) % STAGES
-        dq = warpgroup_mma(before, k_smem.index(last_place).reshape([ROWS, D]), dq, is_async=True)
-        dq, before = warpgroup_mma_wait(0, deps=[dq, before])
-        mbarrier.arrive(empty.index(last_place), count=1)
-        _store(dq * scale, q_tile, outputs, row0, row1, slot, pack, rows, PACK, CARRY)
+        last_stage = (count + STAGES - 1) % STAGES
+        dq = warpgroup_mma(ds_before, pipeline.k.index(last_stage).reshape([WG_ROWS, D]), dq, is_async=True)
+        dq, ds_before = warpgroup_mma_wait(0, deps=[dq, ds_before])
+        mbarrier.arrive(pipeline.empty.index(last_stage), count=1)
+        _epilogue(dq * scale, q, outputs, tile, rows, PACK, HAS_INITIAL)
         fence_async_shared()
-        mbarrier.arrive(row_empty.index(held), count=1)
-        turn += 1
-        row0, row1, middle, last, num_full, slot, pack = hear(turn, told, told_bars[0], told_bars[1])
+        mbarrier.arrive(pipeline.row_bars.empty.index(queued), count=1)
+        tile_count += 1
+        tile = pipeline.work_tiles.receive(tile_count)
 
 
 @gluon.jit
-def _feed_step(column, shape, kv_head, count, descs, smem, bars, STAGES: gl.constexpr):
-    k_desc, v_desc = descs
-    k_smem, v_smem, notes = smem
-    k_full, v_full, empty = bars
-    slot, phase = count % STAGES, (count // STAGES) & 1
-    place = gl.arange(0, 4, layout=gl.BlockedLayout([1], [32], [1], [0]))
-    mbarrier.wait(empty.index(slot), phase ^ 1)
-    notes.index(slot).store(gl.where(place == 0, column, shape))
-    mbarrier.arrive(k_full.index(slot), count=1)
-    mbarrier.expect(k_full.index(slot), k_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(k_desc, [column, kv_head, 0], k_full.index(slot), k_smem.index(slot))
-    mbarrier.expect(v_full.index(slot), v_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(v_desc, [column, kv_head, 0], v_full.index(slot), v_smem.index(slot))
+def _load_block(column, mask, kv_head, count, inputs, pipeline, STAGES: gl.constexpr):
+    """Loads the `count`-th block of K and V."""
+    stage, phase = count % STAGES, (count // STAGES) & 1
+    field = gl.arange(0, INFO, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    mbarrier.wait(pipeline.empty.index(stage), phase ^ 1)
+    pipeline.info.index(stage).store(gl.where(field == COLUMN_FIELD, column, mask))
+    mbarrier.arrive(pipeline.k_full.index(stage), count=1)
+    mbarrier.expect(pipeline.k_full.index(stage), inputs.k.block_type.nbytes)
+    tma.async_copy_global_to_shared(inputs.k, [column, kv_head, 0], pipeline.k_full.index(stage), pipeline.k.index(stage))
+    mbarrier.expect(pipeline.v_full.index(stage), inputs.v.block_type.nbytes)
+    tma.async_copy_global_to_shared(inputs.v, [column, kv_head, 0], pipeline.v_full.index(stage), pipeline.v.index(stage))
 
 
 @gluon.jit
-def _feed(descs, smem, bars, told_bars, tables, sizes, next_ptr, PACK: gl.constexpr):
-    """The loading warp. A line without steps gets an empty one."""
-    q_desc, dout_desc, k_desc, v_desc = descs
-    q_smem, dout_smem, k_smem, v_smem, notes, told = smem
-    row_full, row_empty = bars[0], bars[1]
-    pieces_ptr, runs_ptr = tables
-    num_items, packs_per_kv_head = sizes[1], sizes[3]
-    STAGES: gl.constexpr = k_smem.shape[0]
+def _produce(inputs, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr):
+    """The producer warp. A work tile without blocks gets an empty one."""
+    STAGES: gl.constexpr = pipeline.k.shape[0]
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
-    count, turn = 0, 0
+    count, tile_count = 0, 0
     item = gl.program_id(0)
-    while item < num_items:
-        entry, pack = piece_of(item, pieces_ptr, sizes)
-        ticket = gl.atomic_add(next_ptr + lane * 0, lane * 0 + 1, mask=lane == 0, sem="relaxed")
-        tell(entry, pack, turn, told, told_bars[0], told_bars[1])
-        kv_head, held = pack // packs_per_kv_head, turn % QUEUE
-        row, first, middle, last = gl.load(entry), gl.load(entry + 2), gl.load(entry + 3), gl.load(entry + 4)
-        mbarrier.wait(row_empty.index(held), (turn // QUEUE & 1) ^ 1)
-        mbarrier.expect(row_full.index(held), 2 * TEAMS * q_desc.block_type.nbytes)
-        for team in gl.static_range(TEAMS):
-            token = row + team * (ROWS // PACK)
-            tma.async_copy_global_to_shared(q_desc, [token, pack * PACK, 0], row_full.index(held), q_smem.index(held * TEAMS + team))
-            tma.async_copy_global_to_shared(dout_desc, [token, pack * PACK, 0], row_full.index(held), dout_smem.index(held * TEAMS + team))
-        for number in range(gl.maximum(last - first, 1)):
-            column, num_steps, shape = run_of(number, first, middle, last, runs_ptr)
-            for _ in range(gl.where(first == last, 1, num_steps)):
-                _feed_step(column, gl.where(first == last, EMPTY, shape), kv_head, count, (k_desc, v_desc), (k_smem, v_smem, notes),
-                           (bars[2], bars[3], bars[4]), STAGES)
-                column += ROWS
+    while item < grid.num_items:
+        entry_ptr, pack = query_tile_of(item, tables.work_tiles, grid)
+        ticket = take_ticket(counter_ptr, lane)
+        pipeline.work_tiles.send(entry_ptr, pack, tile_count)
+        kv_head, queued = pack // grid.packs_per_kv_head, tile_count % QUEUE
+        row, full_start = gl.load(entry_ptr + ROW_START), gl.load(entry_ptr + FULL_START)
+        partial_start, partial_end = gl.load(entry_ptr + PARTIAL_START), gl.load(entry_ptr + PARTIAL_END)
+        mbarrier.wait(pipeline.row_bars.empty.index(queued), (tile_count // QUEUE & 1) ^ 1)
+        mbarrier.expect(pipeline.row_bars.full.index(queued), 2 * CONSUMERS * inputs.q.block_type.nbytes)
+        for wg in gl.static_range(CONSUMERS):
+            token, place = row + wg * (WG_ROWS // PACK), queued * CONSUMERS + wg
+            tma.async_copy_global_to_shared(inputs.q, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued),
+                                            pipeline.q.index(place))
+            tma.async_copy_global_to_shared(inputs.dout, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued),
+                                            pipeline.dout.index(place))
+        for number in range(gl.maximum(partial_end - full_start, 1)):
+            column, num_blocks, mask = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
+            for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):
+                _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), kv_head, count, inputs, pipeline, STAGES)
+                column += WG_ROWS
                 count += 1
-        turn += 1
-        item = gl.max(gl.where(lane == 0, ticket, 0), 0) + gl.num_programs(0)
-    tell(pieces_ptr, -1, turn, told, told_bars[0], told_bars[1])
+        tile_count += 1
+        item = first_lane(ticket, lane) + gl.num_programs(0)
+    pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)
 
 
-@gluon.jit(do_not_specialize=["num_slots", "num_pieces", "num_items", "packs_at_once", "packs_per_kv_head", "packs_per_group",
+@gluon.jit(do_not_specialize=["num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head", "packs_per_group",
                               "num_tokens"])
-def queries_kernel(q_desc, dout_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, base_ptr, delta_ptr, dq_ptr, in_dq_ptr,
-                   share_ptr, dq_token, dq_head, num_slots, num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group,
-                   num_tokens, scale, scale_log2, PACK: gl.constexpr, CARRY: gl.constexpr, STAGES: gl.constexpr):
+def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr, lse_ptr, delta_ptr,
+              dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots, num_tiles, num_items, packs_per_section,
+              packs_per_kv_head, packs_per_group, num_tokens, scale, scale_log2, PACK: gl.constexpr, HAS_INITIAL: gl.constexpr,
+              STAGES: gl.constexpr):
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
-        next_ptr: int32 (1,), zero.
-        pieces_ptr, runs_ptr, shapes_ptr: of `Lines` of 128 / PACK queries in steps of 64 keys.
-        base_ptr, delta_ptr: of `band_statistics.prepare`, float32 (H / PACK, num_tokens, PACK).
-        in_dq_ptr: float32, strided as dQ, with CARRY: what dQ is added to.
-        share_ptr: float32 (H / PACK, num_slots, 128, D), for split lines.
+        counter_ptr: int32 (1,), zero.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 / PACK queries in blocks of 64 keys.
+        lse_ptr, delta_ptr: of `triton.preprocess.preprocess`, float32 (H / PACK, num_tokens, PACK).
+        initial_dq_ptr: float32, strided as dQ, with HAS_INITIAL: dQ is added to it.
+        partial_dq_ptr: float32 (H / PACK, num_slots, 128, D), for splits.
+        num_tiles: work tiles of a head group.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * TEAMS, ROWS // PACK, PACK, D], q_desc.layout)
-    dout_smem = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * TEAMS, ROWS // PACK, PACK, D], dout_desc.layout)
-    k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, ROWS, 1, D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, ROWS, 1, D], v_desc.layout)
-    notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    bars = barriers(QUEUE, 1), barriers(QUEUE, TEAMS), barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS)
-    told_bars = barriers(2, 1), barriers(2, TEAMS)
+    q = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], q_desc.layout)
+    dout = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], dout_desc.layout)
+    k = gl.allocate_shared_memory(k_desc.dtype, [STAGES, WG_ROWS, 1, D], k_desc.layout)
+    v = gl.allocate_shared_memory(v_desc.dtype, [STAGES, WG_ROWS, 1, D], v_desc.layout)
+    info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    row_bars = Handshake(barriers(QUEUE, 1), barriers(QUEUE, CONSUMERS))
+    k_full, v_full, empty = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, CONSUMERS)
+    work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS))
     fence_async_shared()
-    smem = q_smem, dout_smem, k_smem, v_smem, notes, told
-    stats, outputs = (base_ptr, delta_ptr, num_tokens), (dq_ptr, in_dq_ptr, share_ptr, dq_token, dq_head, num_slots)
-    sizes = num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group
+    pipeline = QueryPipeline(q, dout, k, v, info, work_tiles, row_bars, k_full, v_full, empty)
+    inputs = QueryInputs(q_desc, dout_desc, k_desc, v_desc)
+    tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
+    outputs = Outputs(dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots)
+    grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     gl.warp_specialize([
-        (_gradient, (smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, 0, PACK, CARRY)),
-        (_gradient, (smem, bars, told_bars, stats, shapes_ptr, outputs, scale, scale_log2, 1, PACK, CARRY)),
-        (_feed, ((q_desc, dout_desc, k_desc, v_desc), smem, bars, told_bars, (pieces_ptr, runs_ptr), sizes, next_ptr, PACK)),
+        (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 0, PACK, HAS_INITIAL)),
+        (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 1, PACK, HAS_INITIAL)),
+        (_produce, (inputs, pipeline, tables, grid, counter_ptr, PACK)),
     ], [4, 1], [240, 24])

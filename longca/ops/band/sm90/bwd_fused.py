@@ -1,164 +1,341 @@
-"""Band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over lines of keys.
+"""The fused backward kernel of band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over row tiles of keys.
 
-As `sm90.bwd_dkdv`, but a piece is worked on once for each query head, so that all programs are at the same few heads, whose Q, dO
-and dQ then stay in the level-2 cache. All gradients are added to float32 sums by the tensor memory accelerator (`sm90.dq_add`).
+It works as `sm90.bwd_dkdv`, but an item is a work tile for one query head, so that all programs work on the same few heads, whose Q, dO
+and dQ then stay in the level-2 cache. All gradients are added to float32 sums in global memory. A further warp, the reducer, does this with
+the tensor memory accelerator (TMA): Gluon's compiler has such additions, its library has no name for them.
 
-dQ of a step is made in the next one, beside its exponentials: the first dQ of a piece is of no use and is not added; the last one
-comes after the loop. How a step's gradients of scores, dS, reach the other team: each writes its keys' dS of step n to room n % 2, and
-arrives once a step at one barrier. No team arrives for step n + 1 before it has seen both arrive for n, so that the parity of n tells steps
-apart. Before a team arrives for step n, its dQ of step n − 2 is done, which was the last to read room n % 2: so a team that has seen
-step n − 1 complete may write to that room.
+dQ of a block is computed in the next block's round, beside its exponentials: the first dQ of a work tile is of no use and is not added;
+the last one comes after the loop. dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to
+buffer n % 2, and arrives once a block at one barrier. No group arrives for block n + 1 before it has seen both arrive for n, so that the
+parity of n tells blocks apart. Before a group arrives for block n, its dQ of block n − 2 is done, which was the last to read buffer n % 2:
+so a group that has seen block n − 1 complete may write to that buffer.
 """
 
+from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.bwd_dkdv import barriers, note
-from longca.ops.band.sm90.bwd_load import FULL, feed_tiles
-from longca.ops.band.sm90.dq_add import add_tiles, put
-from longca.ops.band.sm90.tile_scheduler import ROWS, TEAMS, TOLD, hear
+from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, masked_p, produce_query_blocks
+from longca.ops.band.sm90.pipeline import INFO, Handshake, barriers, read_mask
+from longca.ops.band.sm90.tile_scheduler import (
+    CONSUMERS,
+    MESSAGE,
+    WG_ROWS,
+    KeyGrid,
+    Tables,
+    WorkTileQueue,
+    range_below,
+    range_of,
+)
+
+# A bulk operation is complete to the thread that began it only; and it is another kind of access than the store that tells of it.
+PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
+    st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
+AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.acquire.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
+    fence.proxy.async.global; }""")
+DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # progress after all of dQ, and after dK too
+
+
+@aggregate
+class SumTiles:
+    """Buffers by which consumer groups hand parts of gradients to the reducer warp, one for each group."""
+
+    tiles: gl.shared_memory_descriptor  # float32 (CONSUMERS, 64, 1, D / 2)
+    bars: Handshake
+
+    @gluon.constexpr_function
+    def __init__(self, tiles, bars):
+        self.tiles = tiles
+        self.bars = bars
+
+
+@aggregate
+class DsExchange:
+    """Buffers by which each consumer group shows its dS to the other one."""
+
+    ds: gl.shared_memory_descriptor  # (2 · CONSUMERS, 64, 64)
+    full: gl.shared_memory_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, ds, full):
+        self.ds = ds
+        self.full = full
+
+
+@aggregate
+class Sums:
+    """TMA descriptors of the sums in global memory."""
+
+    dq: tma.tensor_descriptor
+    dk: tma.tensor_descriptor
+    dv: tma.tensor_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, dq, dk, dv):
+        self.dq = dq
+        self.dk = dk
+        self.dv = dv
+
+
+@aggregate
+class DqOrder:
+    """Pointers to what makes additions to dQ come in one order: `TileSchedule.waits` and `wait_ranges`, and each item's progress."""
+
+    waits: gl.tensor
+    wait_ranges: gl.tensor
+    progress: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, waits, wait_ranges, progress):
+        self.waits = waits
+        self.wait_ranges = wait_ranges
+        self.progress = progress
+
+
+# ---- Reducer warp ----
+
+
+@builtin
+def async_add(tensor_desc, coord, src, _semantic=None):
+    """Starts to add a buffer of shared memory to a tensor. Each element is added atomically, in no order. `tma.store_wait` waits until the
+    buffer is read."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
+
+
+@gluon.jit
+def _publish(progress_ptr, row):
+    """Waits until all that this warp has begun to add is in memory, then tells others how far it has come."""
+    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _await(progress_ptr, row):
+    """Waits until another item's progress has come down to `row`."""
+    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _await_rows(wait, end, row, waits_ptr, progress_ptr):
+    """Waits until the work tiles that come before this one are done with the rows from `row` on: those above have been waited for.
+
+    Returns the entry of `waits` to go on with.
+    """
+    more = wait < end
+    while more:
+        bottom, other = gl.load(waits_ptr + wait * 2), gl.load(waits_ptr + wait * 2 + 1)
+        if other >= 0:
+            _await(progress_ptr + other, gl.maximum(row, bottom))
+        more = (bottom > row) & (wait + 1 < end)
+        wait += more.to(gl.int32)
+    return wait
+
+
+@gluon.jit
+def _add_part(desc, rows, head, half: gl.constexpr, sums, wg: gl.constexpr, count):
+    """Adds a consumer group's `count`-th part to a half of the columns."""
+    mbarrier.wait(sums.bars.full.index(wg), count & 1)
+    tile = sums.tiles.index(wg)
+    async_add(desc, [rows, head, half * tile.shape[2]], tile)
+    tma.store_wait(0)
+    mbarrier.arrive(sums.bars.empty.index(wg), count=1)
+
+
+@gluon.jit
+def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER: gl.constexpr):
+    """The reducer warp: goes over the same blocks as the producer, and adds what the consumer groups hand over: halves of each block's dQ,
+    then each group's rows of dV and of dK, a half of the columns at a time.
+
+    Args:
+        IN_ORDER: work tiles add to a row of dQ one after the other, in the order of `TileSchedule.work_tiles`, so that sums are the same in
+            every run; else in any order. A work tile goes from the last row to the first. It publishes in `progress` how far it has come:
+            the first row that it is done with, DQ_DONE after all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles
+            it has to wait. To dV and dK, heads add in their order. An item that others wait for began earlier, and the first of all waits
+            for nobody: so there is no deadlock.
+    """
+    count, tile_count = 0, 0
+    tile = work_tiles.receive_blocks(0)
+    while tile.pack >= 0:
+        head = tile.pack  # one head in a pack
+        kv_head = head // grid.head_rounds
+        range_ptr = order.wait_ranges + (kv_head // grid.kv_heads_per_group * grid.num_tiles + tile.index) * 2
+        progress_ptr = order.progress + head * grid.num_tiles
+        wait, wait_end = 0, 0
+        full, partial = tile.partial_start - 1, tile.partial_end - 1
+        if IN_ORDER:
+            wait, wait_end = gl.load(range_ptr), gl.load(range_ptr + 1)
+        for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
+            if IN_ORDER:
+                column, num_blocks, _, full, partial = range_below(full, partial, tile.full_start, tile.partial_start, block_ranges_ptr,
+                                                                   WG_ROWS)
+            else:
+                column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
+            for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
+                if IN_ORDER:
+                    _publish(progress_ptr + tile.index, column + WG_ROWS)
+                    wait = _await_rows(wait, wait_end, column, order.waits, progress_ptr)
+                for wg in gl.static_range(CONSUMERS):
+                    _add_part(desc.dq, column, head, wg, sums, wg, count)
+                column += -WG_ROWS if IN_ORDER else WG_ROWS
+                count += 1
+        if IN_ORDER:
+            _publish(progress_ptr + tile.index, DQ_DONE)
+            if head % grid.head_rounds > 0:
+                _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
+        for half in gl.static_range(2):
+            for wg in gl.static_range(CONSUMERS):
+                _add_part(desc.dv, tile.row_start + wg * WG_ROWS, kv_head, half, sums, wg, count + half)
+        for half in gl.static_range(2):
+            for wg in gl.static_range(CONSUMERS):
+                _add_part(desc.dk, tile.row_start + wg * WG_ROWS, kv_head, half, sums, wg, count + half)
+        if IN_ORDER:
+            _publish(progress_ptr + tile.index, ALL_DONE)
+        tile_count += 1
+        tile = work_tiles.receive_blocks(tile_count)
+
+
+# ---- Consumer groups ----
 
 
 @gluon.jit
 def _start_product(rows, columns):
-    """rows · columnsᵀ, under way: (64, D) each."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    return warpgroup_mma(rows, columns.permute((1, 0)), gl.zeros([ROWS, ROWS], gl.float32, layout), use_acc=False, is_async=True)
+    """Starts rows · columnsᵀ: (64, D) each."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
+    return warpgroup_mma(rows, columns.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
 
 
 @gluon.jit
-def _start_dq(ds_smem, halves, count, team: gl.constexpr):
-    """Half of the columns of step `count`'s dQ, under way: two matmuls, over the keys of each team."""
-    WIDTH: gl.constexpr = halves.shape[2]
+def _start_dq(ds, k_halves, count, wg: gl.constexpr):
+    """Starts half of the columns of block `count`'s dQ: two matmuls, over the keys of each consumer group."""
+    WIDTH: gl.constexpr = k_halves.shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
-    turns = (count & 1) * TEAMS
-    dq = warpgroup_mma(ds_smem.index(turns).permute((1, 0)), halves.index(team), gl.zeros([ROWS, WIDTH], gl.float32, layout), use_acc=False,
+    place = (count & 1) * CONSUMERS
+    dq = warpgroup_mma(ds.index(place).permute((1, 0)), k_halves.index(wg), gl.zeros([WG_ROWS, WIDTH], gl.float32, layout), use_acc=False,
                        is_async=True)
-    return warpgroup_mma(ds_smem.index(turns + 1).permute((1, 0)), halves.index(2 + team), dq, is_async=True)
+    return warpgroup_mma(ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg), dq, is_async=True)
 
 
 @gluon.jit
-def _weights(scores, base, seen, shape, num_rows, rows, scale_log2):
-    """exp2 of keys × queries, 0 where hidden."""
-    weights = gl.exp2(scores * scale_log2 - base[None, :])
-    if (shape != FULL) | (num_rows < TEAMS * ROWS):
-        columns = gl.arange(0, ROWS, layout=gl.SliceLayout(0, scores.type.layout))
-        seen = gl.where(rows < num_rows, seen, 0)
-        first, behind = seen & 0xFFFF, seen >> 16
-        shown = (columns[None, :] - first[:, None]).to(gl.uint32) < (behind - first)[:, None].to(gl.uint32)
-        weights = gl.where(shown, weights, 0.0)
-    return weights
+def _hand_over(part, sums, count, wg: gl.constexpr):
+    """Hands a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
+
+    A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Those of 32 columns lie together in the buffer and in the sums
+    (`_finish_gradient` in `sm90.launch` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows,
+    meet in no bank.
+    """
+    ROWS: gl.constexpr = part.shape[0]
+    COLUMNS: gl.constexpr = part.shape[1]
+    mbarrier.wait(sums.bars.empty.index(wg), (count & 1) ^ 1)
+    tile = sums.tiles.index(wg).reshape([ROWS, COLUMNS])
+    tile.store(part.reshape([ROWS, COLUMNS // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, COLUMNS]))
+    fence_async_shared()
+    mbarrier.arrive(sums.bars.full.index(wg), count=1)
 
 
 @gluon.jit
-def _hand_over(part, tile, count, bars, team: gl.constexpr):
-    """A part of a gradient, the team's `count`-th, to the adding warp."""
-    mbarrier.wait(bars[1].index(team), (count & 1) ^ 1)
-    put(part, tile)
-    mbarrier.arrive(bars[0].index(team), count=1)
-
-
-@gluon.jit
-def _hand_over_halves(x, tile, count, bars, team: gl.constexpr):
+def _hand_over_halves(x, sums, count, wg: gl.constexpr):
     left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
-    _hand_over(left, tile, count, bars, team)
-    _hand_over(right, tile, count + 1, bars, team)
+    _hand_over(left, sums, count, wg)
+    _hand_over(right, sums, count + 1, wg)
 
 
 @gluon.jit
-def _gradients(common, team: gl.constexpr):
-    """A team's keys of every piece."""
-    k_smem, v_smem, ds_smem, dq_smem, smem, told, all_bars, shapes_ptr, scale_log2 = common
-    kv_bars, bars, dq_bars, told_bars = all_bars
-    q_smem, dout_smem, base_smem, delta_smem, notes = smem
-    q_full, dout_full, empty, ds_full = bars
-    STAGES: gl.constexpr = q_smem.shape[0]
-    D: gl.constexpr = q_smem.shape[3]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
+    """A consumer group: its 64 keys of every work tile."""
+    STAGES: gl.constexpr = pipeline.q.shape[0]
+    D: gl.constexpr = pipeline.q.shape[3]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    left: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
+    operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
-    halves = k_smem._reinterpret(k_smem.dtype, [TEAMS * 2, ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
-    k_tile, v_tile, dq_tile = k_smem.index(team).reshape([ROWS, D]), v_smem.index(team).reshape([ROWS, D]), dq_smem.index(team)
-    rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    count, turn = 0, 0
-    row0, row1, middle, last, num_full, _, pack = hear(0, told, told_bars[0], told_bars[1])
-    while pack >= 0:
-        dk, dv = gl.zeros([ROWS, D], gl.float32, sum_layout), gl.zeros([ROWS, D], gl.float32, sum_layout)
-        mbarrier.wait(kv_bars[0], turn & 1)
-        for number in range(gl.maximum(last - middle + num_full, 1)):
-            place, phase = count % STAGES, (count // STAGES) & 1
-            q, dout = q_smem.index(place).reshape([ROWS, D]), dout_smem.index(place).reshape([ROWS, D])
-            mbarrier.wait(q_full.index(place), phase)
-            scores = _start_product(k_tile, q)
-            shape = note(notes, place, 1)
-            seen = gl.load(shapes_ptr + shape * (TEAMS * ROWS) + rows, mask=shape >= 0, other=gl.where(shape == FULL, ROWS << 16, 0))
-            mbarrier.wait(ds_full, (count - 1) & 1)
-            dq = _start_dq(ds_smem, halves, count - 1, team)
-            scores = warpgroup_mma_wait(2, deps=[scores])
-            weights = _weights(scores, base_smem.index(place).load(across), seen, shape, row1 - row0, rows, scale_log2)
-            weights_left = gl.convert_layout(weights.to(q.dtype), left)
+    k_halves = pipeline.k._reinterpret(pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
+    k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg).reshape([WG_ROWS, D])
+    rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, WG_ROWS, layout=across)
+    count, tile_count = 0, 0
+    tile = pipeline.work_tiles.receive(0)
+    while tile.pack >= 0:
+        dk, dv = gl.zeros([WG_ROWS, D], gl.float32, sum_layout), gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
+        mbarrier.wait(pipeline.kv_bars.full, tile_count & 1)
+        for number in range(gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)):
+            stage, phase = count % STAGES, (count // STAGES) & 1
+            q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
+            mbarrier.wait(pipeline.q_full.index(stage), phase)
+            s = _start_product(k, q)
+            mask = read_mask(pipeline.info, stage)
+            bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
+            mbarrier.wait(exchange.full, (count - 1) & 1)
+            dq = _start_dq(exchange.ds, k_halves, count - 1, wg)
+            s = warpgroup_mma_wait(2, deps=[s])
+            p = masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, columns,
+                         scale_log2, 1)
+            p_operand = gl.convert_layout(p.to(q.dtype), operand)
             dq = warpgroup_mma_wait(0, deps=[dq])
             if number > 0:
-                _hand_over(dq, dq_tile, count - 1, dq_bars, team)
-            mbarrier.wait(dout_full.index(place), phase)
-            dweights = _start_product(v_tile, dout)
-            dv = warpgroup_mma(weights_left, dout, dv, is_async=True)
-            dweights = warpgroup_mma_wait(1, deps=[dweights])
-            dscores = (weights * (dweights - delta_smem.index(place).load(across)[None, :])).to(q.dtype)
-            ds_smem.index(count % 2 * TEAMS + team).store(dscores)
+                _hand_over(dq, sums, count - 1, wg)
+            mbarrier.wait(pipeline.dout_full.index(stage), phase)
+            dp = _start_product(v, dout)
+            dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=[dp])
+            ds = (p * (dp - pipeline.delta.index(stage).load(across)[None, :])).to(q.dtype)
+            exchange.ds.index(count % 2 * CONSUMERS + wg).store(ds)
             fence_async_shared()
-            mbarrier.arrive(ds_full, count=1)
-            dscores_left = gl.convert_layout(dscores, left)
-            dk = warpgroup_mma(dscores_left, q, dk, is_async=True)
-            dk, dv, weights_left, dscores_left = warpgroup_mma_wait(0, deps=[dk, dv, weights_left, dscores_left])
-            mbarrier.arrive(empty.index(place), count=1)
+            mbarrier.arrive(exchange.full, count=1)
+            ds_operand = gl.convert_layout(ds, operand)
+            dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
+            dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0, deps=[dk, dv, p_operand, ds_operand])
+            mbarrier.arrive(pipeline.empty.index(stage), count=1)
             count += 1
-        mbarrier.wait(ds_full, (count - 1) & 1)
-        dq = warpgroup_mma_wait(0, deps=[_start_dq(ds_smem, halves, count - 1, team)])
-        _hand_over(dq, dq_tile, count - 1, dq_bars, team)
-        mbarrier.arrive(kv_bars[1], count=1)
-        _hand_over_halves(dv, dq_tile, count, dq_bars, team)
-        _hand_over_halves(dk, dq_tile, count, dq_bars, team)
-        turn += 1
-        row0, row1, middle, last, num_full, _, pack = hear(turn, told, told_bars[0], told_bars[1])
+        mbarrier.wait(exchange.full, (count - 1) & 1)
+        dq = warpgroup_mma_wait(0, deps=[_start_dq(exchange.ds, k_halves, count - 1, wg)])
+        _hand_over(dq, sums, count - 1, wg)
+        mbarrier.arrive(pipeline.kv_bars.empty, count=1)
+        _hand_over_halves(dv, sums, count, wg)
+        _hand_over_halves(dk, sums, count, wg)
+        tile_count += 1
+        tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit(do_not_specialize=["num_pieces", "num_items", "kv_heads_at_once", "kv_heads_per_group", "heads_per_kv_head", "stats_of_head"])
-def fused_kernel(q_desc, dout_desc, base_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, next_ptr, pieces_ptr, runs_ptr,
-                 shapes_ptr, waits_ptr, waits_of_ptr, progress_ptr, num_pieces, num_items, kv_heads_at_once, kv_heads_per_group,
-                 heads_per_kv_head, stats_of_head, scale_log2, IN_ORDER: gl.constexpr, STAGES: gl.constexpr):
+@gluon.jit(do_not_specialize=["num_tiles", "num_items", "kv_heads_per_section", "kv_heads_per_group", "heads_per_kv_head",
+                              "stats_of_head"])
+def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, counter_ptr, work_tiles_ptr,
+                 block_ranges_ptr, partial_masks_ptr, waits_ptr, wait_ranges_ptr, progress_ptr, num_tiles, num_items, kv_heads_per_section,
+                 kv_heads_per_group, heads_per_kv_head, stats_of_head, scale_log2, IN_ORDER: gl.constexpr, STAGES: gl.constexpr):
     """
-    Args: as of `sm90.bwd_dkdv.backward_kernel` with one head in a step, and
-        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64, 1, D / 2): to which is added, without the scale
-            and with columns in the order of `put`.
-        IN_ORDER: of `add_tiles`, for which there are waits_ptr, waits_of_ptr (of `Lines`) and progress_ptr: int32 (H, pieces), more than
-            any row.
+    Args: as of `sm90.bwd_dkdv.dkdv_kernel` with one head in a block, and
+        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64, 1, D / 2): the sums, without the scale and with
+            columns in the order of `_hand_over`.
+        IN_ORDER: as in `_reduce`, which then needs waits_ptr, wait_ranges_ptr (of `TileSchedule`) and progress_ptr: int32 (H, num_tiles),
+            more than any row.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
-    k_smem = gl.allocate_shared_memory(k_desc.dtype, [TEAMS, ROWS, 1, D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(v_desc.dtype, [TEAMS, ROWS, 1, D], v_desc.layout)
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS, 1, D], q_desc.layout)
-    dout_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS, 1, D], dout_desc.layout)
-    ds_smem = gl.allocate_shared_memory(q_desc.dtype, [2 * TEAMS, ROWS, ROWS], gl.NVMMASharedLayout(128, 16, 2))
-    dq_smem = gl.allocate_shared_memory(dq_desc.dtype, [TEAMS, ROWS, 1, D // 2], dq_desc.layout)
-    base_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], base_desc.layout)
-    delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
-    notes = gl.allocate_shared_memory(gl.int32, [STAGES, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    kv_bars = barriers(1, 1).index(0), barriers(1, TEAMS).index(0)
-    bars = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, TEAMS), barriers(1, TEAMS).index(0)
-    told_bars, dq_bars = (barriers(2, 1), barriers(2, TEAMS + 1)), (barriers(TEAMS, 1), barriers(TEAMS, 1))
+    k = gl.allocate_shared_memory(k_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], k_desc.layout)
+    v = gl.allocate_shared_memory(v_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], v_desc.layout)
+    q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], q_desc.layout)
+    dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], dout_desc.layout)
+    ds = gl.allocate_shared_memory(q_desc.dtype, [2 * CONSUMERS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2))
+    sum_tiles = gl.allocate_shared_memory(dq_desc.dtype, [CONSUMERS, WG_ROWS, 1, D // 2], dq_desc.layout)
+    lse = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], lse_desc.layout)
+    delta = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], delta_desc.layout)
+    info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
+    q_full, dout_full, empty = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, CONSUMERS)
+    exchange = DsExchange(ds, barriers(1, CONSUMERS).index(0))
+    work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS + 1))  # read by the reducer warp too
+    sums = SumTiles(sum_tiles, Handshake(barriers(CONSUMERS, 1), barriers(CONSUMERS, 1)))
     fence_async_shared()
-    smem, descs = (q_smem, dout_smem, base_smem, delta_smem, notes), (q_desc, dout_desc, base_desc, delta_desc)
-    tables, turns = (pieces_ptr, runs_ptr, shapes_ptr), (runs_ptr, waits_ptr, waits_of_ptr, progress_ptr)
-    sizes = num_pieces, num_items, kv_heads_at_once, heads_per_kv_head, kv_heads_per_group
-    common = k_smem, v_smem, ds_smem, dq_smem, smem, told, (kv_bars, bars, dq_bars, told_bars), shapes_ptr, scale_log2
+    pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty)
+    inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
+    tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
+    order = DqOrder(waits_ptr, wait_ranges_ptr, progress_ptr)
+    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, heads_per_kv_head, kv_heads_per_group)
     gl.warp_specialize([
-        (_gradients, (common, 0)),
-        (_gradients, (common, 1)),
-        (feed_tiles, (k_desc, v_desc, descs, k_smem, v_smem, smem, told, kv_bars, bars, told_bars, tables, sizes, next_ptr,
-                      heads_per_kv_head, stats_of_head, 1, TEAMS, STAGES, IN_ORDER)),
-        (add_tiles, ((dq_desc, dk_desc, dv_desc), dq_smem, dq_bars, told, told_bars, turns, sizes, TEAMS, IN_ORDER)),
+        (_consume, (pipeline, exchange, sums, partial_masks_ptr, scale_log2, 0)),
+        (_consume, (pipeline, exchange, sums, partial_masks_ptr, scale_log2, 1)),
+        (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),
+        (_reduce, (Sums(dq_desc, dk_desc, dv_desc), sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER)),
     ], [4, 1, 1], [240, 24, 24])

@@ -1,9 +1,12 @@
-"""Band attention on Hopper: the forward kernel, in Gluon, over the tables of `tables.schedule`.
+"""The forward kernel of band attention on Hopper, in Gluon, over the tables of `tables.schedule`.
 
-One or two persistent programs a multiprocessor, whose warps have roles. One warp takes pieces and loads tiles of Q, K and V through
-the tensor memory accelerator into rings of shared memory. One or two warp groups (teams) hold 64 rows of a line each and share the
-tiles of K and V. Within a team the scores of the next step are under way while the softmax of this one runs, and two teams take
-turns at the tensor cores, so that the softmax of one hides behind the products of the other.
+One or two persistent programs run on each multiprocessor; their warps have roles:
+
+    producer warp      takes work tiles, loads Q, K and V by TMA into rings of shared memory
+    consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
+
+Inside a consumer group, Q·Kᵀ of the next tile is under way while the softmax of this one runs. Two groups ping-pong: they enter the
+tensor cores alternately, so that the softmax of one runs beside the matmuls of the other.
 
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
@@ -12,177 +15,290 @@ is the PACK query heads of one KV head that share a tile.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.load import load_tiles, parts_before
-from longca.ops.band.sm90.softmax import hide, shapes_of, softmax
-from longca.ops.band.sm90.store import store
-from longca.ops.band.sm90.tile_scheduler import ROWS, TOLD, hear
+from longca.ops.band.sm90.pipeline import (
+    ForwardPipeline,
+    Handshake,
+    barriers,
+    is_visible,
+    parts_before,
+    produce_kv_tiles,
+    store_rows_through_smem,
+)
+from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGrid, Scalar, Tables, WorkTileQueue, scalar
 
+LN2 = gl.constexpr(0.6931471805599453)
 STORE_NEGATIVE = gl.constexpr("""{ .reg .pred p; .reg .b32 a; mov.b32 a, 0; setp.lt.f32 p, $1, 0f00000000;
     @p st.volatile.shared.f32 [a], $1; mov.b32 $0, $1; }""")
 
 
+@aggregate
+class Outputs:
+    """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the splits' partial results."""
+
+    out: gl.tensor
+    lse: gl.tensor
+    initial_out: gl.tensor
+    initial_lse: gl.tensor
+    partial_out: gl.tensor
+    partial_lse: gl.tensor
+    out_token: Scalar
+    out_head: Scalar
+    lse_token: Scalar
+    lse_head: Scalar
+    num_slots: Scalar
+
+    @gluon.constexpr_function
+    def __init__(self, out, lse, initial_out, initial_lse, partial_out, partial_lse, out_token, out_head, lse_token, lse_head, num_slots):
+        self.out = out
+        self.lse = lse
+        self.initial_out = initial_out
+        self.initial_lse = initial_lse
+        self.partial_out = partial_out
+        self.partial_lse = partial_lse
+        self.out_token = scalar(out_token)
+        self.out_head = scalar(out_head)
+        self.lse_token = scalar(lse_token)
+        self.lse_head = scalar(lse_head)
+        self.num_slots = scalar(num_slots)
+
+
+@gluon.jit
+def _bounds_of_part(part, padding, tile, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
+    """What each row sees of a work tile's n-th part: nothing of an empty one, everything of a full one."""
+    entry = tile.partial_start + part - padding
+    is_partial = (part >= padding) & (entry < tile.partial_end)
+    mask = gl.load(ranges_ptr + entry * RANGE + 1, mask=is_partial, other=0)
+    return gl.load(row_masks_ptr + mask * MASK_ROWS, mask=is_partial, other=gl.where(part < padding, 0, block << 16))
+
+
+@gluon.jit
+def _bounds_of(number, padding, tile, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr, MASK_ROWS: gl.constexpr):
+    """What each row sees of the first and the last part of the n-th tile of K and V."""
+    first = _bounds_of_part(number * PARTS, padding, tile, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
+    if PARTS == 1:
+        return first, first
+    return first, _bounds_of_part(number * PARTS + 1, padding, tile, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
+
+
+@gluon.jit
+def _mask_scores(s, bounds, PARTS: gl.constexpr):
+    """−inf where a row does not see the column."""
+    columns = gl.arange(0, s.shape[1], layout=gl.SliceLayout(0, s.type.layout))
+    visible = is_visible(bounds[0], columns)
+    if PARTS == 2:
+        visible = gl.where((columns < s.shape[1] // 2)[None, :], visible, is_visible(bounds[1], columns - s.shape[1] // 2))
+    return gl.where(visible, s, float("-inf"))
+
+
+@gluon.jit
+def _softmax(s, row_max, row_sum, scale_log2, GUARD: gl.constexpr):
+    """One tile of the online softmax in base 2: (P, rescale of what was summed so far, maximum, sum)."""
+    row_max_new = gl.maximum(row_max, gl.max(s, 1))
+    shift = row_max_new * scale_log2
+    if GUARD:  # a row that has seen no key yet: −inf − (−inf) must not arise
+        shift = gl.where(row_max_new == float("-inf"), 0.0, shift)
+    rescale = gl.exp2(row_max * scale_log2 - shift)
+    p = gl.exp2(s * scale_log2 - shift[:, None])
+    return p, rescale, row_max_new, row_sum * rescale + gl.sum(p, 1)
+
+
 @gluon.jit
 def _pin(sums):
-    """Nothing, but a place that the assembler cannot move the sums' computation past. They are never negative."""
+    """Does nothing, but the assembler cannot move the sums' computation past it. They are never negative."""
     gl.inline_asm_elementwise(STORE_NEGATIVE, "=f,f", [sums], dtype=gl.float32, is_pure=False, pack=1)
 
 
 @gluon.jit
-def _start_scores(q, k_smem, k_full, turns, count, team: gl.constexpr, OVERLAP: gl.constexpr):
-    """Q·Kᵀ of a tile, under way, begun when it is this team's turn."""
-    STAGES: gl.constexpr = k_smem.shape[0]
-    TILE: gl.constexpr = k_smem.shape[1]
+def _start_qk(q, pipeline, count, wg: gl.constexpr, OVERLAP: gl.constexpr):
+    """Starts Q·Kᵀ of tile `count`; with OVERLAP when the ping-pong barrier lets this consumer group in."""
+    STAGES: gl.constexpr = pipeline.k.shape[0]
+    TILE: gl.constexpr = pipeline.k.shape[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
-    slot = count % STAGES
-    mbarrier.wait(k_full.index(slot), (count // STAGES) & 1)
-    if OVERLAP and turns.shape[0] == 2:
-        mbarrier.wait(turns.index(team), (count & 1) ^ (1 - team))
-    return warpgroup_mma(q, k_smem.index(slot).permute((1, 0)), gl.zeros([ROWS, TILE], gl.float32, layout), use_acc=False, is_async=True)
+    stage = count % STAGES
+    mbarrier.wait(pipeline.k_bars.full.index(stage), (count // STAGES) & 1)
+    if OVERLAP and pipeline.pingpong.shape[0] == 2:
+        mbarrier.wait(pipeline.pingpong.index(wg), (count & 1) ^ (1 - wg))
+    return warpgroup_mma(q, pipeline.k.index(stage).permute((1, 0)), gl.zeros([WG_ROWS, TILE], gl.float32, layout), use_acc=False,
+                         is_async=True)
 
 
 @gluon.jit
-def _start_output(weights, acc, v_smem, v_full, count):
-    """acc + P·V of a tile, under way."""
-    STAGES: gl.constexpr = v_smem.shape[0]
-    slot = count % STAGES
-    mbarrier.wait(v_full.index(slot), (count // STAGES) & 1)
-    return warpgroup_mma(weights, v_smem.index(slot), acc, is_async=True)
+def _start_pv(p, acc, pipeline, count):
+    """Starts acc + P·V of tile `count`."""
+    STAGES: gl.constexpr = pipeline.v.shape[0]
+    stage = count % STAGES
+    mbarrier.wait(pipeline.v_bars.full.index(stage), (count // STAGES) & 1)
+    return warpgroup_mma(p, pipeline.v.index(stage), acc, is_async=True)
 
 
 @gluon.jit
-def _step(shapes, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum, scale_log2, team: gl.constexpr, MASKED: gl.constexpr,
-          PARTS: gl.constexpr, OVERLAP: gl.constexpr):
-    """Scores of tile `count` beside the output of tile `count − 1`, then the softmax of tile `count`."""
-    k_full, k_empty, v_full, v_empty, turns = bars[2], bars[3], bars[4], bars[5], bars[6]
-    STAGES: gl.constexpr = k_smem.shape[0]
-    scores = _start_scores(q, k_smem, k_full, turns, count, team, OVERLAP)
-    acc = _start_output(weights, acc, v_smem, v_full, count - 1)
-    if OVERLAP and turns.shape[0] == 2:
-        mbarrier.arrive(turns.index(1 - team), count=1)
-    scores = warpgroup_mma_wait(1, deps=[scores])
-    mbarrier.arrive(k_empty.index(count % STAGES), count=1)
+def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg: gl.constexpr, MASKED: gl.constexpr,
+                 PARTS: gl.constexpr, OVERLAP: gl.constexpr):
+    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`."""
+    STAGES: gl.constexpr = pipeline.k.shape[0]
+    s = _start_qk(q, pipeline, count, wg, OVERLAP)
+    acc = _start_pv(p, acc, pipeline, count - 1)
+    if OVERLAP and pipeline.pingpong.shape[0] == 2:
+        mbarrier.arrive(pipeline.pingpong.index(1 - wg), count=1)
+    s = warpgroup_mma_wait(1, deps=[s])
+    mbarrier.arrive(pipeline.k_bars.empty.index(count % STAGES), count=1)
     if MASKED:
-        scores = hide(scores, shapes, PARTS)
-    next_weights, rescale, row_max, row_sum = softmax(scores, row_max, row_sum, scale_log2, MASKED)
-    next_weights = gl.convert_layout(next_weights.to(k_smem.dtype), weights.type.layout)
+        s = _mask_scores(s, bounds, PARTS)
+    next_p, rescale, row_max, row_sum = _softmax(s, row_max, row_sum, scale_log2, MASKED)
+    next_p = gl.convert_layout(next_p.to(pipeline.k.dtype), p.type.layout)
     if OVERLAP:
         _pin(row_sum)
-    acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
-    mbarrier.arrive(v_empty.index((count - 1) % STAGES), count=1)
+    acc, p = warpgroup_mma_wait(0, deps=[acc, p])
+    mbarrier.arrive(pipeline.v_bars.empty.index((count - 1) % STAGES), count=1)
     acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
-    return next_weights, acc, row_max, row_sum
+    return next_p, acc, row_max, row_sum
 
 
 @gluon.jit
-def _attend(smem, bars, tables, outputs, strides, scale_log2, team: gl.constexpr, PACK: gl.constexpr, TEAMS: gl.constexpr,
-            QUEUE: gl.constexpr, PARTS: gl.constexpr, CARRY: gl.constexpr, OVERLAP: gl.constexpr):
-    """A team's rows of every piece."""
-    q_smem, k_smem, v_smem, told = smem
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns, told_full, told_empty = bars
-    runs_ptr, shapes_ptr = tables[1], tables[2]
-    STAGES: gl.constexpr = k_smem.shape[0]
-    TILE: gl.constexpr = k_smem.shape[1]
-    D: gl.constexpr = k_smem.shape[2]
-    STEP: gl.constexpr = TILE // PARTS
-    SHAPE_ROWS: gl.constexpr = TEAMS * ROWS // PACK
-    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+def _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,
+              HAS_INITIAL: gl.constexpr):
+    """Writes out and LSE of a whole row tile, merged with the initial ones; of a split its float32 partial result, to its slot."""
+    D: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = acc.type.layout
+    some = row_sum > 0.0
+    lse = gl.where(some, (row_max * scale_log2 + gl.log2(row_sum)) * LN2, float("-inf"))
+    inverse = gl.where(some, 1.0 / row_sum, 0.0)
+    dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
+    if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
+        token, head = (tile.row_start + rows // PACK).to(gl.int64), tile.pack * PACK + rows % PACK
+        lse_offset, inside = token * outputs.lse_token + head * outputs.lse_head, token < tile.row_end
+        out_offset = gl.convert_layout(token * outputs.out_token + head * outputs.out_head, gl.SliceLayout(1, layout))[:, None] + dims
+        inside_rows = gl.convert_layout(inside, gl.SliceLayout(1, layout))[:, None]
+        if HAS_INITIAL:
+            initial_lse = gl.load(outputs.initial_lse + lse_offset, mask=inside, other=float("-inf"))
+            most = gl.maximum(lse, initial_lse)
+            shift = gl.where(most == float("-inf"), 0.0, most)
+            ours, theirs = gl.exp(lse - shift), gl.exp(initial_lse - shift)
+            total = gl.where(most == float("-inf"), 1.0, ours + theirs)
+            lse = gl.where(most == float("-inf"), most, shift + gl.log(total))
+            acc = acc * gl.convert_layout(inverse * ours / total, gl.SliceLayout(1, layout))[:, None]
+            initial_out = gl.load(outputs.initial_out + out_offset, mask=inside_rows, other=0.0)
+            acc += initial_out * gl.convert_layout(theirs / total, gl.SliceLayout(1, layout))[:, None]
+        else:
+            acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
+        gl.store(outputs.lse + lse_offset, lse, mask=inside)
+        if outputs.out.dtype.element_ty == q.dtype:
+            store_rows_through_smem(q, acc, tile.row_start, tile.row_end, tile.pack, rows, outputs.out, outputs.out_token, outputs.out_head,
+                                    PACK)
+        else:
+            gl.store(outputs.out + out_offset, acc.to(outputs.out.dtype.element_ty), mask=inside_rows)
+    else:
+        slot_row = (tile.pack.to(gl.int64) * outputs.num_slots + tile.slot) * TILE_ROWS + rows
+        gl.store(outputs.partial_lse + slot_row, lse)
+        acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
+        gl.store(outputs.partial_out + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims, acc)
+
+
+@gluon.jit
+def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,
+             QUEUE: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr, OVERLAP: gl.constexpr):
+    """A consumer group: its 64 rows of every work tile."""
+    STAGES: gl.constexpr = pipeline.k.shape[0]
+    TILE: gl.constexpr = pipeline.k.shape[1]
+    D: gl.constexpr = pipeline.k.shape[2]
+    BLOCK: gl.constexpr = TILE // PARTS
+    MASK_ROWS: gl.constexpr = CONSUMERS * WG_ROWS // PACK
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    weight_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
-    rows = team * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
-    shape_row = shapes_ptr + rows // PACK
-    count, turn = 0, 0  # tiles and pieces so far
-    row0, row1, middle, last, num_full, share, pack = hear(0, told, told_full, told_empty)
-    while pack >= 0:
-        q_place = turn % QUEUE * TEAMS + team
-        q = q_smem.index(q_place).reshape([ROWS, D])
-        padding = parts_before(last - middle + num_full, PARTS)
-        num_tiles, num_masked = (padding + last - middle + num_full) // PARTS, (padding + last - middle + PARTS - 1) // PARTS
-        mbarrier.wait(q_full.index(q_place), turn // QUEUE & 1)
-        scores = _start_scores(q, k_smem, k_full, turns, count, team, OVERLAP)
-        if OVERLAP and TEAMS == 2:
-            mbarrier.arrive(turns.index(1 - team), count=1)
-        shapes = shapes_of(0, padding, middle, last, runs_ptr, shape_row, PARTS, STEP, SHAPE_ROWS)
-        next_shapes = shapes_of(1, padding, middle, last, runs_ptr, shape_row, PARTS, STEP, SHAPE_ROWS)
-        scores = warpgroup_mma_wait(0, deps=[scores])
-        mbarrier.arrive(k_empty.index(count % STAGES), count=1)
-        row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, score_layout))
-        row_sum = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, score_layout))
-        weights, _, row_max, row_sum = softmax(hide(scores, shapes, PARTS), row_max, row_sum, scale_log2, True)
-        weights = gl.convert_layout(weights.to(k_smem.dtype), weight_layout)
-        acc = gl.zeros([ROWS, D], gl.float32, out_layout)
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, s_layout))
+    row_masks = tables.partial_masks + rows // PACK
+    count, tile_count = 0, 0  # tiles of K and V, and work tiles, so far
+    tile = pipeline.work_tiles.receive(0)
+    while tile.pack >= 0:
+        q_place = tile_count % QUEUE * CONSUMERS + wg
+        q = pipeline.q.index(q_place).reshape([WG_ROWS, D])
+        padding = parts_before(tile.partial_end - tile.partial_start + tile.num_full, PARTS)
+        num_tiles = (padding + tile.partial_end - tile.partial_start + tile.num_full) // PARTS
+        num_masked = (padding + tile.partial_end - tile.partial_start + PARTS - 1) // PARTS
+        mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
+        s = _start_qk(q, pipeline, count, wg, OVERLAP)
+        if OVERLAP and CONSUMERS == 2:
+            mbarrier.arrive(pipeline.pingpong.index(1 - wg), count=1)
+        bounds = _bounds_of(0, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+        next_bounds = _bounds_of(1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+        s = warpgroup_mma_wait(0, deps=[s])
+        mbarrier.arrive(pipeline.k_bars.empty.index(count % STAGES), count=1)
+        row_max = gl.full([WG_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout))
+        row_sum = gl.zeros([WG_ROWS], gl.float32, gl.SliceLayout(1, s_layout))
+        p, _, row_max, row_sum = _softmax(_mask_scores(s, bounds, PARTS), row_max, row_sum, scale_log2, True)
+        p = gl.convert_layout(p.to(pipeline.k.dtype), p_layout)
+        acc = gl.zeros([WG_ROWS, D], gl.float32, out_layout)
         count += 1
-        for tile in range(1, num_masked):
-            shapes = next_shapes
-            next_shapes = shapes_of(tile + 1, padding, middle, last, runs_ptr, shape_row, PARTS, STEP, SHAPE_ROWS)
-            weights, acc, row_max, row_sum = _step(shapes, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum, scale_log2, team,
-                                                   True, PARTS, OVERLAP)
+        for number in range(1, num_masked):
+            bounds = next_bounds
+            next_bounds = _bounds_of(number + 1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, True, PARTS,
+                                                    OVERLAP)
             count += 1
         for _ in range(gl.maximum(num_masked, 1), num_tiles):
-            weights, acc, row_max, row_sum = _step(shapes, count, q, k_smem, v_smem, bars, weights, acc, row_max, row_sum, scale_log2, team,
-                                                   False, PARTS, OVERLAP)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, False, PARTS,
+                                                    OVERLAP)
             count += 1
-        acc = _start_output(weights, acc, v_smem, v_full, count - 1)
-        acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
-        mbarrier.arrive(v_empty.index((count - 1) % STAGES), count=1)
-        store(acc, row_max, row_sum, row0, row1, share, pack, rows, q, outputs, strides, scale_log2, PACK, TEAMS * ROWS, CARRY)
+        acc = _start_pv(p, acc, pipeline, count - 1)
+        acc, p = warpgroup_mma_wait(0, deps=[acc, p])
+        mbarrier.arrive(pipeline.v_bars.empty.index((count - 1) % STAGES), count=1)
+        _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
         fence_async_shared()
-        mbarrier.arrive(q_empty.index(q_place), count=1)
-        turn += 1
-        row0, row1, middle, last, num_full, share, pack = hear(turn, told, told_full, told_empty)
+        mbarrier.arrive(pipeline.q_bars.empty.index(q_place), count=1)
+        tile_count += 1
+        tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit
-def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for place in gl.static_range(COUNT):
-        mbarrier.init(bars.index(place), count=ARRIVALS)
-    return bars
-
-
-@gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_pieces", "num_items", "packs_at_once", "packs_per_kv_head", "packs_per_group"])
-def forward_kernel(q_desc, k_desc, v_desc, next_ptr, pieces_ptr, runs_ptr, shapes_ptr, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr,
-                   slot_out_ptr, slot_lse_ptr, out_token, out_head, lse_token, lse_head, num_slots, num_pieces, num_items, packs_at_once,
-                   packs_per_kv_head, packs_per_group, scale_log2, D: gl.constexpr, PACK: gl.constexpr, TEAMS: gl.constexpr,
-                   PARTS: gl.constexpr, CARRY: gl.constexpr, OVERLAP: gl.constexpr, STAGES: gl.constexpr):
+@gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",
+                              "packs_per_group"])
+def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr, out_ptr, lse_ptr,
+                   initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token, lse_head, num_slots,
+                   num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group, scale_log2, D: gl.constexpr,
+                   PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr, OVERLAP: gl.constexpr,
+                   STAGES: gl.constexpr):
     """
     Args:
         q_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        k_desc, v_desc: (S, G, D) in boxes of (step, 1, 64).
-        next_ptr: int32 (1,), zero.
-        pieces_ptr, runs_ptr, shapes_ptr: of `Lines` with tile = 64 · TEAMS / PACK.
-        slot_out_ptr, slot_lse_ptr: float32 (packs, num_slots, 64 · TEAMS, D) and (packs, num_slots, 64 · TEAMS), for split lines.
-        num_items: packs · num_pieces.
+        k_desc, v_desc: (S, G, D) in boxes of (KV block, 1, 64).
+        counter_ptr: int32 (1,), zero.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` with tile_m = 64 · CONSUMERS / PACK.
+        partial_out_ptr, partial_lse_ptr: float32 (packs, num_slots, 64 · CONSUMERS, D) and (packs, num_slots, 64 · CONSUMERS), for splits.
+        num_tiles: work tiles of a head group.
+        num_items: packs · num_tiles.
         PACK: query heads of a KV head that share a tile.
-        TEAMS: warp groups that compute.
-        PARTS: steps that make a tile.
-        OVERLAP: the softmax stays beside the product before it, and teams take turns; else both are left to chance.
+        CONSUMERS: consumer warp groups.
+        PARTS: KV blocks that make a tile.
+        HAS_INITIAL: the result is merged with the initial (out, LSE).
+        OVERLAP: the softmax stays beside the matmul before it, and consumer groups ping-pong; else both are left to chance.
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0] * PARTS
-    QUEUE: gl.constexpr = TEAMS  # tiles of Q
+    QUEUE: gl.constexpr = CONSUMERS  # work tiles whose Q is there
     tile_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * TEAMS, ROWS // PACK, PACK, D], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, TILE, D], tile_layout)
-    v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, TILE, D], tile_layout)
-    told = gl.allocate_shared_memory(gl.int32, [2, TOLD], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_full, q_empty = _barriers(QUEUE * TEAMS, 1), _barriers(QUEUE * TEAMS, 1)
-    k_full, k_empty = _barriers(STAGES, 1), _barriers(STAGES, TEAMS)
-    v_full, v_empty = _barriers(STAGES, 1), _barriers(STAGES, TEAMS)
-    told_full, told_empty, turns = _barriers(2, 1), _barriers(2, TEAMS), _barriers(TEAMS, 1)
+    q = gl.allocate_shared_memory(q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], q_desc.layout)
+    k = gl.allocate_shared_memory(k_desc.dtype, [STAGES, TILE, D], tile_layout)
+    v = gl.allocate_shared_memory(v_desc.dtype, [STAGES, TILE, D], tile_layout)
+    messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    q_bars = Handshake(barriers(QUEUE * CONSUMERS, 1), barriers(QUEUE * CONSUMERS, 1))
+    k_bars = Handshake(barriers(STAGES, 1), barriers(STAGES, CONSUMERS))
+    v_bars = Handshake(barriers(STAGES, 1), barriers(STAGES, CONSUMERS))
+    work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS))
+    pipeline = ForwardPipeline(q, k, v, work_tiles, q_bars, k_bars, v_bars, barriers(CONSUMERS, 1))
     fence_async_shared()
-    smem, bars = (q_smem, k_smem, v_smem, told), (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns, told_full, told_empty)
-    tables, outputs = (pieces_ptr, runs_ptr, shapes_ptr), (out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr, slot_lse_ptr)
-    strides = out_token, out_head, lse_token, lse_head, num_slots
-    sizes = num_pieces, num_items, packs_at_once, packs_per_kv_head, packs_per_group
-    descs = q_desc, k_desc, v_desc
-    if TEAMS == 2:
+    tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
+    outputs = Outputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token,
+                      lse_head, num_slots)
+    grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
+    if CONSUMERS == 2:
         gl.warp_specialize([
-            (_attend, (smem, bars, tables, outputs, strides, scale_log2, 0, PACK, TEAMS, QUEUE, PARTS, CARRY, OVERLAP)),
-            (_attend, (smem, bars, tables, outputs, strides, scale_log2, 1, PACK, TEAMS, QUEUE, PARTS, CARRY, OVERLAP)),
-            (load_tiles, (descs, smem, bars, tables, sizes, next_ptr, PACK, TEAMS, QUEUE, PARTS, STAGES)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL, OVERLAP)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL, OVERLAP)),
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS, QUEUE, PARTS, STAGES)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_attend, (smem, bars, tables, outputs, strides, scale_log2, 0, PACK, TEAMS, QUEUE, PARTS, CARRY, OVERLAP)),
-            (load_tiles, (descs, smem, bars, tables, sizes, next_ptr, PACK, TEAMS, QUEUE, PARTS, STAGES)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL, OVERLAP)),
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS, QUEUE, PARTS, STAGES)),
         ], [1], [24])

@@ -1,91 +1,238 @@
-"""Band attention on Hopper: pieces of `Lines`, and how a program's warps learn which is next."""
+"""The tile scheduler of the Hopper kernels: which work tile a program takes next, and how its warps learn of it.
+
+Kernels are persistent: one or two programs run on each multiprocessor until all items are done. An item is a work tile of a
+`TileSchedule` for one head pack (or one KV head). The producer warp takes items and broadcasts each one to the other warps of its
+program through a `WorkTileQueue` in shared memory.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.core import _aggregate as aggregate
 
-ROWS = gl.constexpr(64)  # of a warp group: the height of one wgmma
-TEAMS = gl.constexpr(2)  # warp groups that compute
-COLUMNS = gl.constexpr(8)  # of `Lines.pieces`
-TOLD = gl.constexpr(16)  # numbers of a piece, with room to spare
+from longca.ops.band.tables import schedule
+
+WG_ROWS = gl.constexpr(64)  # rows of a consumer warp group: the height of one wgmma
+CONSUMERS = gl.constexpr(2)  # consumer warp groups of a program
+# Columns of a work tile in `TileSchedule.work_tiles`.
+ROW_START, ROW_END = gl.constexpr(schedule.ROW_START), gl.constexpr(schedule.ROW_END)
+FULL_START, PARTIAL_START = gl.constexpr(schedule.FULL_START), gl.constexpr(schedule.PARTIAL_START)
+PARTIAL_END, NUM_FULL, SLOT = gl.constexpr(schedule.PARTIAL_END), gl.constexpr(schedule.NUM_FULL), gl.constexpr(schedule.SLOT)
+NUM_COLUMNS = gl.constexpr(schedule.NUM_COLUMNS)
+# A message has a work tile's columns, then these. The pack stands where the table has SPLIT, which kernels do not need.
+PACK_FIELD, INDEX_FIELD = gl.constexpr(schedule.NUM_COLUMNS - 1), gl.constexpr(schedule.NUM_COLUMNS)
+MESSAGE = gl.constexpr(16)  # numbers of a message, with room to spare
+RANGE = gl.constexpr(2)  # numbers of an entry of `TileSchedule.block_ranges`
+
+Scalar = gl.tensor | gl.constexpr  # an argument that is 1 comes as a constant
+
+
+@gluon.constexpr_function
+def scalar(x):
+    """A field of type `Scalar`. Calls unwrap constants, and fields must be wrapped."""
+    return x if isinstance(x, gl.tensor) else gl.constexpr(x)
+
+
+@aggregate
+class Tables:
+    """Pointers to the tables of a `TileSchedule`."""
+
+    work_tiles: gl.tensor
+    block_ranges: gl.tensor
+    partial_masks: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, work_tiles, block_ranges, partial_masks):
+        self.work_tiles = work_tiles
+        self.block_ranges = block_ranges
+        self.partial_masks = partial_masks
+
+
+@aggregate
+class QueryGrid:
+    """The items of a kernel over row tiles of queries: work tiles times head packs."""
+
+    num_tiles: Scalar  # work tiles of a head group
+    num_items: Scalar
+    packs_per_section: Scalar
+    packs_per_kv_head: Scalar
+    packs_per_group: Scalar
+
+    @gluon.constexpr_function
+    def __init__(self, num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group):
+        self.num_tiles = scalar(num_tiles)
+        self.num_items = scalar(num_items)
+        self.packs_per_section = scalar(packs_per_section)
+        self.packs_per_kv_head = scalar(packs_per_kv_head)
+        self.packs_per_group = scalar(packs_per_group)
+
+
+@aggregate
+class KeyGrid:
+    """The items of a kernel over row tiles of keys: work tiles times KV heads times head rounds."""
+
+    num_tiles: Scalar  # work tiles of a head group
+    num_items: Scalar
+    kv_heads_per_section: Scalar
+    head_rounds: Scalar  # items of a work tile and KV head: each has as many of its query heads
+    kv_heads_per_group: Scalar
+
+    @gluon.constexpr_function
+    def __init__(self, num_tiles, num_items, kv_heads_per_section, head_rounds, kv_heads_per_group):
+        self.num_tiles = scalar(num_tiles)
+        self.num_items = scalar(num_items)
+        self.kv_heads_per_section = scalar(kv_heads_per_section)
+        self.head_rounds = scalar(head_rounds)
+        self.kv_heads_per_group = scalar(kv_heads_per_group)
+
+
+@aggregate
+class WorkTile:
+    """A work tile as a consumer warp group reads it; a pack of −1 ends the loop. `slot` is −1 where it writes the result itself."""
+
+    row_start: gl.tensor
+    row_end: gl.tensor
+    partial_start: gl.tensor
+    partial_end: gl.tensor
+    num_full: gl.tensor
+    slot: gl.tensor
+    pack: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, row_start, row_end, partial_start, partial_end, num_full, slot, pack):
+        self.row_start = row_start
+        self.row_end = row_end
+        self.partial_start = partial_start
+        self.partial_end = partial_end
+        self.num_full = num_full
+        self.slot = slot
+        self.pack = pack
+
+
+@aggregate
+class WorkTileBlocks:
+    """A work tile as a single warp reads it that goes over its blocks: rows, entries of `block_ranges`, pack, and index among the tiles."""
+
+    row_start: gl.tensor
+    full_start: gl.tensor
+    partial_start: gl.tensor
+    partial_end: gl.tensor
+    pack: gl.tensor
+    index: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, row_start, full_start, partial_start, partial_end, pack, index):
+        self.row_start = row_start
+        self.full_start = full_start
+        self.partial_start = partial_start
+        self.partial_end = partial_end
+        self.pack = pack
+        self.index = index
+
+
+@aggregate
+class WorkTileQueue:
+    """Two messages in shared memory by which the producer warp broadcasts work tiles to all other warps of its program."""
+
+    messages: gl.shared_memory_descriptor  # int32 (2, MESSAGE)
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, messages, full, empty):
+        self.messages = messages
+        self.full = full
+        self.empty = empty
+
+    @gluon.jit
+    def send(self, entry_ptr, pack, count, index=0):
+        """Broadcasts the `count`-th work tile of this program. A pack of −1 says that it was the last one."""
+        place, phase = count % 2, (count // 2) & 1
+        field = gl.arange(0, MESSAGE, layout=gl.BlockedLayout([1], [32], [1], [0]))
+        values = gl.load(entry_ptr + field, mask=field < PACK_FIELD, other=index)
+        mbarrier.wait(self.empty.index(place), phase ^ 1)
+        self.messages.index(place).store(gl.where(field == PACK_FIELD, pack, values))
+        mbarrier.arrive(self.full.index(place), count=1)
+
+    @gluon.jit
+    def receive(self, count):
+        """The `count`-th `WorkTile` of this program, for a consumer warp group."""
+        place = count % 2
+        mbarrier.wait(self.full.index(place), (count // 2) & 1)
+        row_start, row_end = self._field(place, ROW_START, 4), self._field(place, ROW_END, 4)
+        partial_start, partial_end = self._field(place, PARTIAL_START, 4), self._field(place, PARTIAL_END, 4)
+        num_full, slot, pack = self._field(place, NUM_FULL, 4), self._field(place, SLOT, 4), self._field(place, PACK_FIELD, 4)
+        mbarrier.arrive(self.empty.index(place), count=1)
+        return WorkTile(row_start, row_end, partial_start, partial_end, num_full, slot, pack)
+
+    @gluon.jit
+    def receive_blocks(self, count):
+        """The `count`-th work tile of this program as `WorkTileBlocks`, for a single warp."""
+        place = count % 2
+        mbarrier.wait(self.full.index(place), (count // 2) & 1)
+        row_start, full_start = self._field(place, ROW_START, 1), self._field(place, FULL_START, 1)
+        partial_start, partial_end = self._field(place, PARTIAL_START, 1), self._field(place, PARTIAL_END, 1)
+        pack, index = self._field(place, PACK_FIELD, 1), self._field(place, INDEX_FIELD, 1)
+        mbarrier.arrive(self.empty.index(place), count=1)
+        return WorkTileBlocks(row_start, full_start, partial_start, partial_end, pack, index)
+
+    @gluon.jit
+    def _field(self, place, FIELD: gl.constexpr, WARPS: gl.constexpr):
+        layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+        return gl.max(self.messages.index(place).slice(FIELD, 1).load(layout), 0)
 
 
 @gluon.jit
-def piece_of(item, pieces_ptr, sizes):
-    """(entry of `pieces`, pack). Packs go in sections whose keys fit into L2; in a section the longest pieces come first."""
-    num_pieces, _, packs_at_once, _, packs_per_group = sizes
-    within = item % (num_pieces * packs_at_once)
-    pack = item // (num_pieces * packs_at_once) * packs_at_once + within % packs_at_once
-    return pieces_ptr + (pack // packs_per_group * num_pieces + within // packs_at_once) * COLUMNS, pack
+def query_tile_of(item, work_tiles_ptr, grid):
+    """(pointer to the work tile, pack). Packs come in sections whose keys fit into L2; in a section the longest work tiles come first."""
+    within = item % (grid.num_tiles * grid.packs_per_section)
+    pack = item // (grid.num_tiles * grid.packs_per_section) * grid.packs_per_section + within % grid.packs_per_section
+    return work_tiles_ptr + (pack // grid.packs_per_group * grid.num_tiles + within // grid.packs_per_section) * NUM_COLUMNS, pack
 
 
 @gluon.jit
-def keys_piece_of(item, pieces_ptr, sizes):
-    """(entry of `pieces`, its place among them, KV head, turn). KV heads go in sections; in a section all have their first turn first."""
-    num_pieces, _, kv_heads_at_once, num_turns, kv_heads_per_group = sizes
-    in_turn = num_pieces * kv_heads_at_once
-    turn, within = item // in_turn % num_turns, item % in_turn
-    kv_head, piece = item // (in_turn * num_turns) * kv_heads_at_once + within % kv_heads_at_once, within // kv_heads_at_once
-    return pieces_ptr + (kv_head // kv_heads_per_group * num_pieces + piece) * COLUMNS, piece, kv_head, turn
+def key_tile_of(item, work_tiles_ptr, grid):
+    """(pointer to the work tile, its index in the head group, KV head, head round).
+
+    KV heads come in sections; in a section all of them have their first head round first.
+    """
+    items_of_round = grid.num_tiles * grid.kv_heads_per_section
+    head_round, within = item // items_of_round % grid.head_rounds, item % items_of_round
+    kv_head = item // (items_of_round * grid.head_rounds) * grid.kv_heads_per_section + within % grid.kv_heads_per_section
+    index = within // grid.kv_heads_per_section
+    return work_tiles_ptr + (kv_head // grid.kv_heads_per_group * grid.num_tiles + index) * NUM_COLUMNS, index, kv_head, head_round
 
 
 @gluon.jit
-def tell(entry, pack, turn, told, told_full, told_empty, piece=0):
-    """Writes a piece's columns, the last one replaced by the pack, and its place to where all roles read them; a pack of −1 ends it."""
-    slot, phase = turn % 2, (turn // 2) & 1
-    column = gl.arange(0, TOLD, layout=gl.BlockedLayout([1], [32], [1], [0]))
-    values = gl.load(entry + column, mask=column < COLUMNS - 1, other=piece)
-    mbarrier.wait(told_empty.index(slot), phase ^ 1)
-    told.index(slot).store(gl.where(column == COLUMNS - 1, pack, values))
-    mbarrier.arrive(told_full.index(slot), count=1)
+def take_ticket(counter_ptr, lane):
+    """Begins to take the next number of a counter in global memory; `first_lane` reads it."""
+    return gl.atomic_add(counter_ptr + lane * 0, lane * 0 + 1, mask=lane == 0, sem="relaxed")
 
 
 @gluon.jit
-def hear(turn, told, told_full, told_empty):
-    """(first row, row behind, first partial step, behind it, full steps, slot, pack) of the piece whose turn it is, or a pack of −1."""
-    slot = turn % 2
-    mbarrier.wait(told_full.index(slot), (turn // 2) & 1)
-    row0, row1 = _heard(told, slot, 0), _heard(told, slot, 1)
-    middle, last, num_full = _heard(told, slot, 3), _heard(told, slot, 4), _heard(told, slot, 5)
-    share, pack = _heard(told, slot, 6), _heard(told, slot, 7)
-    mbarrier.arrive(told_empty.index(slot), count=1)
-    return row0, row1, middle, last, num_full, share, pack
+def first_lane(ticket, lane):
+    return gl.max(gl.where(lane == 0, ticket, 0), 0)
 
 
 @gluon.jit
-def hear_runs(turn, told, told_full, told_empty):
-    """(first row, first run, first partial step, behind it, pack, place) of the piece whose turn it is, to a single warp."""
-    slot = turn % 2
-    mbarrier.wait(told_full.index(slot), (turn // 2) & 1)
-    row0, first, middle, last = _heard(told, slot, 0, 1), _heard(told, slot, 2, 1), _heard(told, slot, 3, 1), _heard(told, slot, 4, 1)
-    pack, piece = _heard(told, slot, 7, 1), _heard(told, slot, 8, 1)
-    mbarrier.arrive(told_empty.index(slot), count=1)
-    return row0, first, middle, last, pack, piece
+def range_of(number, full_start, partial_start, partial_end, ranges_ptr):
+    """(column, blocks, mask) of a work tile's n-th entry of `block_ranges`, partial blocks first; the mask of full blocks is −1."""
+    num_partial = partial_end - partial_start
+    is_partial, some = number < num_partial, number < partial_end - full_start
+    entry_ptr = ranges_ptr + gl.where(is_partial, partial_start + number, full_start + number - num_partial) * RANGE
+    value = gl.load(entry_ptr + 1, mask=some, other=0)
+    return gl.load(entry_ptr, mask=some, other=0), gl.where(is_partial, 1, value), gl.where(is_partial, value, -1)
 
 
 @gluon.jit
-def _heard(told, slot, column: gl.constexpr, WARPS: gl.constexpr = 4):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
-    return gl.max(told.index(slot).slice(column, 1).load(layout), 0)
-
-
-@gluon.jit
-def run_of(number, first, middle, last, runs_ptr):
-    """(column, steps, shape) of a piece's n-th run, partial steps first; a full one's shape is −1."""
-    num_partial = last - middle
-    is_partial, some = number < num_partial, number < last - first
-    place = runs_ptr + gl.where(is_partial, middle + number, first + number - num_partial) * 2
-    value = gl.load(place + 1, mask=some, other=0)
-    return gl.load(place, mask=some, other=0), gl.where(is_partial, 1, value), gl.where(is_partial, value, -1)
-
-
-@gluon.jit
-def run_below(full, partial, first, middle, runs_ptr, STEP: gl.constexpr):
-    """From the right: (column of its last step, steps, shape) of the run that is next, and the full and partial runs to go on with."""
-    some, others = full >= first, partial >= middle
-    column, num_steps = gl.load(runs_ptr + full * 2, mask=some, other=-1), gl.load(runs_ptr + full * 2 + 1, mask=some, other=1)
-    other, shape = gl.load(runs_ptr + partial * 2, mask=others, other=-1), gl.load(runs_ptr + partial * 2 + 1, mask=others, other=0)
+def range_below(full, partial, full_start, partial_start, ranges_ptr, BLOCK: gl.constexpr):
+    """The next entry of `block_ranges` from the right: (column of its last block, blocks, mask, next full entry, next partial entry)."""
+    has_full, has_partial = full >= full_start, partial >= partial_start
+    column, num_blocks = gl.load(ranges_ptr + full * RANGE, mask=has_full, other=-1), gl.load(ranges_ptr + full * RANGE + 1, mask=has_full,
+                                                                                            other=1)
+    other = gl.load(ranges_ptr + partial * RANGE, mask=has_partial, other=-1)
+    mask = gl.load(ranges_ptr + partial * RANGE + 1, mask=has_partial, other=0)
     is_full = column > other
-    column = gl.maximum(gl.where(is_full, column + (num_steps - 1) * STEP, other), 0)
-    num_steps, shape = gl.where(is_full, num_steps, 1), gl.where(is_full, -1, shape)
-    return column, num_steps, shape, gl.where(is_full, full - 1, full), gl.where(is_full, partial, partial - 1)
+    column = gl.maximum(gl.where(is_full, column + (num_blocks - 1) * BLOCK, other), 0)
+    num_blocks, mask = gl.where(is_full, num_blocks, 1), gl.where(is_full, -1, mask)
+    return column, num_blocks, mask, gl.where(is_full, full - 1, full), gl.where(is_full, partial, partial - 1)

@@ -1,48 +1,115 @@
-"""Spans of lines cut into steps: full ones, and partial ones, which are yet to be given their shapes."""
+"""Full and partial blocks of row tiles: cut from the intervals of a mask of bands, or from the visible blocks of a block grid."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from longca.ops.band.tables.ranges import chosen, spread
-from longca.ops.band.tables.row_tiles import Spans
+from longca.masks.grid import BlockGrid
+from longca.ops.band.tables.partial_masks import PartialBlocks
+from longca.ops.band.tables.ranges import expand, prefix_sums, true_places
+from longca.ops.band.tables.row_tiles import Intervals, RowTiles
 
 
-def cut_spans(spans: Spans) -> tuple[Tensor, Tensor]:
-    """(full, partial): (3, F) line, column and number of each run of full steps; (3, P) line, place and its end of each partial step.
+def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
+    """Cuts intervals into blocks. Partial ones are yet to be given their masks.
 
-    Greedily from the left of each touched span: as few steps as can be, and full ones where they fit. Sorted by line and column.
+    It is greedy from the left of each touched interval: as few blocks as can be, and full ones where they fit.
+
+    Returns:
+        (3, F) row tile, column and number of contiguous full blocks; (3, P) row tile, position and its end of each partial block. Both are
+        sorted by row tile and column.
     """
-    line, begin, end = spans.touched.unbind(0)
-    step = spans.layout.parts[4][spans.layout.part_of[line]]
-    ranges = _full_ranges(spans)
-    place, found = begin, []
-    for first, behind in zip(ranges[0] + (step - 1), ranges[1], strict=True):
-        num_partial = torch.clamp((first - place) // step, min=0)
-        start = torch.addcmul(place, num_partial, step)
-        num_full = torch.clamp((behind - start) // step, min=0)
-        found += [place, num_partial, start, num_full]
-        place = torch.addcmul(start, num_full, step)
+    tile, start, end = intervals.touched.unbind(0)
+    tile_n = intervals.row_tiles.parts[4][intervals.row_tiles.part_of[tile]]
+    ranges = _full_ranges(intervals)
+    place, found = start, []
+    for full_start, full_end in zip(ranges[0] + (tile_n - 1), ranges[1], strict=True):
+        num_partial = torch.clamp((full_start - place) // tile_n, min=0)
+        first_full = torch.addcmul(place, num_partial, tile_n)
+        num_full = torch.clamp((full_end - first_full) // tile_n, min=0)
+        found += [place, num_partial, first_full, num_full]
+        place = torch.addcmul(first_full, num_full, tile_n)
     rounds = len(found) // 4
-    place, num_partial, start, num_full = torch.stack(found).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
+    place, num_partial, first_full, num_full = torch.stack(found).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
     some = num_full > 0
     total_full, total_partial = torch.stack([some.sum(), num_partial.sum()]).tolist()
 
-    cell = chosen(some, total_full)
-    of_cell = line[cell // rounds]
-    full = torch.stack([of_cell, torch.sub(start[cell], of_cell, alpha=spans.stride), num_full[cell]])
-    cell, rank = spread(num_partial, total_partial)
-    span = cell // rounds
-    size = step[span]
-    column = torch.addcmul(place[cell], rank, size)
-    return full, torch.stack([line[span], column, torch.minimum(column + size, end[span])])
+    cell = true_places(some, total_full)  # of (interval, round)
+    of_cell = tile[cell // rounds]
+    full = torch.stack([of_cell, torch.sub(first_full[cell], of_cell, alpha=intervals.stride), num_full[cell]])
+    cell, rank = expand(num_partial, total_partial)
+    interval = cell // rounds
+    size = tile_n[interval]
+    position = torch.addcmul(place[cell], rank, size)
+    return full, torch.stack([tile[interval], position, torch.minimum(position + size, end[interval])])
 
 
-def _full_ranges(spans: Spans) -> Tensor:
-    """(2, n, T): begin and end of the full ranges in each touched span, then empty ones at its end, at least one."""
-    owner, end = spans.full[0], spans.touched[2]
+def _full_ranges(intervals: Intervals) -> Tensor:
+    """(2, n, T): start and end of the full intervals in each touched one, then empty ones at its end, at least one."""
+    owner, end = intervals.full[0], intervals.touched[2]
     if len(owner) == 0:
         return end.expand(2, 1, -1)
     rank = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
     ranges = end.repeat(2, int(rank.max()) + 2, 1)
-    ranges[:, rank, owner] = spans.full[1:]
+    ranges[:, rank, owner] = intervals.full[1:]
     return ranges
+
+
+def blocks_of_grid(grid: BlockGrid, row_tiles: RowTiles, device: torch.device) -> tuple[Tensor, PartialBlocks]:
+    """The blocks of a block grid: neighbouring visible grid blocks are full blocks and, where these do not fit, a partial one at the end.
+
+    O(grid blocks).
+
+    Returns:
+        (3, F) list, column and number of contiguous full blocks; the partial blocks.
+    """
+    visible, stretches = _tensor(grid.visible, bool).to(device), {}
+    for spec in row_tiles.specs:
+        if spec.transposed not in stretches:
+            stretches[spec.transposed] = (_visible_stretches(visible.transpose(1, 2), grid.q_bounds) if spec.transposed
+                                          else _visible_stretches(visible, grid.k_bounds))
+    stretches = [stretches[spec.transposed] for spec in row_tiles.specs]
+    counts = [(end - start) // spec.tile_n for spec, (_, start, end) in zip(row_tiles.specs, stretches, strict=True)]
+    rests = [(end - start) % spec.tile_n for spec, (_, start, end) in zip(row_tiles.specs, stretches, strict=True)]
+    totals = torch.stack([torch.count_nonzero(number) for number in (*counts, *rests)]).tolist()
+
+    full, partial, num_lists, base = [], [], 0, max(spec.tile_n for spec in row_tiles.specs)
+    for number, (row, start, end) in enumerate(stretches):
+        some = true_places(counts[number] > 0, totals[number])
+        full.append(torch.stack([row[some] + num_lists, start[some], counts[number][some]]))
+        some = true_places(rests[number] > 0, totals[len(stretches) + number])
+        rest = rests[number][some]
+        partial.append(torch.stack([row[some] + num_lists, end[some] - rest, rest + number * base]))
+        num_lists += grid.num_groups * (grid.visible.shape[2 if row_tiles.specs[number].transposed else 1])
+    return torch.cat(full, 1), _partial_blocks(torch.cat(partial, 1), len(stretches), base)
+
+
+def _partial_blocks(partial: Tensor, num_specs: int, base: int) -> PartialBlocks:
+    """Partial blocks whose third row says how many columns all rows see, plus `base` for each `TileSpec` before theirs."""
+    list_, column, size = partial.unbind(0)
+    seen = torch.zeros(num_specs, base, dtype=torch.int64, device=size.device)
+    seen.view(-1).scatter_(0, size, 1)
+    number = torch.cumsum(seen, 1) - 1
+    table = torch.nonzero(seen)[:, 1:].to(torch.int32) << 16
+    return PartialBlocks(torch.stack([list_, column, number.flatten()[size]]), table, prefix_sums(seen.sum(1)))
+
+
+def _visible_stretches(visible: Tensor, bounds: np.ndarray) -> Sequence[Tensor]:
+    """(row of grid blocks, first column, end column) of neighbouring visible grid blocks. Shapes: visible (G, M, N), bounds (G, N + 1)."""
+    num_groups, num_rows, across = visible.shape
+    padded = visible.new_zeros(num_groups * num_rows, across + 2)
+    padded[:, 1:-1] = visible.reshape(len(padded), across)
+    changes = torch.nonzero((padded[:, 1:] != padded[:, :-1]).flatten()).squeeze(1).view(-1, 2)  # one stretch after the other
+    row = changes[:, 0] // (across + 1)
+    group = row // num_rows
+    start, end = _tensor(bounds, np.int64).to(visible.device).flatten()[(changes + ((group - row) * (across + 1))[:, None]).t()]
+    if (np.diff(bounds) == 0).any():  # grid blocks without columns
+        row, start, end = torch.stack([row, start, end])[:, start < end]
+    return row, start, end
+
+
+def _tensor(array: np.ndarray, dtype: type) -> Tensor:
+    """The array in the same memory where torch takes it as it lies: not if it is read only, or runs backwards."""
+    return torch.from_numpy(np.require(array, dtype, "CW"))

@@ -1,5 +1,9 @@
-"""What each line of a mask of bands sees, as spans of columns. Rows are the lines' axis: of queries, or, with `transposed`, of keys."""
+"""The row tiles of a mask, and the column intervals that each of them sees.
 
+Rows are the axis of the row tiles: of queries, or, with `transposed`, of keys.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,78 +11,149 @@ import torch
 from torch import Tensor
 
 from longca.masks.band import Q0, Q1, transpose
+from longca.masks.grid import BlockGrid
 from longca.masks.mask import Mask
-from longca.ops.band.tables.layout import Layout, moved
-from longca.ops.band.tables.ranges import stretches
+from longca.ops.band.tables.ranges import expand, segments
+from longca.ops.band.tables.schedule import TileSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
-    """Column c of line n is the *place* n · stride + c, so that the columns of all lines lie on one axis. All tensors are int64."""
+class RowTiles:
+    """The row tiles of all specs and head groups, numbered through all *parts*: a part is what one head group has of one `TileSpec`.
 
-    layout: Layout
+    Block lists are numbered in the same way. A block list is what a row tile goes over: each row tile of bands has its own, those of one
+    row of a block grid share one.
+
+    Tables are int64 matrices with a row for each field, so that one operation moves all fields: on a GPU, a plan takes as long as its
+    operations take to start.
+    """
+
+    specs: Sequence[TileSpec]
+    num_tiles: list[int]  # (B,) row tiles of each part
+    parts: Tensor  # (5, B + 1): first row tile, first list, place in `specs`, tile_m, tile_n; the last: numbers of tiles and lists
+    part_of: Tensor  # (K,) of each list
+    tiles: Tensor  # (3, L): part, first row, end of the rows
+    list_of: Tensor | None  # (L,); None: each row tile has its own
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.num_tiles) // len(self.specs)
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """What row tiles of bands see, as intervals of columns. All tensors are int64.
+
+    Column c of row tile n has the *position* n · stride + c, so that the columns of all row tiles lie on one axis.
+    """
+
+    row_tiles: RowTiles
     stride: int
-    touched: Tensor  # (3, T): line, begin, end; some row sees each of these places; sorted, disjoint
-    full: Tensor  # (3, F): touched span, begin, end; all rows see all of it; sorted, disjoint
-    left: Tensor  # (N,) first place of each strip, which is what one band shows one line; sorted
-    reach: Tensor  # (N,) where all strips so far end
-    strips: Tensor  # (6, N): rows [row0, row1) of a shape see the places [k0, k1) with lo <= place - row <= hi
+    touched: Tensor  # (3, T): row tile, start, end; some row sees each of these positions; sorted, disjoint
+    full: Tensor  # (3, F): touched interval, start, end; all rows see all of it; sorted, disjoint
+    slice_starts: Tensor  # (N,) first position of each band slice; sorted
+    slice_reach: Tensor  # (N,) where all band slices so far end
+    slices: Tensor  # (6, N) what one band shows one row tile: rows [row0, row1) see positions [k0, k1) with lo <= position - row <= hi
 
 
-def spans_of(mask: Mask, layout: Layout, device: torch.device) -> Spans:
-    """O(bands · lines that each meets)."""
+def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
+    """Row tiles of bands begin at multiples of tile_m; those of a block grid never leave a row of blocks."""
+    return _of_bands(mask, specs, device) if mask.grid is None else _of_grid(mask.grid, specs, device)
+
+
+def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
+    parts, num_tiles = [], []
+    for number, spec in enumerate(specs):
+        num_rows = mask.seqlen_k if spec.transposed else mask.seqlen_q
+        for _ in range(mask.num_groups):
+            parts.append((sum(num_tiles), sum(num_tiles), number, spec.tile_m, spec.tile_n, num_rows, -(-num_rows // spec.tile_m)))
+            num_tiles.append(parts[-1][-1])
+    total = sum(num_tiles)
+    of_part = _moved(np.array([*parts, (total, total, 0, 0, 0, 0, 0)]), device)
+    part = torch.repeat_interleave(of_part[6], output_size=total)
+    first, _, _, tile_m, _, num_rows, _ = of_part.index_select(1, part).unbind(0)
+    start = (torch.arange(total, device=device) - first) * tile_m
+    return RowTiles(specs, num_tiles, of_part[:5], part, torch.stack([part, start, torch.minimum(start + tile_m, num_rows)]), None)
+
+
+def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
+    parts, num_tiles, blocks, num_blocks = [], [], [], 0
+    for number, spec in enumerate(specs):
+        for bounds in grid.k_bounds if spec.transposed else grid.q_bounds:
+            count = -(-np.diff(bounds) // spec.tile_m)
+            blocks.append(np.column_stack([bounds[:-1], bounds[1:], count, np.full_like(count, len(parts))]))
+            parts.append((sum(num_tiles), num_blocks, number, spec.tile_m, spec.tile_n))
+            num_tiles.append(int(count.sum()))
+            num_blocks += len(count)
+    of_part = _moved(np.array([*parts, (sum(num_tiles), num_blocks, 0, 0, 0)]), device)
+    of_block = _moved(np.concatenate(blocks), device)
+    block, rank = expand(of_block[2], sum(num_tiles))
+    top, bottom, _, part = of_block.index_select(1, block).unbind(0)
+    tile_m = of_part[3][part]
+    start = torch.addcmul(top, rank, tile_m)
+    return RowTiles(specs, num_tiles, of_part, of_block[3], torch.stack([part, start, torch.minimum(start + tile_m, bottom)]), block)
+
+
+def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Intervals:
+    """The intervals of a mask of bands. O(bands · row tiles that each meets)."""
     stride = max(mask.seqlen_q, mask.seqlen_k) + 1
-    bands, num_lines = _bands(mask, layout)
-    num_strips = int(num_lines.sum())
-    if num_strips == 0:
-        nothing = layout.lines.new_zeros(6, 0)
-        return Spans(layout, stride, nothing[:3], nothing[:3], nothing[0], nothing[0], nothing)
-    band = torch.repeat_interleave(moved(num_lines, device), output_size=num_strips)
-    q0, q1, k0, k1, lo, hi, before = moved(bands, device).index_select(1, band).unbind(0)
-    line = before + torch.arange(num_strips, device=device)
-    part, top, bottom = layout.lines.index_select(1, line).unbind(0)
+    bands, num_met = _bands(mask, row_tiles)
+    num_slices = int(num_met.sum())
+    if num_slices == 0:
+        nothing = row_tiles.tiles.new_zeros(6, 0)
+        return Intervals(row_tiles, stride, nothing[:3], nothing[:3], nothing[0], nothing[0], nothing)
+    band = torch.repeat_interleave(_moved(num_met, device), output_size=num_slices)
+    q0, q1, k0, k1, lo, hi, before = _moved(bands, device).index_select(1, band).unbind(0)
+    tile = before + torch.arange(num_slices, device=device)
+    part, top, bottom = row_tiles.tiles.index_select(1, tile).unbind(0)
     row0, row1 = torch.maximum(q0, top) - top, torch.minimum(q1, bottom) - top
-    place = line * stride
-    k0, k1 = k0 + place, k1 + place
-    place = place + top
-    lo, hi = lo + place, hi + place
+    origin = tile * stride
+    k0, k1 = k0 + origin, k1 + origin
+    origin = origin + top
+    lo, hi = lo + origin, hi + origin
     # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them [inner0, inner1)
     left, right = torch.maximum(k0, row0 + lo), torch.minimum(k1, row1 + hi)
     inner0, inner1 = torch.maximum(k0, row1 + lo - 1), torch.minimum(k1, row0 + hi + 1)
-    full = _seen_by_all(inner0, torch.maximum(inner0, inner1), row1 - row0, layout.lines[2] - layout.lines[1], stride)
+    full = _seen_by_all(inner0, torch.maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride)
 
     left, order = torch.sort(left, stable=True)
-    row1 = torch.where(row1 == bottom - top, layout.parts[3][part], row1)  # what rows past a line's end see is no matter
-    strips = torch.stack([row0, row1, k0, k1, lo, hi, line, right]).index_select(1, order)
-    reach = torch.cummax(strips[7], 0).values
-    first, last = stretches(left[1:] > reach[:-1])
-    begin = left[first]
-    touched = torch.stack([strips[6][first], begin, reach[last]])
-    return Spans(layout, stride, touched, torch.stack([torch.searchsorted(begin, full[0], right=True) - 1, *full]), left, reach, strips[:6])
+    row1 = torch.where(row1 == bottom - top, row_tiles.parts[3][part], row1)  # what rows past a row tile's end see does not matter
+    slices = torch.stack([row0, row1, k0, k1, lo, hi, tile, right]).index_select(1, order)
+    reach = torch.cummax(slices[7], 0).values
+    first, last = segments(left[1:] > reach[:-1])
+    start = left[first]
+    touched = torch.stack([slices[6][first], start, reach[last]])
+    full = torch.stack([torch.searchsorted(start, full[0], right=True) - 1, *full])
+    return Intervals(row_tiles, stride, touched, full, left, reach, slices[:6])
 
 
-def _bands(mask: Mask, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """((n, 7), (n,)): bands of all parts, each with its first line less the lines that those before it meet; how many lines it meets."""
+def _bands(mask: Mask, row_tiles: RowTiles) -> tuple[np.ndarray, np.ndarray]:
+    """((n, 7), (n,)): bands of all parts, each with its first row tile less those that the bands before it meet; how many it meets."""
     bands, first, count, before = [], [], [], 0
-    for lines in layout.wanted:
+    for spec in row_tiles.specs:
         for band in mask.groups:
-            band = transpose(band) if lines.transposed else band
+            band = transpose(band) if spec.transposed else band
             bands.append(band)
-            first.append(band[:, Q0] // lines.tile + before)
-            count.append(-(-band[:, Q1] // lines.tile) + before - first[-1])
-            before += layout.num_lines[len(bands) - 1]
-    num_lines = np.concatenate(count)
-    return np.column_stack([np.concatenate(bands), np.concatenate(first) - np.cumsum(num_lines) + num_lines]), num_lines
+            first.append(band[:, Q0] // spec.tile_m + before)
+            count.append(-(-band[:, Q1] // spec.tile_m) + before - first[-1])
+            before += row_tiles.num_tiles[len(bands) - 1]
+    num_met = np.concatenate(count)
+    return np.column_stack([np.concatenate(bands), np.concatenate(first) - np.cumsum(num_met) + num_met]), num_met
 
 
-def _seen_by_all(begin: Tensor, end: Tensor, num_rows: Tensor, height: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Maximal ranges (begin, end), sorted, in which the rows of the given ranges sum up to a whole line."""
-    place, order = torch.sort(torch.cat([begin, end]))
+def _seen_by_all(start: Tensor, end: Tensor, num_rows: Tensor, height: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """Maximal intervals (start, end), sorted, in which the rows of the given intervals sum up to a whole row tile."""
+    position, order = torch.sort(torch.cat([start, end]))
     total = torch.cumsum(torch.cat([num_rows, -num_rows])[order], 0)[:-1]
-    begin, end = place[:-1], place[1:]
-    found = torch.nonzero((begin < end) & (total == height[begin // stride])).squeeze(1)
-    begin, end = begin[found], end[found]
+    start, end = position[:-1], position[1:]
+    found = torch.nonzero((start < end) & (total == height[start // stride])).squeeze(1)
+    start, end = start[found], end[found]
     if len(found) > 1:
-        first, last = stretches(begin[1:] > end[:-1])
-        begin, end = begin[first], end[last]
-    return begin, end
+        first, last = segments(start[1:] > end[:-1])
+        start, end = start[first], end[last]
+    return start, end
+
+
+def _moved(table: np.ndarray, device: torch.device) -> Tensor:
+    """(n, fields) to (fields, n) on the device."""
+    return torch.from_numpy(np.ascontiguousarray(table.T, dtype=np.int64)).to(device)

@@ -1,76 +1,87 @@
-"""Lines: what one kernel of band attention has to do, as tables on the device.
+"""The schedule of a band attention kernel: what it has to do, as tables on the device.
 
-A **line** is up to `tile` neighbouring rows of one axis: queries for the forward pass and dQ, keys for dK and dV. It visits the
-other axis in **steps** of `step` neighbouring columns, which may begin anywhere: all positions are token numbers, never tile
-numbers. A step is *full* if every row of its line sees all its columns (which then all exist), so that it needs no mask and no
-bounds; else it is *partial* and has a **shape**: which of its columns each row sees, relative to where the step begins.
+A **row tile** is up to `tile_m` neighbouring rows of one axis: queries for the forward pass and dQ, keys for dK and dV. It goes over the
+other axis in **blocks** of `tile_n` neighbouring columns (for queries: KV blocks). Blocks may begin anywhere: all positions are token
+numbers, never tile numbers. A block is *full* if every row of its row tile sees all its columns (which then all exist), so that it needs
+no mask and no bounds. Else it is *partial* and has a **partial-block mask**: which of its columns each row sees, relative to the block's
+first column.
 
-A **piece** is a line, or a part of a line that would take much longer than others. Pieces are what programs work on.
+    row tile of 4 rows         column → 0       4       8       12
+                                        ┌───────┬───────┬─┬─┬─┬─┐
+                                        │ full  │ full  │█│ │ │ │   2 contiguous full blocks: one entry (0, 2)
+                                        │       │       │█│█│ │ │   1 partial block: one entry (8, mask)
+                                        │       │       │█│█│█│ │
+                                        └───────┴───────┴─┴─┴─┴─┘
+
+A **work tile** is a row tile, or one split of a row tile that would take much longer than others. Programs work on work tiles.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-ROW0, ROW1, FIRST, MIDDLE, LAST, NUM_FULL, SLOT, LINE = range(8)  # columns of `pieces`
+ROW_START, ROW_END, FULL_START, PARTIAL_START, PARTIAL_END, NUM_FULL, SLOT, SPLIT = range(8)  # columns of `work_tiles`
+NUM_COLUMNS = 8
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which lines to make."""
+class TileSpec:
+    """The sizes of the tiles to make."""
 
-    tile: int  # most rows of a line: queries, or, with `transposed`, keys
-    step: int  # columns
+    tile_m: int  # most rows of a row tile: queries, or, with `transposed`, keys
+    tile_n: int  # columns of a block
     transposed: bool
-    longest: float = 1.0  # share of the steps of all lines that a piece may have; lines with more are cut
-    least: int = 16  # steps that are never too many
-    # Pieces wait for each other, and go from the last column to the first; those of about the same length are sorted by their rows, which
-    # under most masks lets who comes first stay ahead.
+    max_fraction: float = 1.0  # of the blocks of all row tiles, in one work tile; row tiles with more are split
+    min_blocks: int = 16  # so many blocks are never too many for a work tile
+    # Work tiles wait for each other, and go from the last column to the first. Those of about the same length are sorted by their rows:
+    # under most masks the one that comes first then stays ahead.
     in_order: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
-    """All tensors are int32, contiguous and on one device. Shapes: M head groups, W most pieces of a group.
+class TileSchedule:
+    """The tables of one kernel. All tensors are int32, contiguous and on one device. M: head groups, W: most work tiles of a group.
 
-    A piece works on rows [ROW0, ROW1) with
+    A work tile has the rows [ROW_START, ROW_END) and
 
-    - the full runs `runs[FIRST:MIDDLE]`, each (column, n): n full steps, at column, column + step, column + 2·step … NUM_FULL is
-      the sum of these n;
-    - the partial steps `runs[MIDDLE:LAST]`, each (column, shape), one step each.
+    - the contiguous full blocks `block_ranges[FULL_START:PARTIAL_START]`, each (column, n): n full blocks, at column, column + tile_n,
+      column + 2 · tile_n … NUM_FULL is the sum of these n;
+    - the partial blocks `block_ranges[PARTIAL_START:PARTIAL_END]`, each (column, mask), one block each.
 
-    Lines that see the same may share their runs.
+    Row tiles that see the same may share their block ranges.
 
-    No (row, column) pair is seen twice: steps of a line overlap only where one of them is partial, and its shape leaves out what
-    another step shows. A step that sticks out of the tensor is partial. A row may see nothing in a step, in a piece, or at all: a
-    line that sees nothing still has a piece, with FIRST = MIDDLE = LAST.
+    No (row, column) pair is seen twice: blocks of a row tile overlap only where one of them is partial, and its mask leaves out what
+    another block shows. A block that sticks out of the tensor is partial. A row may see nothing in a block, in a work tile, or at all: a
+    row tile that sees nothing still has a work tile, with FULL_START = PARTIAL_START = PARTIAL_END.
 
-    `shapes[s, r]` packs two numbers: row ROW0 + r sees the columns column + c with `first <= c < behind`, where first = x & 0xFFFF and
-    behind = x >> 16 (first = behind = 0: none). Shapes of rows from ROW1 on say nothing; those rows are not to be stored.
+    `partial_masks[s, r]` packs two numbers x: row ROW_START + r sees the columns column + c with `start <= c < end`, where
+    start = x & 0xFFFF and end = x >> 16 (start = end = 0: none). Masks of rows from ROW_END on say nothing; these rows are not stored.
 
-    SLOT is −1 for a piece that is its whole line and writes the result. Else the piece writes a float32 share of it to slot SLOT
-    (tile rows for each head that works on this group), and LINE is the line's place in `splits`: (ROW0, ROW1, first slot, slots).
-    Slots of a line are successive and are combined in that order, so that results repeat bit for bit.
+    SLOT is −1 for a work tile that is its whole row tile and writes the result. Else it is a split: it writes its float32 partial result
+    to slot SLOT (tile_m rows for each head that works on this group), and SPLIT is the row tile's place in `splits`: (ROW_START, ROW_END,
+    first slot, slots). Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit.
 
-    Pieces of a group are sorted longest first (or nearly, where they wait for each other) and padded to W with pieces of no rows
-    (ROW0 = ROW1).
-    With several query heads for a KV head, P of them can share a tile: `tile` (or `step`, for keys' lines) is then in tokens, the
+    Work tiles of a group are sorted longest first (or nearly, where they wait for each other) and padded to W with work tiles of no rows
+    (ROW_START = ROW_END).
+
+    With several query heads for a KV head, P of them can share a tile: `tile_m` (or `tile_n`, for row tiles of keys) is then in tokens, the
     matrix has P rows for each, row r of the matrix being token r // P and head r % P of the pack.
 
-    Pieces that add to their columns one after the other, in the order of `pieces`, and from the last column to the first, find in
-    `waits[slice(*waits_of[m, piece])]` whom to wait for: (column, another piece or −1) for the columns from there to the entry before.
+    Work tiles that add to their columns one after the other, in the order of `work_tiles`, and from the last column to the first, find in
+    `waits[slice(*wait_ranges[m, tile])]` for whom to wait: (column, another work tile or −1) for the columns from there to the entry
+    before.
     """
 
-    tile: int
-    step: int
-    pieces: torch.Tensor  # (M, W, 8)
-    runs: torch.Tensor  # (R, 2)
-    shapes: torch.Tensor  # (U, tile)
-    splits: torch.Tensor  # (M, V, 4), padded with lines of no slots
+    tile_m: int
+    tile_n: int
+    work_tiles: torch.Tensor  # (M, W, 8)
+    block_ranges: torch.Tensor  # (R, 2)
+    partial_masks: torch.Tensor  # (U, tile_m)
+    splits: torch.Tensor  # (M, V, 4), padded with row tiles of no slots
     num_slots: int  # of the group with most
-    waits: torch.Tensor  # (N, 2), of no rows where pieces do not wait for each other
-    waits_of: torch.Tensor  # (M, W, 2)
+    waits: torch.Tensor  # (N, 2), of no rows where work tiles do not wait for each other
+    wait_ranges: torch.Tensor  # (M, W, 2)
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
-        return self.pieces, self.runs, self.shapes, self.splits, self.waits, self.waits_of
+        return self.work_tiles, self.block_ranges, self.partial_masks, self.splits, self.waits, self.wait_ranges

@@ -1,7 +1,7 @@
-"""Band attention's forward pass in Triton: one online softmax over a line's full and partial steps.
+"""Band attention's forward pass in Triton: one online softmax over the full and partial KV blocks of a row tile.
 
-Shapes: T tokens, H query heads, G KV heads, D head dim, P query heads of one KV head that share a tile (a pack), ROWS = P · tile
-rows of the score matrix. q and out are (Tq, H, D), k and v (Tk, G, D), LSE is (Tq, H). Places in q, k, v are 64-bit.
+Shapes: T tokens, H query heads, G KV heads, D head dim, PACK query heads of one KV head that share a tile (a pack), ROWS = PACK ·
+TILE_M rows of the score matrix. q and out are (Tq, H, D), k and v (Tk, G, D), LSE is (Tq, H). Offsets in q, k, v are 64-bit.
 """
 
 import torch
@@ -9,197 +9,215 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from longca.ops.band.config import Tuned
-from longca.ops.band.tables.schedule import Lines
+from longca.ops.band.config import TileConfig
+from longca.ops.band.tables import schedule as schedules
+from longca.ops.band.tables.schedule import TileSchedule
 
 LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 
 
-@triton.jit
-def place_of(W, packs_at_once):
-    """(piece, pack) of this program. Packs go in sections whose keys fit into L2; in a section the longest pieces come first."""
-    section = tl.program_id(0) // (W * packs_at_once)
-    within = tl.program_id(0) % (W * packs_at_once)
-    return within // packs_at_once, section * packs_at_once + within % packs_at_once
+# Columns of a work tile in `TileSchedule.work_tiles`, and of a row tile in its `splits`.
+ROW_START, ROW_END = tl.constexpr(schedules.ROW_START), tl.constexpr(schedules.ROW_END)
+FULL_START, PARTIAL_START = tl.constexpr(schedules.FULL_START), tl.constexpr(schedules.PARTIAL_START)
+PARTIAL_END, NUM_FULL, SLOT = tl.constexpr(schedules.PARTIAL_END), tl.constexpr(schedules.NUM_FULL), tl.constexpr(schedules.SLOT)
+NUM_COLUMNS = tl.constexpr(schedules.NUM_COLUMNS)
+FIRST_SLOT, NUM_SLOTS, SPLIT_COLUMNS = tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 
 
 @triton.jit
-def next_step(runs_ptr, place, behind, run, ahead, STEP: tl.constexpr):
-    """(column, place, run, ahead) of the next full step. `run` is what is left of one, steps << 32 | column; `ahead` the one after it,
-    which is loaded a run early, so that loads of keys or queries never wait for it."""
-    fresh = run < (1 << 32)
-    run = tl.where(fresh, ahead, run)
-    place += fresh.to(tl.int32)
-    ahead = tl.load((runs_ptr + 2 * place).to(tl.pointer_type(tl.int64)), mask=fresh & (place < behind), other=ahead)
-    return run.to(tl.int32), place, run + (STEP - (1 << 32)), ahead
+def work_tile_of(num_tiles, packs_per_section):
+    """(index of the work tile, pack) of this program.
+
+    Packs come in sections whose keys fit into L2; in a section the longest work tiles come first.
+    """
+    section = tl.program_id(0) // (num_tiles * packs_per_section)
+    within = tl.program_id(0) % (num_tiles * packs_per_section)
+    return within // packs_per_section, section * packs_per_section + within % packs_per_section
 
 
 @triton.jit
-def first_run(runs_ptr, place, behind):
-    return tl.load((runs_ptr + 2 * place).to(tl.pointer_type(tl.int64)), mask=place < behind, other=0)
+def next_block(ranges_ptr, entry, end, left, ahead, TILE_N: tl.constexpr):
+    """(column, entry, left, ahead) of the next full block.
+
+    `left` is the rest of an entry of `block_ranges`, blocks << 32 | column. `ahead` is the entry after it, which is loaded an entry early,
+    so that loads of keys or queries never wait for it.
+    """
+    fresh = left < (1 << 32)
+    left = tl.where(fresh, ahead, left)
+    entry += fresh.to(tl.int32)
+    ahead = tl.load((ranges_ptr + 2 * entry).to(tl.pointer_type(tl.int64)), mask=fresh & (entry < end), other=ahead)
+    return left.to(tl.int32), entry, left + (TILE_N - (1 << 32)), ahead
 
 
 @triton.jit
-def is_seen(shapes_ptr, shape, tile_row, column, TILE: tl.constexpr):
-    """Which columns of a partial step each row sees, (rows, columns)."""
-    bounds = tl.load(shapes_ptr + shape * TILE + tile_row)
-    first = bounds & 0xFFFF
-    return (column[None, :] - first[:, None]).to(tl.uint32) < ((bounds >> 16) - first).to(tl.uint32)[:, None]
+def first_range(ranges_ptr, entry, end):
+    """The first `ahead` of `next_block`."""
+    return tl.load((ranges_ptr + 2 * entry).to(tl.pointer_type(tl.int64)), mask=entry < end, other=0)
 
 
 @triton.jit
-def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr, shape, tile_row,
-            MASKED: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr):
-    """Online softmax over one step. MASKED: 0 never, 1 always, 2 where `shape` is not −1."""
+def is_visible(masks_ptr, mask, tile_row, column, TILE_M: tl.constexpr):
+    """Which columns of a partial block each row sees, (rows, columns)."""
+    bounds = tl.load(masks_ptr + mask * TILE_M + tile_row)
+    start = bounds & 0xFFFF
+    return (column[None, :] - start[:, None]).to(tl.uint32) < ((bounds >> 16) - start).to(tl.uint32)[:, None]
+
+
+@triton.jit
+def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr, mask, tile_row,
+            MASKED: tl.constexpr, D: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
+    """Online softmax over one KV block. MASKED: 0 never, 1 always, 2 where `mask` is not −1."""
     k = k_desc.load([column, kv_offset])
-    scores = tl.dot(q, k.T)
+    s = tl.dot(q, k.T)
     if MASKED == 1:
-        scores = tl.where(is_seen(shapes_ptr, shape, tile_row, tl.arange(0, STEP), TILE), scores, float("-inf"))
+        s = tl.where(is_visible(masks_ptr, mask, tile_row, tl.arange(0, TILE_N), TILE_M), s, float("-inf"))
     if MASKED == 2:  # noqa: SIM102 - the outer one is decided when compiling
-        if shape >= 0:
-            scores = tl.where(is_seen(shapes_ptr, shape, tile_row, tl.arange(0, STEP), TILE), scores, float("-inf"))
-    new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
-    base = new_max
-    if MASKED > 0:  # nothing seen yet: any finite base will do
-        base = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.math.exp2(scores * scale_log2 - base[:, None])
-    shrink = tl.math.exp2(row_max - base)
-    row_sum = row_sum * shrink + tl.sum(weights, 1)
+        if mask >= 0:
+            s = tl.where(is_visible(masks_ptr, mask, tile_row, tl.arange(0, TILE_N), TILE_M), s, float("-inf"))
+    new_max = tl.maximum(row_max, tl.max(s, 1) * scale_log2)
+    shift = new_max
+    if MASKED > 0:  # nothing seen yet: any finite shift will do
+        shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+    p = tl.math.exp2(s * scale_log2 - shift[:, None])
+    rescale = tl.math.exp2(row_max - shift)
+    row_sum = row_sum * rescale + tl.sum(p, 1)
     v = v_desc.load([column, kv_offset])
-    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
+    acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
     return acc, new_max, row_sum
 
 
-@triton.jit(do_not_specialize=["W", "packs_at_once", "packs_per_kv_head", "packs_per_group", "num_slots"])
-def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr, slot_lse_ptr, pieces_ptr, runs_ptr,
-             shapes_ptr, W, packs_at_once, packs_per_kv_head, packs_per_group, num_slots, q_token, q_head, out_token,
-             out_head, lse_token, lse_head, scale_log2, LOOP: tl.constexpr, CARRY: tl.constexpr, SPLIT: tl.constexpr,
-             D: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
-    """One piece of one pack."""
-    piece, pack = place_of(W, packs_at_once)
-    piece_ptr = pieces_ptr + (pack // packs_per_group * W + piece) * 8
-    row0, row1 = tl.load(piece_ptr), tl.load(piece_ptr + 1)
-    first, middle, last = tl.load(piece_ptr + 2), tl.load(piece_ptr + 3), tl.load(piece_ptr + 4)
-    num_full, slot = tl.load(piece_ptr + 5), tl.load(piece_ptr + 6)
-    ROWS: tl.constexpr = TILE * P
+@triton.jit(do_not_specialize=["num_tiles", "packs_per_section", "packs_per_kv_head", "packs_per_group", "num_slots"])
+def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, work_tiles_ptr,
+             ranges_ptr, masks_ptr, num_tiles, packs_per_section, packs_per_kv_head, packs_per_group, num_slots, q_token, q_head, out_token,
+             out_head, lse_token, lse_head, scale_log2, LOOP: tl.constexpr, HAS_INITIAL: tl.constexpr, SPLIT: tl.constexpr,
+             D: tl.constexpr, PACK: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr, STAGES: tl.constexpr):
+    """One work tile of one pack."""
+    index, pack = work_tile_of(num_tiles, packs_per_section)
+    entry_ptr = work_tiles_ptr + (pack // packs_per_group * num_tiles + index) * NUM_COLUMNS
+    row_start, row_end = tl.load(entry_ptr + ROW_START), tl.load(entry_ptr + ROW_END)
+    full_start, partial_start = tl.load(entry_ptr + FULL_START), tl.load(entry_ptr + PARTIAL_START)
+    partial_end = tl.load(entry_ptr + PARTIAL_END)
+    num_full, slot = tl.load(entry_ptr + NUM_FULL), tl.load(entry_ptr + SLOT)
+    ROWS: tl.constexpr = TILE_M * PACK
     row = tl.arange(0, ROWS)
-    token, head = row0 + row // P, pack * P + row % P
-    inside, dim = token < row1, tl.arange(0, D)
+    token, head = row_start + row // PACK, pack * PACK + row % PACK
+    inside, dim = token < row_end, tl.arange(0, D)
     q = tl.load(q_ptr + token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + dim[None, :], mask=inside[:, None], other=0.0)
     acc = tl.zeros([ROWS, D], dtype=tl.float32)
     row_max = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([ROWS], dtype=tl.float32)
-    out_place = token.to(tl.int64)[:, None] * out_token + head[:, None] * out_head + dim[None, :]
-    lse_place = token.to(tl.int64) * lse_token + head * lse_head
-    if CARRY:
+    out_offset = token.to(tl.int64)[:, None] * out_token + head[:, None] * out_head + dim[None, :]
+    lse_offset = token.to(tl.int64) * lse_token + head * lse_head
+    if HAS_INITIAL:
         whole = inside & (slot < 0)
-        row_max = tl.load(in_lse_ptr + lse_place, mask=whole, other=float("-inf")) * LOG2_E
+        row_max = tl.load(initial_lse_ptr + lse_offset, mask=whole, other=float("-inf")) * LOG2_E
         row_sum = tl.where(row_max > float("-inf"), 1.0, 0.0)
-        acc = tl.load(in_out_ptr + out_place, mask=whole[:, None], other=0.0)
+        acc = tl.load(initial_out_ptr + out_offset, mask=whole[:, None], other=0.0)
 
     kv_offset = pack // packs_per_kv_head * D
-    tile_row = row // P
+    tile_row = row // PACK
     if LOOP == 2:
-        place, run, ahead = first, tl.zeros([], tl.int64), first_run(runs_ptr, first, last)
-        for number in tl.range(0, num_full + last - middle, num_stages=STAGES):
-            column, place, run, ahead = next_step(runs_ptr, place, last, run, ahead, STEP)
-            shape = tl.where(number < num_full, -1, ((run >> 32) + 1).to(tl.int32))
-            run = tl.where(number < num_full, run, 0)
-            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr,
-                                            shape, tile_row, 2, D, TILE, STEP)
+        entry, left, ahead = full_start, tl.zeros([], tl.int64), first_range(ranges_ptr, full_start, partial_end)
+        for number in tl.range(0, num_full + partial_end - partial_start, num_stages=STAGES):
+            column, entry, left, ahead = next_block(ranges_ptr, entry, partial_end, left, ahead, TILE_N)
+            mask = tl.where(number < num_full, -1, ((left >> 32) + 1).to(tl.int32))
+            left = tl.where(number < num_full, left, 0)
+            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr,
+                                            mask, tile_row, 2, D, TILE_M, TILE_N)
     else:
         if LOOP == 1:
-            place, run, ahead = first, tl.zeros([], tl.int64), first_run(runs_ptr, first, last)
+            entry, left, ahead = full_start, tl.zeros([], tl.int64), first_range(ranges_ptr, full_start, partial_end)
             for _ in tl.range(0, num_full, num_stages=STAGES):
-                column, place, run, ahead = next_step(runs_ptr, place, last, run, ahead, STEP)
-                acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, shapes_ptr,
-                                                0, tile_row, 0, D, TILE, STEP)
+                column, entry, left, ahead = next_block(ranges_ptr, entry, partial_end, left, ahead, TILE_N)
+                acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_log2, masks_ptr,
+                                                0, tile_row, 0, D, TILE_M, TILE_N)
         else:
-            for place in range(first, middle):
-                column = tl.load(runs_ptr + 2 * place)
-                for step in tl.range(0, tl.load(runs_ptr + 2 * place + 1), num_stages=STAGES):
-                    acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column + step * STEP, kv_offset,
-                                                    scale_log2, shapes_ptr, 0, tile_row, 0, D, TILE, STEP)
-        for place in tl.range(middle, last, num_stages=STAGES):
-            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, tl.load(runs_ptr + 2 * place), kv_offset,
-                                            scale_log2, shapes_ptr, tl.load(runs_ptr + 2 * place + 1), tile_row, 1, D, TILE, STEP)
+            for entry in range(full_start, partial_start):
+                column = tl.load(ranges_ptr + 2 * entry)
+                for block in tl.range(0, tl.load(ranges_ptr + 2 * entry + 1), num_stages=STAGES):
+                    acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, column + block * TILE_N, kv_offset,
+                                                    scale_log2, masks_ptr, 0, tile_row, 0, D, TILE_M, TILE_N)
+        for entry in tl.range(partial_start, partial_end, num_stages=STAGES):
+            acc, row_max, row_sum = _attend(acc, row_max, row_sum, q, k_desc, v_desc, tl.load(ranges_ptr + 2 * entry), kv_offset,
+                                            scale_log2, masks_ptr, tl.load(ranges_ptr + 2 * entry + 1), tile_row, 1, D, TILE_M, TILE_N)
 
     empty = row_sum == 0.0
     row_sum = tl.where(empty, 1.0, row_sum)
     acc = acc / row_sum[:, None]
     lse = tl.where(empty, float("-inf"), (row_max + tl.math.log2(row_sum)) * LN_2)
     if SPLIT:
-        share = (pack.to(tl.int64) * num_slots + slot) * ROWS + row
-        tl.store(slot_out_ptr + share[:, None] * D + dim[None, :], acc, mask=(inside & (slot >= 0))[:, None])
-        tl.store(slot_lse_ptr + share, lse, mask=inside & (slot >= 0))
+        slot_row = (pack.to(tl.int64) * num_slots + slot) * ROWS + row
+        tl.store(partial_out_ptr + slot_row[:, None] * D + dim[None, :], acc, mask=(inside & (slot >= 0))[:, None])
+        tl.store(partial_lse_ptr + slot_row, lse, mask=inside & (slot >= 0))
         inside = inside & (slot < 0)
-    tl.store(out_ptr + out_place, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None])
-    tl.store(lse_ptr + lse_place, lse, mask=inside)
+    tl.store(out_ptr + out_offset, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None])
+    tl.store(lse_ptr + lse_offset, lse, mask=inside)
 
 
-@triton.jit(do_not_specialize=["V", "packs_per_group", "num_slots"])
-def _combine(out_ptr, lse_ptr, in_out_ptr, in_lse_ptr, slot_out_ptr, slot_lse_ptr, splits_ptr, V, packs_per_group, num_slots,
-             out_token, out_head, lse_token, lse_head, CARRY: tl.constexpr, D: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
-             CHUNK: tl.constexpr):
-    """CHUNK rows of one split line of one pack: its shares by their weight, in their order."""
+@triton.jit(do_not_specialize=["num_splits", "packs_per_group", "num_slots"])
+def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, splits_ptr, num_splits,
+                   packs_per_group, num_slots, out_token, out_head, lse_token, lse_head, HAS_INITIAL: tl.constexpr, D: tl.constexpr,
+                   PACK: tl.constexpr, TILE_M: tl.constexpr, CHUNK: tl.constexpr):
+    """Combines the splits of CHUNK rows of one row tile of one pack, in their order, by their LSE."""
     pack = tl.program_id(1)
-    split_ptr = splits_ptr + (pack // packs_per_group * V + tl.program_id(0)) * 4
-    row0, row1, first = tl.load(split_ptr), tl.load(split_ptr + 1), tl.load(split_ptr + 2)
+    entry_ptr = splits_ptr + (pack // packs_per_group * num_splits + tl.program_id(0)) * SPLIT_COLUMNS
+    row_start, row_end, first_slot = tl.load(entry_ptr + ROW_START), tl.load(entry_ptr + ROW_END), tl.load(entry_ptr + FIRST_SLOT)
     row, dim = tl.program_id(2) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
-    token, head = row0 + row // P, pack * P + row % P
-    inside = token < row1
-    out_place = token.to(tl.int64)[:, None] * out_token + head[:, None] * out_head + dim[None, :]
-    lse_place = token.to(tl.int64) * lse_token + head * lse_head
+    token, head = row_start + row // PACK, pack * PACK + row % PACK
+    inside = token < row_end
+    out_offset = token.to(tl.int64)[:, None] * out_token + head[:, None] * out_head + dim[None, :]
+    lse_offset = token.to(tl.int64) * lse_token + head * lse_head
     acc = tl.zeros([CHUNK, D], dtype=tl.float32)
     lse = tl.full([CHUNK], float("-inf"), dtype=tl.float32)
-    if CARRY:
-        lse = tl.load(in_lse_ptr + lse_place, mask=inside, other=float("-inf"))
-        acc = tl.load(in_out_ptr + out_place, mask=inside[:, None], other=0.0)
-    for slot in range(first, first + tl.load(split_ptr + 3)):
-        place = (pack.to(tl.int64) * num_slots + slot) * (TILE * P) + row
-        share_lse = tl.load(slot_lse_ptr + place, mask=inside, other=float("-inf"))
-        share = tl.load(slot_out_ptr + place[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0)
-        most = tl.maximum(lse, share_lse)
-        base = tl.where(most == float("-inf"), 0.0, most)
-        ours, theirs = tl.exp(lse - base), tl.exp(share_lse - base)
+    if HAS_INITIAL:
+        lse = tl.load(initial_lse_ptr + lse_offset, mask=inside, other=float("-inf"))
+        acc = tl.load(initial_out_ptr + out_offset, mask=inside[:, None], other=0.0)
+    for slot in range(first_slot, first_slot + tl.load(entry_ptr + NUM_SLOTS)):
+        slot_row = (pack.to(tl.int64) * num_slots + slot) * (TILE_M * PACK) + row
+        partial_lse = tl.load(partial_lse_ptr + slot_row, mask=inside, other=float("-inf"))
+        partial_out = tl.load(partial_out_ptr + slot_row[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0)
+        most = tl.maximum(lse, partial_lse)
+        shift = tl.where(most == float("-inf"), 0.0, most)
+        ours, theirs = tl.exp(lse - shift), tl.exp(partial_lse - shift)
         total = tl.where(ours + theirs == 0.0, 1.0, ours + theirs)
-        acc = acc * (ours / total)[:, None] + share * (theirs / total)[:, None]
-        lse = tl.where(most == float("-inf"), most, base + tl.log(total))
-    tl.store(out_ptr + out_place, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None])
-    tl.store(lse_ptr + lse_place, lse, mask=inside)
+        acc = acc * (ours / total)[:, None] + partial_out * (theirs / total)[:, None]
+        lse = tl.where(most == float("-inf"), most, shift + tl.log(total))
+    tl.store(out_ptr + out_offset, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None])
+    tl.store(lse_ptr + lse_offset, lse, mask=inside)
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lines: Lines, scale: float, tuned: Tuned, *, packs_at_once: int,
-            out: torch.Tensor, lse: torch.Tensor, carried: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule: TileSchedule, scale: float, config: TileConfig, *,
+            packs_per_section: int, out: torch.Tensor, lse: torch.Tensor, initial: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
     """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
 
     Args:
-        lines: rows of queries, `tuned.tile(P)` tokens each, over steps of `tuned.step` keys.
-        carried: (out float32, LSE) of other keys, to be merged with; may be `out` and `lse` themselves.
+        schedule: row tiles of queries, in KV blocks of `config.block_n` keys.
+        initial: (out float32, LSE) of other keys, to be merged with; may be `out` and `lse` themselves.
     """
     num_heads, head_dim, num_kv_heads = q.shape[1], q.shape[2], k.shape[1]
-    pack = tuned.rows // lines.tile
-    packs, num_groups, width = num_heads // pack, len(lines.pieces), lines.pieces.shape[1]
-    split = lines.num_slots > 0
-    share_out = torch.empty(packs if split else 0, lines.num_slots, tuned.rows, head_dim, dtype=torch.float32, device=q.device)
-    share_lse = torch.empty(share_out.shape[:-1], dtype=torch.float32, device=q.device)
-    in_out, in_lse = carried if carried is not None else (share_out, share_lse)
+    pack = config.block_m // schedule.tile_m
+    packs, num_groups, num_tiles = num_heads // pack, len(schedule.work_tiles), schedule.work_tiles.shape[1]
+    split = schedule.num_slots > 0
+    partial_out = torch.empty(packs if split else 0, schedule.num_slots, config.block_m, head_dim, dtype=torch.float32, device=q.device)
+    partial_lse = torch.empty(partial_out.shape[:-1], dtype=torch.float32, device=q.device)
+    initial_out, initial_lse = initial if initial is not None else (partial_out, partial_lse)
     strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
-    if width == 0:
+    if num_tiles == 0:
         return
-    _forward[(width * packs,)](
-        q, columns_of(k, lines.step), columns_of(v, lines.step), out, lse, in_out, in_lse, share_out, share_lse, lines.pieces,
-        lines.runs, lines.shapes, width, packs_at_once, packs // num_kv_heads, packs // num_groups, lines.num_slots,
-        q.stride(0), q.stride(1), *strides, scale * LOG2_E.value, tuned.loop, carried is not None, split, head_dim, pack, lines.tile,
-        lines.step, tuned.stages, num_warps=tuned.warps, num_stages=tuned.stages)
+    _forward[(num_tiles * packs,)](
+        q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), out, lse, initial_out, initial_lse, partial_out, partial_lse,
+        schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles, packs_per_section, packs // num_kv_heads,
+        packs // num_groups, schedule.num_slots, q.stride(0), q.stride(1), *strides, scale * LOG2_E.value, config.loop, initial is not None,
+        split, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,
+        num_stages=config.num_stages)
     if split:
-        chunk = min(tuned.rows, 32)
-        _combine[(lines.splits.shape[1], packs, tuned.rows // chunk)](
-            out, lse, in_out, in_lse, share_out, share_lse, lines.splits, lines.splits.shape[1], packs // num_groups,
-            lines.num_slots, *strides, carried is not None, head_dim, pack, lines.tile, chunk)
+        chunk = min(config.block_m, 32)
+        combine_kernel[(schedule.splits.shape[1], packs, config.block_m // chunk)](
+            out, lse, initial_out, initial_lse, partial_out, partial_lse, schedule.splits, schedule.splits.shape[1], packs // num_groups,
+            schedule.num_slots, *strides, initial is not None, head_dim, pack, schedule.tile_m, chunk)
 
 
-def columns_of(x: torch.Tensor, step: int) -> TensorDescriptor:
-    """`step` tokens of one head at a time, of a tensor (T, heads, D) that lies so that heads and D are one axis."""
+def columns_of(x: torch.Tensor, tokens: int) -> TensorDescriptor:
+    """A descriptor of so many tokens of one head at a time, of a tensor (T, heads, D) that lies so that heads and D are one axis."""
     num_tokens, num_heads, head_dim = x.shape
-    return TensorDescriptor(x, [num_tokens, num_heads * head_dim], [x.stride(0), 1], [step, head_dim])
+    return TensorDescriptor(x, [num_tokens, num_heads * head_dim], [x.stride(0), 1], [tokens, head_dim])

@@ -1,7 +1,7 @@
-"""What band attention's backward pass knows of a row beside its query: two numbers, found once for all steps.
+"""The preprocess of band attention's backward pass: two numbers of each row, computed once for all blocks.
 
-`base` (the LSE to base 2, +inf for rows without keys, whose weights are then 0) and `delta` (rowsum of dout · out, less the LSE's own
-gradient) are float32 (packs, tokens, P), with tokens past the last one, so that no step needs bounds. Shapes as in `triton.forward`.
+`lse_log2` (LSE · log2 e, +inf for rows without keys, whose P is then 0) and `delta` (rowsum of dout · out, less the gradient by the LSE)
+are float32 (packs, tokens, PACK), with tokens past the last one, so that no block needs bounds. Shapes as in `triton.forward`.
 """
 
 import torch
@@ -14,30 +14,32 @@ CHUNK = 64  # rows of a program
 
 
 @triton.jit
-def _prepare(out_ptr, dout_ptr, lse_ptr, dlse_ptr, base_ptr, delta_ptr, seqlen_q, num_tokens, out_token, out_head, dout_token, dout_head,
-             lse_token, lse_head, dlse_token, dlse_head, DLSE: tl.constexpr, D: tl.constexpr, P: tl.constexpr, CHUNK: tl.constexpr):
+def _preprocess(out_ptr, dout_ptr, lse_ptr, dlse_ptr, lse_log2_ptr, delta_ptr, seqlen_q, num_tokens, out_token, out_head, dout_token,
+                dout_head, lse_token, lse_head, dlse_token, dlse_head, DLSE: tl.constexpr, D: tl.constexpr, PACK: tl.constexpr,
+                CHUNK: tl.constexpr):
     pack = tl.program_id(1)
     row, dim = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
-    token, head = (row // P).to(tl.int64), pack * P + row % P
+    token, head = (row // PACK).to(tl.int64), pack * PACK + row % PACK
     inside = token < seqlen_q
     out = tl.load(out_ptr + token[:, None] * out_token + head[:, None] * out_head + dim[None, :], mask=inside[:, None], other=0.0)
     dout = tl.load(dout_ptr + token[:, None] * dout_token + head[:, None] * dout_head + dim[None, :], mask=inside[:, None], other=0.0)
     lse = tl.load(lse_ptr + token * lse_token + head * lse_head, mask=inside, other=float("-inf"))
     delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
-    if DLSE:  # a score's share in the LSE is its weight
+    if DLSE:  # the LSE's derivative by S is P
         delta -= tl.load(dlse_ptr + token * dlse_token + head * dlse_head, mask=inside, other=0.0)
-    place = pack.to(tl.int64) * num_tokens * P + row
-    tl.store(base_ptr + place, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E), mask=row < num_tokens * P)
-    tl.store(delta_ptr + place, tl.where(lse == float("-inf"), 0.0, delta), mask=row < num_tokens * P)
+    offset = pack.to(tl.int64) * num_tokens * PACK + row
+    tl.store(lse_log2_ptr + offset, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E), mask=row < num_tokens * PACK)
+    tl.store(delta_ptr + offset, tl.where(lse == float("-inf"), 0.0, delta), mask=row < num_tokens * PACK)
 
 
-def prepare(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torch.Tensor | None,
-            pack: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(base, delta)."""
+def preprocess(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torch.Tensor | None,
+               pack: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(lse_log2, delta) of all rows, for `pack` heads that share a tile."""
     seqlen_q, num_heads, head_dim = out.shape
-    num_tokens = seqlen_q + 256  # more than any step is long
-    base, delta = torch.empty(2, num_heads // pack, num_tokens, pack, dtype=torch.float32, device=out.device)
-    _prepare[(triton.cdiv(num_tokens * pack, CHUNK), num_heads // pack)](
-        out, dout, lse, base if dlse is None else dlse, base, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1), dout.stride(0),
-        dout.stride(1), lse.stride(0), lse.stride(1), *((0, 0) if dlse is None else dlse.stride()), dlse is not None, head_dim, pack, CHUNK)
-    return base, delta
+    num_tokens = seqlen_q + 256  # more than any block is long
+    lse_log2, delta = torch.empty(2, num_heads // pack, num_tokens, pack, dtype=torch.float32, device=out.device)
+    _preprocess[(triton.cdiv(num_tokens * pack, CHUNK), num_heads // pack)](
+        out, dout, lse, lse_log2 if dlse is None else dlse, lse_log2, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1),
+        dout.stride(0), dout.stride(1), lse.stride(0), lse.stride(1), *((0, 0) if dlse is None else dlse.stride()),
+        dlse is not None, head_dim, pack, CHUNK)
+    return lse_log2, delta

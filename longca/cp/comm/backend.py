@@ -1,0 +1,148 @@
+"""The communication that strategies see, and the choice of its backend: NCCL, gloo, or symmetric memory where a trial of it succeeds."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
+from longca.cp.comm.p2p import CommStream
+from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, WorldGroup
+from longca.cp.comm.symmetric import SymmetricCommStream
+from longca.cp.comm.symmetric_cuda import CudaSymmetricMemory
+
+if TYPE_CHECKING:
+    from longca.core.study import Messages
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # containers of one machine share it, two machines never do
+TRIAL_SECONDS = 20.0
+POLL_SECONDS = 0.01
+LARGEST_NUMBER = (1 << 31) - 1
+NUM_ELEMENTS = 1024
+
+
+class Comm(WorldGroup):
+    """All that a strategy needs of the other ranks: collectives, comm streams, and receive buffers."""
+
+    def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
+                 timeout_s: float = DEFAULT_TIMEOUT_S, meeting: int | None = None) -> None:
+        super().__init__(rank, world, local_rank, rendezvous, device_type, timeout_s, meeting)
+        self.keeps_order = self.device.type == "cuda"
+        """messages of a comm stream run one after the other, also where one passes on what another brings: the host need not wait"""
+        self.messages: Messages = "nccl"
+        self.messages_note = ""
+        """for a reader: the outcome of asking for another backend; the same on all ranks"""
+        self._streams: dict[tuple[Messages, str], CommStream | SymmetricCommStream] = {}
+        self._memory = CudaSymmetricMemory(self)
+        self._refused: str | None = None  # reason why "symmetric" cannot be used, "" if it can; None before the trial
+
+    def use(self, messages: Messages) -> None:
+        """Chooses the backend of comm streams and receive buffers asked for from now on: see `longca.core.study.Measure.messages`."""
+        self._memory.release()
+        self.messages, self.messages_note = "nccl", ""
+        if messages == "nccl":
+            return
+        if self._refused is None:
+            self._refused = why_not_symmetric(self, self._memory) or ""
+        if self._refused:
+            self.messages_note = f"messages by NCCL or gloo: {self._refused}"
+        else:
+            self.messages, self.messages_note = messages, "messages by copy engines, into symmetric memory"
+
+    def stream(self, name: str) -> CommStream | SymmetricCommStream:
+        """The comm stream of that name. All ranks make it together when they first ask for it, and keep it."""
+        key = self.messages, name
+        if key not in self._streams:
+            symmetric = self.messages == "symmetric"
+            self._streams[key] = (SymmetricCommStream(self._memory.signal_stream(), self) if symmetric else
+                                  CommStream(self._new_group(), self))
+        return self._streams[key]
+
+    def receive_buffers(self) -> ReceiveBuffers:
+        """The receive buffers of one prepared strategy."""
+        return SymmetricReceiveBuffers(self, self._memory) if self.messages == "symmetric" else ReceiveBuffers()
+
+    @property
+    def unseen_bytes(self) -> int:
+        """Symmetric memory of this rank, which torch's allocator does not count."""
+        return self._memory.held_bytes
+
+    def close(self) -> None:
+        self._streams.clear()
+        super().close()
+
+
+def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    """None if ranks can write into each other's memory: asked first, and then tried once. Else the first reason, the same on all ranks."""
+    if group.world == 1:
+        return "a lone rank has no peer"
+    if group.device.type != "cuda":
+        return "symmetric memory is that of GPUs"
+    places = group.gather((_machine(), group.device.index))
+    if len({machine for machine, _ in places}) > 1:
+        return "the ranks are on several machines"
+    if len(set(places)) < group.world:
+        return "ranks call their GPUs by the same number, as where each sees its own alone"
+    for check in (_check_libraries, _check_peer_access, _check_message):
+        reason = _agreed(group, check, memory)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _agreed(group: WorldGroup, check: Callable[[WorldGroup, CudaSymmetricMemory], str | None], memory: CudaSymmetricMemory) -> str | None:
+    """The first reason that the check finds on any rank; None if it finds none."""
+    try:
+        mine = check(group, memory)
+    except Exception as error:  # torch and the driver say no in many ways
+        mine = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return next((f"rank {rank}: {reason}" for rank, reason in enumerate(group.gather(mine)) if reason is not None), None)
+
+
+def _check_libraries(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    from torch.distributed import _symmetric_memory as symmetric
+
+    missing = [name for name in ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2") if not hasattr(memory.driver, name)]
+    missing += [] if hasattr(symmetric, "rendezvous") else ["torch.distributed._symmetric_memory.rendezvous"]
+    return f"{missing[0]} is missing" if missing else None
+
+
+def _check_peer_access(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    import torch
+
+    here = group.device.index or 0
+    others = [index for _, index in group.gather((None, here)) if index != here]
+    refused = [other for other in others if not torch.cuda.can_device_access_peer(here, other)]
+    return f"GPU {here} cannot reach the memory of GPU {refused[0]}" if refused else None
+
+
+def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None:
+    """Sends a message to the next rank. The host waits for it, but not for ever."""
+    import torch
+
+    stream, buffer = memory.signal_stream(), memory.allocate(NUM_ELEMENTS * torch.int32.itemsize)
+    after, before = (group.rank + 1) % group.world, (group.rank - 1) % group.world
+    message = torch.full((NUM_ELEMENTS,), group.rank, dtype=torch.int32, device=group.device)
+    stream.wait_for_current()
+    stream.send_signal(before, "ready", 1)
+    stream.wait_signal(after, "ready", 1)
+    stream.write(buffer.view(after, 0, message.shape, message.dtype), message)
+    stream.send_signal(after, "full", 1)
+    stream.wait_signal(before, "full", 1)
+    done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
+    while not done.query():
+        if time.monotonic() > deadline:
+            stream.fill_signals(LARGEST_NUMBER)  # else the stream would wait on
+            return f"a message has not arrived in {TRIAL_SECONDS:.0f} s"
+        time.sleep(POLL_SECONDS)
+    arrived = buffer.view(group.rank, 0, message.shape, message.dtype)
+    wrong = not bool((arrived == before).all())
+    return "a message has arrived damaged" if wrong else None
+
+
+def _machine() -> str:
+    boot = BOOT.read_text().strip() if BOOT.exists() else ""
+    return boot or platform.node()

@@ -1,0 +1,81 @@
+"""Questions to a kernel before anything runs: does it do the calls that ranks will make?
+
+A planned strategy makes one kernel call in each step of each rank, and each call has a mask of its own. Making all of these masks would
+take long with many ranks. So a kernel that does every mask of bands is not asked about single steps, and other kernels are asked about
+MAX_PROBED steps of MAX_PROBED ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from longca.cp.runtime.steps import active_rows
+
+if TYPE_CHECKING:
+    from longca.core.cell import CallSpec
+    from longca.cp.partition.heads import HeadPlan
+    from longca.cp.schedule.plan import Plan
+    from longca.kernels.contract import Kernel
+    from longca.masks.traits import Traits
+
+MAX_PROBED = 8  # ranks, and steps of each, that a kernel is asked about; of more, so many evenly spread
+ANY_NUMBER = 1 << 20  # of intervals in a row or column: more than any mask has
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class KernelSupport:
+    """One kernel, asked about the calls of ranks that divide the heads of `call` by `heads`."""
+
+    kernel: Kernel
+    device_type: str
+    call: CallSpec
+    """of the whole problem, with all its heads"""
+    heads: HeadPlan
+
+    def does_all_bands(self, traits: Traits) -> bool:
+        """The kernel does any mask of bands, so that steps need not be looked at. False for block masks."""
+        if traits.is_block_grid:
+            return False
+        return self._refusal([replace(unknown_part(traits), max_row_intervals=ANY_NUMBER, max_col_intervals=ANY_NUMBER)]) is None
+
+    def misfit(self, plan: Plan) -> str | None:
+        """The reason why the kernel does not do some step of a plan; None if it does all."""
+        return self._refusal(step_traits(plan))
+
+    def _refusal(self, traits: Iterable[Traits]) -> str | None:
+        reasons = (self.kernel.supports(call, known, self.device_type) for call, known in rank_calls(self.call, self.heads, traits))
+        return next(filter(None, reasons), None)
+
+
+def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Iterator[tuple[CallSpec, Traits]]:
+    """The calls of ranks under masks with these traits, with the heads that each rank has; each call once."""
+    shares = sorted({(len(share.q), len(share.kv)) for share in heads.ranks})
+    found: set[Traits] = set()
+    for known in traits:
+        if known in found:
+            continue
+        found.add(known)
+        for num_q_heads, num_kv_heads in shares:
+            yield replace(call, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads), known
+
+
+def step_traits(plan: Plan) -> Iterator[Traits]:
+    """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most."""
+    return (active_rows(step)[2].traits for rank in _probed(range(plan.world)) for step in _probed(plan.steps(rank)))
+
+
+def unknown_part(traits: Traits) -> Traits:
+    """Traits of some part of a mask, when nothing is known about the part."""
+    return replace(traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True)
+
+
+def _probed(items: Sequence[T]) -> list[T]:
+    """All items, or MAX_PROBED of them, evenly spread, with the first and the last one."""
+    places = np.linspace(0, len(items) - 1, min(len(items), MAX_PROBED)).astype(int)
+    return [items[place] for place in places.tolist()]

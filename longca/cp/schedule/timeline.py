@@ -1,0 +1,243 @@
+"""A model of the time that a call takes on all ranks, from the time of each step's kernel and the traffic. It measures nothing.
+
+`timeline` goes through the steps of a plan as `PlanAttention` does:
+
+- Transfers start when their buffer is free at the receiver and the KV is at the sender, one batch of a comm stream after another.
+- A kernel starts when the one before it is done and its KV has arrived.
+- Backward, the dK and dV of a step leave after its kernel, and the second kernel after it waits for them.
+
+So ranks hold each other up as far as buffers make them, and no further. Not modelled: streams that share a link, and host time.
+`rank_times` puts the rings of all chunks of heads together with the all-to-alls between them.
+
+Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.cp.schedule.buffer_schedule import BufferSchedule
+from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S, MESSAGE_S, OVERLAP_SLOWDOWN, head_pipeline
+from longca.cp.schedule.head_chunking import received_head_bytes
+from longca.cp.schedule.plan import Plan, Transfer
+
+if TYPE_CHECKING:
+    from longca.core.cell import CallSpec
+    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.schedule.work_partition import WorkPartition
+
+INTER_NODE_BYTES_PER_S = 40e9  # assumed, never measured here: one adapter of 400 Gb/s for each GPU, at 80 %
+DKV_STREAM = "gradients"  # the comm stream of dK and dV
+
+StepTimes = Mapping[tuple[int, int], np.ndarray]
+"""(number of a chunk, head rank) → (P, T) seconds that the ranks with these heads compute in each step; no entry without heads"""
+
+
+@dataclass(frozen=True)
+class LinkSpeeds:
+    """The speed of messages. Each rank has one link each way."""
+
+    intra_node_bytes_per_s: float = INTRA_NODE_BYTES_PER_S
+    inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S
+    message_s: float = MESSAGE_S
+    """seconds of a batch of messages in addition to its bytes"""
+    overlap_slowdown: float = OVERLAP_SLOWDOWN
+    """time that kernels lose to overlapped messages, as a share of these"""
+    ranks_per_node: int = RANKS_PER_NODE
+
+    def byte_s(self, ranks: Sequence[int]) -> np.ndarray:
+        """Seconds for a byte between each two of these ranks of the job, (P, P). Ranks fill node after node."""
+        node = np.asarray(ranks) // self.ranks_per_node
+        return np.where(node[:, None] == node, 1 / self.intra_node_bytes_per_s, 1 / self.inter_node_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class PlanTraffic:
+    """All transfers of a plan, of all ranks, and the order in which they are posted."""
+
+    kv: np.ndarray
+    """KV tokens that arrive for each step, (T, P, P) int64 by (step, receiver, sender)"""
+    dkv: np.ndarray
+    """tokens whose dK and dV arrive at their owner after each step, likewise"""
+    computes: np.ndarray
+    """a rank has a kernel in a step, (P, T) bool"""
+    forwarded_from: tuple[int, ...]
+    """`Plan.forwarded_from` of each step"""
+    post_after: tuple[int, ...]
+    """`CommStep.post_after` of each step; −1 for before the first kernel"""
+    streams: tuple[str, ...]
+    """the comm stream of each step"""
+
+    @classmethod
+    def of(cls, plan: Plan) -> PlanTraffic:
+        """The traffic on GPUs, where a comm stream keeps its order without the host."""
+        kv, dkv = (np.zeros((plan.num_steps, plan.world, plan.world), dtype=np.int64) for _ in range(2))
+        for rank in range(plan.world):
+            for number in range(1, plan.num_steps):
+                _count(kv[number, rank], plan.receives(rank, number))
+                _count(dkv[number, :, rank], plan.dkv_sends(rank, number))
+        comm_steps, later = BufferSchedule(plan, 0, early=True).comm_steps, range(1, plan.num_steps)  # times are the same on all ranks
+        return cls(kv, dkv, plan.step_areas > 0, (0, *map(plan.forwarded_from, later)), (-1, *(step.post_after for step in comm_steps)),
+                   ("", *map(plan.stream, later)))
+
+
+def _count(row: np.ndarray, transfers: list[Transfer]) -> None:
+    for transfer in transfers:
+        row[transfer.peer] += len(transfer)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The times of each rank, (P,) seconds each."""
+
+    end_s: np.ndarray
+    """when it is done, as if messages did not slow down the kernels that they overlap with"""
+    compute_s: np.ndarray
+    moving_s: np.ndarray
+    """for which its link is busy"""
+
+    @property
+    def wait_s(self) -> np.ndarray:
+        """Time in which a rank does not compute: KV or gradients are on their way, or a peer is not ready to send or take them."""
+        return self.end_s - self.compute_s
+
+    def total_s(self, overlap_slowdown: float) -> np.ndarray:
+        """`end_s`, and what kernels lose to the messages that they hide."""
+        return self.end_s + overlap_slowdown * np.maximum(self.moving_s - self.wait_s, 0)
+
+
+def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message_s: float = 0.0, *, backward: bool = False) -> Timeline:
+    """Computes the time line of one direction of a call.
+
+    Args:
+        step_s: seconds that each rank computes in each step, (P, T). Work in a step without a kernel waits for no KV.
+        kv_s: seconds for the KV of a token, or its dK and dV, from rank to rank, (P, P).
+        message_s: seconds of a batch in addition to its tokens.
+        backward: dK and dV are sent to their owners.
+    """
+    world, num_steps = step_s.shape
+    batches = _Batches(kv_s, message_s, world)
+    done, arrived, home = np.zeros((num_steps + 1, world)), np.zeros((num_steps, world)), np.zeros((num_steps + 1, world))
+    for number in range(num_steps):
+        if number:
+            ready = done[traffic.post_after[number] + 1]
+            arrived[number], _ = batches.post(traffic.streams[number], traffic.kv[number], ready, arrived[traffic.forwarded_from[number]])
+        start = np.maximum(done[number], home[max(number - 2, 0)])
+        start = np.where(traffic.computes[:, number], np.maximum(start, arrived[number]), start)
+        done[number + 1] = start + step_s[:, number]
+        if backward and number:
+            _, home[number] = batches.post(DKV_STREAM, traffic.dkv[number], done[number + 1])
+    return Timeline(np.maximum(done[-1], batches.end()), step_s.sum(axis=1), batches.moving_s)
+
+
+class _Batches:
+    """Messages of all ranks, stream by stream."""
+
+    def __init__(self, kv_s: np.ndarray, message_s: float, world: int) -> None:
+        self._kv_s, self._message_s = kv_s, message_s
+        self._free: dict[str, np.ndarray] = {}
+        """of each stream, when each rank's last batch is over"""
+        self.moving_s = np.zeros(world)
+
+    def post(self, stream: str, tokens: np.ndarray, ready: np.ndarray, there: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """(when a rank has all that it receives, when its batch is over), (P,) each; 0 where there is nothing.
+
+        A batch has the link for itself. All its messages end together, when the busier side of each has moved its own.
+
+        Args:
+            tokens: that move, (P, P) by (receiver, sender).
+            ready: when each rank posts its batch.
+            there: when it has what it sends.
+        """
+        free = self._free.setdefault(stream, np.zeros(len(ready)))
+        some, seconds = tokens > 0, tokens * self._kv_s
+        incoming, outgoing = seconds.sum(axis=1), seconds.sum(axis=0)
+        begins = np.maximum(ready, free)
+        start = np.maximum(begins, _latest(some, np.maximum(begins, there)))
+        arrived = np.where(some.any(axis=1), start + np.maximum(incoming, _latest(some, outgoing)) + self._message_s, 0.0)
+        over = np.maximum(arrived, _latest(some.T, arrived))
+        self._free[stream] = np.maximum(free, over)
+        self.moving_s += np.maximum(incoming, outgoing) + self._message_s * (some.any(axis=0) | some.any(axis=1))
+        return arrived, over
+
+    def end(self) -> np.ndarray:
+        """When each rank's last batch is over."""
+        return np.max([np.zeros_like(self.moving_s), *self._free.values()], axis=0)
+
+
+def _latest(some: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The latest time of the peers of each row of (P, P), (P,); 0 without peers."""
+    return np.where(some, times, 0.0).max(axis=1, initial=0.0)
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """The times of all ranks of a job, (P, N) seconds each: rank p · N + n is at (p, n)."""
+
+    compute_s: np.ndarray
+    free_s: np.ndarray
+    """until it is done, if messages took no time: longer than `compute_s` where it waits for other ranks"""
+    total_s: np.ndarray
+
+    @property
+    def exposed(self) -> np.ndarray:
+        """The share of a rank's time that messages cost; 0 for ranks that compute nothing."""
+        return np.where(self.compute_s > 0, 1 - self.free_s / np.where(self.total_s > 0, self.total_s, 1), 0.0)
+
+
+def rank_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, *, backward: bool) -> RankTimes:
+    """Computes the times of one direction of one call on all ranks."""
+    free = LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0, ranks_per_node=links.ranks_per_node)
+    compute_s, free_s = _call_times(work, call, steps, free, backward)
+    _, total_s = _call_times(work, call, steps, links, backward)
+    return RankTimes(compute_s, free_s, total_s)
+
+
+def _call_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, backward: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(seconds that each rank computes, seconds until it is done), (P, N) each."""
+    mesh = work.mesh
+    compute_s, total_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((mesh.ring, mesh.heads))
+    traffic: dict[range, PlanTraffic] = {}
+    for head_rank in range(mesh.heads):
+        work_s = np.zeros((mesh.ring, len(work.chunks)))
+        for place, chunk in enumerate(work.chunks):
+            if (place, head_rank) not in steps:
+                continue
+            groups = work.mask_groups(chunk, head_rank)
+            if groups not in traffic:
+                traffic[groups] = PlanTraffic.of(work.plan_of(groups))
+            kv_bytes = 2 * len(chunk.heads.ranks[head_rank].kv) * call.head_dim * call.elem_bytes
+            line = timeline(traffic[groups], steps[place, head_rank], links.byte_s(mesh.ring_of(head_rank)) * kv_bytes, links.message_s,
+                            backward=backward)
+            compute_s[:, head_rank] += line.compute_s
+            work_s[:, place] = line.total_s(links.overlap_slowdown)
+        for ring_rank in range(mesh.ring):
+            arriving_s, leaving_s = _all_to_all_s(work, call, links, ring_rank, head_rank, backward)
+            total_s[ring_rank, head_rank] = head_pipeline(work_s[ring_rank].tolist(), arriving_s, leaving_s, links.overlap_slowdown)
+    return compute_s, total_s
+
+
+def _all_to_all_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, ring_rank: int, head_rank: int, backward: bool
+                  ) -> tuple[list[float], list[float]]:
+    """(seconds in which each chunk arrives at one rank, seconds in which its results leave)."""
+    mesh = work.mesh
+    if mesh.heads == 1:
+        return [0.0] * len(work.chunks), [0.0] * len(work.chunks)
+    byte_s = np.delete(links.byte_s(mesh.group(ring_rank * mesh.heads + head_rank))[head_rank], head_rank).mean()
+    head_s = received_head_bytes(call, int(work.plan.sharding.num_tokens[ring_rank]), mesh.heads) * float(byte_s)
+    heads = [_moving_heads(chunk, head_rank, backward) for chunk in work.chunks]
+    arriving, leaving = ([links.message_s * (count > 0) + count * head_s for count in counts] for counts in zip(*heads, strict=True))
+    return arriving, leaving
+
+
+def _moving_heads(chunk: HeadChunk, head_rank: int, backward: bool) -> tuple[int, int]:
+    """(heads of single tensors that arrive with a chunk, and that leave after it): q, k, v and out, or dout, dq, dk and dv."""
+    num_q = len(chunk.q[head_rank])
+    if backward:
+        return num_q, num_q + 2 * len(chunk.leaving[head_rank])
+    return num_q + 2 * len(chunk.arriving[head_rank]), num_q

@@ -1,0 +1,187 @@
+"""Pipelines of the Hopper kernels: barriers and rings of buffers, what all kernels share, and the producer of the forward kernel.
+
+A ring has several stages of shared memory. A stage's `full` barrier completes when its tile has arrived; its `empty` barrier completes
+when every warp group that reads the stage is done with it. The n-th tile is in stage n % stages, and the parity of n // stages tells
+one use of a stage from the next.
+
+In the forward kernel a tile of K and V consists of PARTS KV blocks of the schedule, from anywhere: where blocks are short, the tensor
+cores still get whole tiles. A work tile's parts are, in this order: empty ones, so that tiles are whole and there is at least one; partial
+blocks; full blocks.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.language.core import _aggregate as aggregate
+
+from longca.ops.band.sm90.tile_scheduler import (
+    FULL_START,
+    NUM_FULL,
+    PARTIAL_END,
+    PARTIAL_START,
+    ROW_START,
+    WG_ROWS,
+    WorkTileQueue,
+    first_lane,
+    query_tile_of,
+    range_of,
+    take_ticket,
+)
+
+FULL, EMPTY = gl.constexpr(-1), gl.constexpr(-2)  # instead of a partial-block mask: everything is visible, nothing is
+# Fields of a block's `info` in the backward kernels: its first column and its mask. The other two are not read.
+COLUMN_FIELD, MASK_FIELD = gl.constexpr(0), gl.constexpr(1)
+INFO = gl.constexpr(4)  # numbers of a block's `info`
+SWIZZLE = gl.constexpr(64)  # elements of a row that lie together in shared memory
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """COUNT barriers in shared memory, (COUNT, 1), each of which completes after so many arrivals."""
+    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for place in gl.static_range(COUNT):
+        mbarrier.init(bars.index(place), count=ARRIVALS)
+    return bars
+
+
+@aggregate
+class Handshake:
+    """The two barriers of a buffer, or of each stage of a ring."""
+
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, full, empty):
+        self.full = full
+        self.empty = empty
+
+
+@gluon.jit
+def read_mask(info, stage):
+    """The partial-block mask of a stage's block, or FULL or EMPTY, for a consumer warp group. `info`: int32 (stages, INFO)."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    return gl.max(info.index(stage).slice(MASK_FIELD, 1).load(layout), 0)
+
+
+@gluon.jit
+def is_visible(bounds, columns):
+    """Which columns each row sees, (rows, columns). `bounds` packs [start, end) of a row as in `TileSchedule.partial_masks`."""
+    start, end = bounds & 0xFFFF, bounds >> 16  # both bounds in one comparison
+    return (columns[None, :] - start[:, None]).to(gl.uint32) < (end - start)[:, None].to(gl.uint32)
+
+
+@gluon.jit
+def store_rows_through_smem(buffer, x, row_start, row_end, pack, rows, x_ptr, x_token, x_head, PACK: gl.constexpr):
+    """Writes a warp group's rows by way of a buffer that is free by then (Q's), so that whole rows are written at a time."""
+    D: gl.constexpr = x.shape[1]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
+    buffer.store(x.to(buffer.dtype))
+    rows = gl.convert_layout(rows, gl.SliceLayout(1, layout))
+    token, head = (row_start + rows // PACK).to(gl.int64), pack * PACK + rows % PACK
+    offset = (token * x_token + head * x_head)[:, None] + gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
+    gl.store(x_ptr + offset, buffer.load(layout), mask=(token < row_end)[:, None])
+
+
+@aggregate
+class ForwardPipeline:
+    """The forward kernel's buffers and barriers: Q for each consumer group and queued work tile, rings of tiles of K and V."""
+
+    q: gl.shared_memory_descriptor  # (queued work tiles · consumers, 64 / PACK, PACK, D)
+    k: gl.shared_memory_descriptor  # (STAGES, tile, D)
+    v: gl.shared_memory_descriptor
+    work_tiles: WorkTileQueue
+    q_bars: Handshake
+    k_bars: Handshake
+    v_bars: Handshake
+    pingpong: gl.shared_memory_descriptor  # one barrier for each consumer group: it may start its Q·Kᵀ
+
+    @gluon.constexpr_function
+    def __init__(self, q, k, v, work_tiles, q_bars, k_bars, v_bars, pingpong):
+        self.q = q
+        self.k = k
+        self.v = v
+        self.work_tiles = work_tiles
+        self.q_bars = q_bars
+        self.k_bars = k_bars
+        self.v_bars = v_bars
+        self.pingpong = pingpong
+
+
+@gluon.jit
+def parts_before(num_blocks, PARTS: gl.constexpr):
+    """Empty parts of a work tile."""
+    return gl.where(num_blocks == 0, PARTS, (PARTS - num_blocks % PARTS) % PARTS)
+
+
+@gluon.jit
+def _copy_block(desc, column, kv_head, full, parts, place, PARTS: gl.constexpr, CHUNKS: gl.constexpr):
+    for chunk in gl.static_range(CHUNKS):
+        tma.async_copy_global_to_shared(desc, [column, kv_head, chunk * SWIZZLE], full, parts.index(place + chunk * PARTS))
+
+
+@gluon.jit
+def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, k_bars, v_bars, PARTS: gl.constexpr,
+               CHUNKS: gl.constexpr, STAGES: gl.constexpr):
+    """Loads part `count` of K; with a tile's last part also its parts of V, whose stage is free later than K's."""
+    BYTES: gl.constexpr = k_desc.block_type.nbytes * PARTS * CHUNKS
+    part, stage, phase = count % PARTS, count // PARTS % STAGES, (count // PARTS // STAGES) & 1
+    place = stage * (PARTS * CHUNKS)
+    if part == 0:
+        mbarrier.wait(k_bars.empty.index(stage), phase ^ 1)
+        mbarrier.expect(k_bars.full.index(stage), BYTES)
+    _copy_block(k_desc, column, kv_head, k_bars.full.index(stage), k_parts, place + part, PARTS, CHUNKS)
+    if part == PARTS - 1:
+        mbarrier.wait(v_bars.empty.index(stage), phase ^ 1)
+        mbarrier.expect(v_bars.full.index(stage), BYTES)
+        if PARTS == 2:
+            _copy_block(v_desc, column_before, kv_head, v_bars.full.index(stage), v_parts, place, PARTS, CHUNKS)
+        _copy_block(v_desc, column, kv_head, v_bars.full.index(stage), v_parts, place + part, PARTS, CHUNKS)
+
+
+@gluon.jit
+def produce_kv_tiles(q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,
+             QUEUE: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
+    """The producer warp: takes work tiles, the longest first, tells the consumers, and loads.
+
+    Args:
+        counter_ptr: int32 (1,), how many work tiles have been taken beyond each program's first.
+    """
+    BLOCK: gl.constexpr = k_desc.block_type.shape[0]
+    CHUNKS: gl.constexpr = pipeline.k.shape[2] // SWIZZLE
+    shape: gl.constexpr = [STAGES * CHUNKS * PARTS, BLOCK, 1, SWIZZLE]
+    k_parts = pipeline.k._reinterpret(k_desc.dtype, shape, k_desc.layout)
+    v_parts = pipeline.v._reinterpret(v_desc.dtype, shape, v_desc.layout)
+    lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
+    count, tile_count, column_before = 0, 0, 0  # parts and work tiles so far: stages and phases of the rings follow
+    item = gl.program_id(0)
+    while item < grid.num_items:
+        entry_ptr, pack = query_tile_of(item, tables.work_tiles, grid)
+        ticket = take_ticket(counter_ptr, lane)
+        pipeline.work_tiles.send(entry_ptr, pack, tile_count)
+        kv_head = pack // grid.packs_per_kv_head
+        row, full_start = gl.load(entry_ptr + ROW_START), gl.load(entry_ptr + FULL_START)
+        partial_start, partial_end = gl.load(entry_ptr + PARTIAL_START), gl.load(entry_ptr + PARTIAL_END)
+        for wg in gl.static_range(CONSUMERS):
+            place = tile_count % QUEUE * CONSUMERS + wg
+            mbarrier.wait(pipeline.q_bars.empty.index(place), (tile_count // QUEUE & 1) ^ 1)
+            mbarrier.expect(pipeline.q_bars.full.index(place), q_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(q_desc, [row + wg * (WG_ROWS // PACK), pack * PACK, 0], pipeline.q_bars.full.index(place),
+                                            pipeline.q.index(place))
+        for _ in range(parts_before(partial_end - partial_start + gl.load(entry_ptr + NUM_FULL), PARTS)):
+            _load_part(0, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_bars, pipeline.v_bars, PARTS, CHUNKS,
+                       STAGES)
+            column_before = 0
+            count += 1
+        for number in range(partial_end - full_start):
+            # Triton 3.6 loses a bound that is carried from the round before, so each round reads its own
+            column, num_blocks, _ = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
+            for _ in range(num_blocks):
+                _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_bars, pipeline.v_bars, PARTS,
+                           CHUNKS, STAGES)
+                column_before = column
+                column += BLOCK
+                count += 1
+        tile_count += 1
+        item = first_lane(ticket, lane) + gl.num_programs(0)
+    pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)

@@ -1,0 +1,117 @@
+"""Pages that tools write are current, and links and paths between pages, code and settings lead somewhere."""
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from longca.core.plugin import Registry
+from tests.support import ROOT
+from tools import heat_map, mask_pictures, reference
+from tools.pages import put
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SOURCES = sorted(path for folder in ("longca", "tests", "tools", "benchmarks", "workflow", "config", "containers", "slurm")
+                 for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".smk", ".yaml", ".sh", ".j2", ".toml"))
+SOURCES += [ROOT / name for name in ("Makefile", "Snakefile", "pyproject.toml", ".ci/run") if (ROOT / name).exists()]
+LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"')
+PATH_OF_DOCS = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.(?:md|svg|png)\b")
+LIMITS = {"guide": 120, "design": 150, "results": 60, "notes": 120}  # lines that no tool writes; of results prose alone
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to headings."""
+    headings = re.findall(r"^#+ +(.*?) *$", _without_code(page), flags=re.M)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "") for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path):
+    wrong = []
+    for match in LINK.finditer(re.sub(r"`[^`\n]*`", "", _without_code(page))):
+        target, _, anchor = unquote(match[1] or match[2]).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists():
+            wrong.append(f"{target}: not there")
+        elif anchor and file.suffix == ".md" and anchor not in _anchors(file):
+            wrong.append(f"{target}#{anchor}: no such heading")
+    assert not wrong
+
+
+def test_paths_of_pages_in_code_are_there():
+    wrong = [f"{_name(source)}: {path}" for source in (*SOURCES, *PAGES)
+             for path in PATH_OF_DOCS.findall(source.read_text(encoding="utf-8")) if not (ROOT / path).exists()]
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=_name)
+def test_pages_keep_their_length(page: Path):
+    text = re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", "", page.read_text(encoding="utf-8"), flags=re.S)
+    folder, lines = page.relative_to(ROOT / "docs").parts[0], text.splitlines()
+    prose = [line for line in lines if line and not line.startswith("|")]
+    assert len(prose if folder == "results" else lines) <= LIMITS.get(folder, 1000)
+
+
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
+def test_reference_is_current(page: Path):
+    assert page.read_text(encoding="utf-8") == reference.PAGES[page](), "run `make docs`"
+
+
+def test_reference_names_every_setting_and_command():
+    page = reference.settings()
+    assert all(f"`{name}`" in page for name in ("shard_minutes", "gpus_per_node", "timeout_s", "num_global", "LONGCA_PLUGINS"))
+    page = reference.command_line()
+    assert all(part in page for part in ("## longca data build", "`--kernel`, `-k`", "`[STUDY]`", "| 3 | this machine cannot |"))
+
+
+def test_pictures_of_masks_are_current():
+    current = mask_pictures.pictures()
+    assert len(current) == 14
+    assert {path.name for path in mask_pictures.FOLDER.iterdir()} == {path.name for path in current}
+    for path, content in current.items():
+        assert path.read_text(encoding="utf-8") == content, "run `make docs`"
+        assert len(content.encode()) < 10_000
+    page = mask_pictures.PAGE.read_text(encoding="utf-8")
+    assert page == put(page, "masks", mask_pictures.table()), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", ["causal", "shared_question", "block_sparse_variable"])
+def test_a_picture_fills_what_is_visible(name: str):
+    visible = mask_pictures.small_mask(Registry("mask").load(name)).dense()
+    filled = 0
+    for x, y, end, bottom in re.findall(r"M(\d+) (\d+)H(\d+)V(\d+)H", mask_pictures.picture(visible, "")):
+        assert visible[int(y):int(bottom), int(x):int(end)].all()
+        filled += (int(end) - int(x)) * (int(bottom) - int(y))
+    assert filled == visible.sum()
+
+
+def test_heat_map_and_its_sentence_follow_from_the_records():
+    found = heat_map.finding()
+    for path, content in heat_map.pictures(found).items():
+        assert path.read_text(encoding="utf-8") == content, "run `make docs`"
+    page = heat_map.PAGE.read_text(encoding="utf-8")
+    assert page == put(page, "finding", heat_map.block(found)), "run `make docs`"
+    assert sum(share == 100 for share in found.shares.values()) == found.num_cases == 2 * len(found.masks)
+
+
+def test_a_page_without_a_place_says_so():
+    with pytest.raises(ValueError, match="no place for 'finding'"):
+        put("# A page", "finding", "text")
+
+
+def test_licence_is_named_everywhere():
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert 'license = "Apache-2.0"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert "license: Apache-2.0" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

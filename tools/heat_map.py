@@ -1,0 +1,177 @@
+"""Writes the README's finding: a heat map of kernels and masks on the H200, and the sentence that its numbers prove.
+
+    python -m tools.heat_map
+
+All of it is computed from the committed records of the dense study: for each mask and direction the rate of each kernel as a share of the
+fastest one's. A kernel that does not support a mask leaves its square empty.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from longca.core.units import format_length
+from tools.pages import ROOT, put
+
+RECORDS = ROOT / "reports/h200/h200-dense.parquet"
+PAGE = ROOT / "README.md"
+FOLDER = ROOT / "docs/pictures"
+SEQLEN, Q_HEADS, KV_HEADS = 32768, 64, 8
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+LOWEST = 40  # percent: this and less has the palest colour
+CELL_W, CELL_H, LEFT, TOP, GAP = 30, 21, 92, 128, 16
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one ground; `ramp` goes from the slowest to the fastest."""
+
+    ink: str
+    muted: str
+    empty: str
+    ramp: tuple[tuple[int, int, int], tuple[int, int, int]]
+    texts: tuple[str, str]
+    """on the pale and on the strong end of the ramp"""
+    mark: str
+
+
+THEMES = {
+    "light": Theme("#1f2328", "#59636e", "#eff1f3", ((228, 238, 249), (13, 84, 150)), ("#1f2328", "#ffffff"), "#c4560a"),
+    "dark": Theme("#e6edf3", "#9198a1", "#1b2027", ((28, 44, 64), (104, 176, 255)), ("#e6edf3", "#0d1117"), "#ffb057"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the records say of one length and number of heads."""
+
+    device: str
+    head_dim: int
+    dtype: str
+    masks: list[str]
+    kernels: list[str]
+    """those that ran most masks first, then by the geometric mean of their shares"""
+    shares: dict[tuple[str, str, str], float]
+    """(kernel, mask, direction) → percent of the fastest kernel's rate"""
+    num_open: int
+    """cases whose first two lie within the noise of each other"""
+    num_cells: int
+    num_samples: int
+
+    def of(self, kernel: str) -> list[float]:
+        return [share for (name, _, _), share in self.shares.items() if name == kernel]
+
+    @property
+    def num_cases(self) -> int:
+        return len({(mask, direction) for _, mask, direction in self.shares})
+
+    def sentence(self) -> str:
+        """Who leads where, and who loses least."""
+        first = {kernel: sum(share == 100 for share in self.of(kernel)) for kernel in self.kernels}
+        leaders = sorted((kernel for kernel in self.kernels if first[kernel]), key=lambda kernel: -first[kernel])
+        counts = ", ".join(f"`{kernel}` on {first[kernel]}" for kernel in leaders)
+        everywhere = [kernel for kernel in self.kernels if len(self.of(kernel)) == self.num_cases]
+        lows = {kernel: min(self.of(kernel)) for kernel in everywhere}
+        steady, *others = sorted(everywhere, key=lambda kernel: -lows[kernel])
+        subject = "No kernel" if len(leaders) > 1 else f"`{leaders[0]}`"
+        return (f"**{subject} is the fastest under every mask.** The {len(self.masks)} static masks, forward and backward, are "
+                f"{self.num_cases} cases. The fastest is {counts}; in {self.num_open} cases the first two lie within the noise. "
+                f"{len(everywhere)} of {len(self.kernels)} kernels run all cases. Of these `{steady}` loses least: at its worst it reaches "
+                f"{math.floor(lows[steady])} % of the fastest. The next one, `{others[0]}`, reaches {math.floor(lows[others[0]])} %.")
+
+    def caption(self) -> str:
+        return (f"Percent of the fastest kernel of each mask and direction. {self.device}, {format_length(SEQLEN)} tokens, "
+                f"{Q_HEADS}:{KV_HEADS} heads, head dim {self.head_dim}, {self.dtype}; n = {self.num_cells} cells, "
+                f"{self.num_samples:,} samples. Empty: the kernel does not run that mask.")
+
+
+def finding(records: Path = RECORDS) -> Finding:
+    """The shares of all kernels that ran two masks or more with these heads at this length."""
+    from longca.core.plugin import Registry
+    from longca.report.claims import fastest
+    from longca.report.rates import rate_points
+    from longca.store.load import load
+    from longca.store.table import derived, in_order
+
+    chosen = [record for record in load(records).records if (record.cell.seqlen, record.cell.num_q_heads, record.cell.num_kv_heads)
+              == (SEQLEN, Q_HEADS, KV_HEADS) and record.outcome.status == "ok" and record.work is None]
+    table = derived(in_order(chosen))
+    assert all(table[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
+    points = rate_points(table, "kernel", ["direction", "seqlen"])
+    winners = fastest(points, ["mask", "direction"])
+    best = points.groupby(["mask", "direction"]).value.transform("max")
+    shares = dict(zip(zip(points.method, points["mask"], points.direction, strict=True), 100 * (points.value / best), strict=True))
+    number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
+    masks = sorted(set(table["mask"]), key=lambda name: number[name])
+    of = {kernel: [share for (name, _, _), share in shares.items() if name == kernel] for kernel in set(table.kernel)}
+    kernels = sorted(of, key=lambda kernel: (-len(of[kernel]), -sum(map(math.log, of[kernel])) / len(of[kernel])))
+    num_open = int((~winners.clear.astype(bool)).sum())
+    return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, num_open, len(table),
+                   int(table.num_samples.sum()))
+
+
+def picture(found: Finding, theme: Theme) -> str:
+    """The heat map as an SVG: kernels are rows, masks columns, forward to the left."""
+    width = LEFT + 2 * len(found.masks) * CELL_W + GAP + 84
+    height = TOP + len(found.kernels) * CELL_H + 8
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+             'font-family="-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="11">',
+             f"<title>{found.caption()}</title>"]
+    for side, (direction, title) in enumerate(DIRECTIONS.items()):
+        left = LEFT + side * (len(found.masks) * CELL_W + GAP)
+        lines.append(_text(left, 13, title, theme.ink, "start", "font-weight=\"600\" font-size=\"13\""))
+        for column, mask in enumerate(found.masks):
+            x = left + column * CELL_W + CELL_W / 2 + 3
+            lines.append(_text(x, TOP - 6, mask.replace("_", " "), theme.muted, "start", f'transform="rotate(-50 {x:g} {TOP - 6})"'))
+        for row, kernel in enumerate(found.kernels):
+            for column, mask in enumerate(found.masks):
+                lines += _square(left + column * CELL_W, TOP + row * CELL_H, found.shares.get((kernel, mask, direction)), theme)
+    for row, kernel in enumerate(found.kernels):
+        lines.append(_text(LEFT - 7, TOP + row * CELL_H + 14.5, kernel, theme.ink, "end"))
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _square(x: int, y: int, share: float | None, theme: Theme) -> list[str]:
+    box = f'x="{x + 1}" y="{y + 1}" width="{CELL_W - 2}" height="{CELL_H - 2}" rx="2"'
+    if share is None:
+        return [f'<rect {box} fill="{theme.empty}"/>']
+    strength = max((share - LOWEST) / (100 - LOWEST), 0) ** 1.5  # the differences between the best ones show most
+    colour = "#" + "".join(f"{round(low + strength * (high - low)):02x}" for low, high in zip(*theme.ramp, strict=True))
+    best = share == 100
+    mark = f' stroke="{theme.mark}" stroke-width="2"' if best else ""
+    bold = 'font-weight="700"' if best else ""
+    return [f'<rect {box} fill="{colour}"{mark}/>',
+            _text(x + CELL_W / 2, y + 14.5, f"{math.floor(share)}", theme.texts[strength > 0.5], "middle", bold)]
+
+
+def _text(x: float, y: float, text: str, colour: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="{anchor}"{" " + more if more else ""}>{text}</text>'
+
+
+def pictures(found: Finding) -> dict[Path, str]:
+    """File → its content, for both grounds."""
+    return {FOLDER / f"heat-map-{name}.svg": picture(found, theme) for name, theme in THEMES.items()}
+
+
+def block(found: Finding) -> str:
+    """The part of the README: the sentence, the picture and its caption."""
+    light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(found))
+    return "\n".join([
+        found.sentence(), "",
+        "<picture>", f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+        f'  <img alt="Heat map: 12 masks and {len(found.kernels)} kernels, forward and backward" src="{light}">', "</picture>", "",
+        f"*{found.caption()}*"])
+
+
+def main() -> None:
+    found = finding()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, content in pictures(found).items():
+        path.write_text(content, encoding="utf-8")
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "finding", block(found)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of docs/design/masks.md that shows them.
+
+A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key, a filled square a visible
+pair. The colours stand out on light and on dark ground.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from longca.core.plugin import Registry
+from longca.core.units import format_length
+from longca.masks import build_mask
+from tools.pages import ROOT, put
+
+PAGE = ROOT / "docs/design/masks.md"
+FOLDER = ROOT / "docs/design/masks"
+SEQLEN = 64
+DOCUMENTS = (20, 7, 25, 12)
+PARAMS = {  # small enough for 64 tokens; other patterns have no parameters that matter here
+    "sliding_window": {"window": 8},
+    "causal_sliding_window": {"window": 12},
+    "global_sliding_window": {"num_global": 6, "window": 6},
+    "block_causal_document": {"block": 5},
+    "block_sparse_uniform": {"block": 8, "density": 0.4},
+    "block_sparse_variable": {"mean_block": 8, "density": 0.4},
+}
+REAL_SEQLEN, CORPUS = 32768, "prolong64k"  # those of the H200 study
+SIDE = 96  # pixels in the page
+VISIBLE, FRAME = "#3b8eea", "#8b949e"
+
+
+def patterns() -> list:
+    """The patterns of the study's list, by their number."""
+    return sorted((pattern for pattern in Registry("mask").load_all() if pattern.number is not None), key=lambda pattern: pattern.number)
+
+
+def small_mask(pattern):
+    """The mask of 64 tokens that is drawn.."""
+    documents = np.array(DOCUMENTS) if pattern.uses_documents else None
+    return build_mask(pattern.name, seqlen=SEQLEN, documents=documents, **PARAMS.get(pattern.name, {}))
+
+
+def picture(visible: np.ndarray, title: str) -> str:
+    """An SVG of a bool (S, S) raster: one rectangle for each interval of keys, as high as it stays the same."""
+    pieces, growing = [], {}
+    for row in range(len(visible) + 1):
+        edges = np.flatnonzero(np.diff(np.pad(visible[row], 1).astype(np.int8))) if row < len(visible) else np.array([], int)
+        now = set(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+        for interval in sorted(set(growing) - now):
+            start, end = interval
+            pieces.append(f"M{start} {growing[interval]}H{end}V{row}H{start}Z")
+            del growing[interval]
+        for interval in now - set(growing):
+            growing[interval] = row
+    side = len(visible)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" height="{SIDE}">'
+            f"<title>{title}</title>"
+            f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{"".join(pieces)}"/>'
+            f'<rect width="{side}" height="{side}" fill="none" stroke="{FRAME}"/></svg>\n')
+
+
+def pictures() -> dict[Path, str]:
+    """File → its content, for all masks."""
+    return {FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), _title(pattern)) for pattern in patterns()}
+
+
+def _title(pattern) -> str:
+    return f"{pattern.label}: {pattern.definition}".replace("<", "&lt;")
+
+
+def table() -> str:
+    """The gallery as Markdown."""
+    lines = [f"Pictures: 64 tokens, queries downwards, keys to the right; documents of {', '.join(map(str, DOCUMENTS))} tokens. Density: "
+             f"the share of pairs that is visible at {format_length(REAL_SEQLEN)} tokens, with default parameters, documents of "
+             f"`{CORPUS}`, seed 0.", "", "| # | mask | | query i sees key j iff | density |", "|---|---|---|---|---:|"]
+    for pattern in patterns():
+        corpus = {"corpus": CORPUS} if pattern.uses_documents else {}
+        mask = build_mask(pattern.name, seqlen=REAL_SEQLEN, **corpus)
+        definition = pattern.definition.replace("|", "\\|")
+        image = f'<img src="masks/{pattern.name}.svg" alt="{pattern.label}" width="{SIDE}">'
+        lines.append(f"| {pattern.number} | `{pattern.name}` | {image} | {definition} | {mask.density:.3f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, content in pictures().items():
+        path.write_text(content, encoding="utf-8")
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "masks", table()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""The parts of documentation pages that tools write: the text between two markers."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def put(page: str, name: str, content: str) -> str:
+    """The page with `content` between `<!-- begin NAME -->` and `<!-- end NAME -->`. Raises ValueError where they are not."""
+    start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    before, found_start, rest = page.partition(start)
+    _, found_end, after = rest.partition(end)
+    if not (found_start and found_end):
+        raise ValueError(f"the page has no place for '{name}': it needs the lines {start} and {end}")
+    return f"{before}{start}\n{content}\n{end}{after}"
