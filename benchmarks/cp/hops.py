@@ -26,7 +26,7 @@ MEASURE = Measure(warmup=3, repeats=20, max_seconds=2.0)
 WAYS = ("nccl", "symmetric")
 COLUMNS = ("messages", "MB", "ms", "GB/s", "beside", "how")
 MATMUL_SIZE = {"cuda": 8192, "cpu": 64}
-NAME = "hop"
+BUFFER = "hop"
 
 
 class RingMessage:
@@ -34,14 +34,14 @@ class RingMessage:
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
         self._comm, self._buffers = comm, comm.receive_buffers()
-        self._buffers.reserve(NAME, num_bytes)
-        self._stream = comm.stream(NAME)
+        self._buffers.reserve(BUFFER, num_bytes)
+        self._stream = comm.stream(BUFFER)
         self._buffers.allocate()
         self._message = torch.full((num_bytes,), comm.rank, dtype=torch.uint8, device=comm.device)
 
     def __call__(self, beside: Callable[[], object] = lambda: None) -> torch.Tensor:
-        comm, offset = self._comm, self._buffers.offset(NAME, 0)
-        received = self._buffers.empty(NAME, self._message.shape, self._message)
+        comm, offset = self._comm, self._buffers.offset(BUFFER, 0)
+        received = self._buffers.empty(BUFFER, self._message.shape, self._message)
         messages = self._stream.post([((comm.rank + 1) % comm.world, self._message, offset)], [((comm.rank - 1) % comm.world, received)])
         beside()
         messages.wait()
