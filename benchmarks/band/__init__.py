@@ -1,1 +1,1 @@
-"""Benchmarks of band attention."""
+"""Benchmarks of band attention. Results: docs/results/h200/band.md."""

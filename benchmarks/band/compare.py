@@ -1,10 +1,11 @@
-"""Band attention against its rivals: the same tensors, one process, in turns. Every static mask; blocks of 64 at several densities.
+"""Compares band attention with other kernels: same tensors, one process, alternating calls; static masks and blocks of 64.
 
-    python -m benchmarks.band.compare [--only static,blocks] [--lengths 32K,8K] [--kernels band,flex] [--keep] [--write docs/band.md]
+    python -m benchmarks.band.compare [--only static,blocks] [--lengths 32K,8K] [--kernels band,flex] [--keep]
+                                      [--write docs/results/h200/band.md]
 
-bf16, head dim 128; FLOPs of the exact area, five matmuls backward. Band attention is judged by float64 first, its rivals by
-agreement with it; what cannot run says why. Processes first fill the compilers' caches on disk (--warm-seconds). No case is begun after
---max-seconds: a second call with --keep measures those left out and keeps what is in the CSV.
+bf16, head dim 128; FLOPs of the mask's exact area, five matmuls backward. Band attention is checked against float64 first, the other
+kernels against band attention. A kernel that cannot run says why. Several processes fill the compilers' disk caches first (--warm-seconds).
+No case starts after --max-seconds: a second call with --keep measures the cases left out and keeps those in the CSV.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ from multiprocessing import get_context
 import torch
 
 from benchmarks.band.tables import ANY_ORDER, OURS, Record, read, targets, wide
-from benchmarks.common.table import add_options, machine, names
-from benchmarks.cp.rounds import in_rounds, iqr
-from benchmarks.kernels.adapter_cost import sampler
+from benchmarks.common.rounds import in_rounds, iqr, sampler
+from benchmarks.common.text import machine, names
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.scope import affordable
@@ -35,6 +35,7 @@ from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Prepared, Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
+from tools.table import add_options
 
 STATIC_RIVALS = (ANY_ORDER, "flex", "flex_flash", "cudnn_flex")
 BLOCK_RIVALS = ("vsa", "flashinfer", "fa2_sparse", "flex")
@@ -47,7 +48,7 @@ KINDS = ("static", "blocks")
 
 @dataclass(frozen=True)
 class Case:
-    """One mask in one direction, and who runs it."""
+    """One mask in one direction, and the kernels that run it."""
 
     mask: str
     seqlen: int
@@ -79,7 +80,7 @@ class Case:
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """What matters most first."""
+    """Yields all cases, the most important first."""
     static = [name for name in Registry("mask").names() if not name.startswith("block_sparse")]
 
     def run_by(rivals: Sequence[str]) -> tuple[str, ...]:
@@ -97,7 +98,11 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def ready(kernel: str, case: Case, mask: Mask, device: torch.device) -> Prepared:
-    """Raises ValueError where the kernel refuses the case."""
+    """Prepares a kernel for a case.
+
+    Raises:
+        ValueError: the kernel refuses the case.
+    """
     plugin = Registry("kernel").load(kernel)
     reason = plugin.available(device.type) or plugin.supports(case.cell(kernel).call_spec, mask.traits, device.type)
     if reason is not None:
@@ -106,7 +111,7 @@ def ready(kernel: str, case: Case, mask: Mask, device: torch.device) -> Prepared
 
 
 def fill_caches(todo: Sequence[Case], seconds: float, device: torch.device) -> None:
-    """Of compilers, on disk: every kernel of every case made ready once, in many processes."""
+    """Fills the compilers' caches on disk: many processes prepare every kernel of every case once."""
     if device.type != "cuda" or seconds <= 0:
         return
     start = time.monotonic()
@@ -121,7 +126,7 @@ def fill_caches(todo: Sequence[Case], seconds: float, device: torch.device) -> N
 def fill_cache(kernel: str, case: Case) -> None:
     try:
         ready(kernel, case, cell_mask(case.cell(kernel)), torch.device("cuda", 0))
-    except Exception:  # it will say why when its turn comes
+    except Exception:  # `measured` will report the reason
         return
     finally:
         gc.collect()
@@ -129,7 +134,7 @@ def fill_cache(kernel: str, case: Case) -> None:
 
 
 def measured(case: Case, device: torch.device) -> list[Record]:
-    """A record for each kernel. Whatever one raises becomes the record's reason."""
+    """Measures all kernels of a case and returns a record for each. An exception becomes the record's reason."""
     mask, cell = cell_mask(case.cell(OURS)), case.cell(OURS)
     inputs = make_inputs(cell, device)
     reasons: dict[str, str] = {}
@@ -165,7 +170,7 @@ def measured(case: Case, device: torch.device) -> list[Record]:
 
 
 class Judge:
-    """The call of each kernel, and whether its result is right."""
+    """Makes each kernel's call and checks its result."""
 
     def __init__(self, case: Case, mask: Mask, inputs: Inputs, device: torch.device) -> None:
         self.case, self.inputs = case, inputs
@@ -182,7 +187,11 @@ class Judge:
         return lambda: prepared.backward(forward, dout)
 
     def check(self, kernel: str, prepared: Prepared, results: tuple[torch.Tensor, ...]) -> None:
-        """Raises ValueError for a wrong result: by float64 for the first kernel, by the first one's result for others."""
+        """Checks the first kernel's result against float64, and every other one against the first.
+
+        Raises:
+            ValueError: the result is wrong.
+        """
         found = [prepared.from_layout(x) for x in results]
         if self._right is not None:
             for one, right in zip(found, self._right, strict=True):
@@ -197,7 +206,7 @@ class Judge:
         self._right = found
 
     def _check_gradients(self, prepared: Prepared) -> None:
-        """Of the oracle's own output gradient, which is zero in rows that it does not look at."""
+        """Checks gradients of the oracle's output gradient, which is zero in rows that it does not check."""
         inputs = self.inputs
         forward = prepared.forward(*(prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)))
         dq, dk, dv = (prepared.from_layout(x) for x in prepared.backward(forward, prepared.to_layout(self._oracle.dout_THD)))
@@ -206,7 +215,7 @@ class Judge:
 
 
 def ceiling(device: torch.device) -> str:
-    """What a matmul and a copy reach here, for the caption."""
+    """Measures what a matmul and a copy reach on this device, for the caption."""
     if device.type != "cuda":
         return ""
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
@@ -243,8 +252,8 @@ def main(arguments: Sequence[str]) -> int:
     there = {record.case for record in records if record.kernel == OURS and record.tflops}
     todo = [case for case in cases(options) if case.record(OURS).case not in there]
     fill_caches(todo, options.warm_seconds, device)
-    caption = (f"{machine(device)}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in which all kernels "
-               f"take turns.{ceiling(device)}")
+    caption = (f"{machine(device)}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in which "
+               f"calls of all kernels alternate.{ceiling(device)}")
     for case in todo:
         if time.monotonic() - start > options.max_seconds:
             print(f"not begun: {case.title} and what follows it; call again with --keep", flush=True)

@@ -1,10 +1,11 @@
-"""Gradients by turns or by two kernels: which is quicker, and what band attention's choice costs where it is the other one.
+"""Compares the two deterministic ways to gradients, and tells what band attention's choice between them costs.
 
-    python -m benchmarks.band.dq_order [--seconds 90] [--write docs/band.md]          on one Hopper GPU
-    python -m benchmarks.band.dq_order --read reports/h200 [--write docs/band.md]     an earlier run's table, for the choice as it is now
+    python -m benchmarks.band.dq_order [--seconds 90] [--write docs/results/h200/band.md]         measures on one Hopper GPU
+    python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]    reads the times of an earlier run
 
-Masks are those of whole sequences, and what ranks of this project's strategies compute in their steps: short sequences, few queries, few
-keys, pieces of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
+"Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order (a semaphore); the CSV calls
+it `turns`. Masks are those of whole sequences and those of the steps of this project's strategies: short sequences, few queries, few
+keys, parts of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, percent, read_records, write_records
-from benchmarks.cp.compare import ALONE, cell_of
+from benchmarks.common.text import machine, percent
+from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.core.units import format_length
@@ -31,16 +32,17 @@ from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band.tables.dq_order import prefers_ordered_dq
+from tools.table import Table, add_options, read_records, write_records
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
-LEAST, MOST_FLOPS = 500, 6e13  # queries a key in the mean: with fewer, turns were never near; and of a call, so that it takes 0.2 s at most
+LEAST, MOST_FLOPS = 500, 6e13  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.2 s at most
 MEASURE, SAME = Measure(warmup=2, repeats=5, max_seconds=0.6), 0.01
 TIMES = "band_turns_masks"
-WAYS = {"two kernels": "bwd two dq", "turns": "bwd ="}  # of `band.sm90_try`
-COLUMNS = ("mask", "measured", "turns over two kernels", "by turns", "slower than the other, mean", "most")
+WAYS = {"two kernels": "bwd two dq", "turns": "bwd ="}  # column of the CSV → variant of `benchmarks.band.sm90_try`
+COLUMNS = ("mask", "measured", "one pass over two kernels", "one pass chosen", "slower than the other, mean", "most")
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,18 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Each mask of the static patterns once."""
+    """Returns each mask of the static patterns once."""
     found: dict[tuple[str, int], Case] = {}
     for name in (name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"):
-        for case in (*_alone(name), *_of_ranks(name)):
+        for case in (*_whole(name), *_of_ranks(name)):
             if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
                 found.setdefault(case.key, case)
     return list(found.values())
 
 
-def _alone(name: str) -> Iterator[Case]:
+def _whole(name: str) -> Iterator[Case]:
     for seqlen in LENGTHS:
-        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", ALONE, 1, seqlen, HEADS)), *HEADS.heads)
+        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", BASELINE, 1, seqlen, HEADS)), *HEADS.heads)
 
 
 def _of_ranks(name: str) -> Iterator[Case]:
@@ -91,7 +93,7 @@ def _of_ranks(name: str) -> Iterator[Case]:
 
 
 def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
-    """A record for each case that there was time for."""
+    """Measures cases until the time is over, and returns a record for each."""
     end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
     for case in known:
         if time.monotonic() > end:
@@ -105,7 +107,7 @@ def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
 
 
 def _tflops(case: Case) -> dict[str, float]:
-    from benchmarks.band.sm90_checks import inputs
+    from benchmarks.band.reference import inputs
     from benchmarks.band.sm90_try import backward, forward
     from longca.bench.measure.timer import time_calls
 
@@ -114,12 +116,12 @@ def _tflops(case: Case) -> dict[str, float]:
     calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in WAYS.items()}
     for one, other in zip(*(call() for call in calls.values()), strict=True):
         if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
-            raise RuntimeError(f"{case.mask.name}, {case.where}: gradients by turns are not those of two kernels")
+            raise RuntimeError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
     return {way: case.flops / statistics.median(time_calls(call, MEASURE, q.device).time_ms[0]) / 1e9 for way, call in calls.items()}
 
 
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
-    """What the choice makes of masks that are still among the known ones; plans may have changed since others were measured."""
+    """Applies the present choice to measured masks. Masks that are no longer among the known ones are left out: plans have changed."""
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
     chosen = {case.key: prefers_ordered_dq(case.mask, case.num_kv_heads) for case in known}
     rows, records = [], []
@@ -134,8 +136,8 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
             rows.append((name, str(len(here)), f"{min(ratios):.2f} to {max(ratios):.2f}", str(record["by_turns"]),
                          *(percent(record[key], signed=False) for key in ("lost_mean", "lost_most"))))
     caption = (f"All gradients, {HEADS.heads[0]}:{HEADS.heads[1]} heads and what ranks have of them; {where}. Masks of whole sequences and "
-               "of ranks' steps; how many of them take turns now, and how much slower that choice is where the other way is quicker.")
-    return Table("band_turns", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
+               "of ranks' steps; for how many of them one pass is chosen, and how much slower the choice is where the other way is faster.")
+    return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 
 
 def main(arguments: Sequence[str]) -> int:

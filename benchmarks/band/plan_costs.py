@@ -1,6 +1,6 @@
-"""Plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of what is computed.
+"""Measures plans of band attention at 512K tokens: milliseconds once warm, torch operations, megabytes, visible share of computed scores.
 
-    python -m benchmarks.band.plan_costs [--length 512K] [--write docs/band.md]
+    python -m benchmarks.band.plan_costs [--length 512K] [--write docs/results/h200/band.md]
 
 64:8 heads, head dim 128, forward and backward; block masks of 128 at density 0.1, which are the largest plans.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.common.table import Table, add_options, machine
+from benchmarks.common.text import machine
 from benchmarks.kernels.masks_512k import DYNAMIC
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
@@ -24,13 +24,14 @@ from longca.masks import Mask, build_mask
 from longca.ops.band.config import BandKernel
 from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START
+from tools.table import Table, add_options
 
 COLUMNS = ("mask", "ms", "operations", "MB", "peak MB", "visible share: forward", "dK and dV", "dQ")
 ROUNDS = 5
 
 
 def plan_of(mask: Mask, device: torch.device) -> tuple[float, BandPlan]:
-    """(milliseconds, plan)."""
+    """Makes a plan and returns (milliseconds, plan)."""
     start = time.perf_counter()
     plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=device)
     if device.type == "cuda":
@@ -39,7 +40,7 @@ def plan_of(mask: Mask, device: torch.device) -> tuple[float, BandPlan]:
 
 
 class Operations(TorchDispatchMode):
-    """Counts them: on a GPU, a plan takes about as long as they take to start."""
+    """Counts torch operations: on a GPU, a plan takes about as long as they take to start."""
 
     count = 0
 
@@ -49,7 +50,7 @@ class Operations(TorchDispatchMode):
 
 
 def visible_share(mask: Mask, plan: BandPlan, use: BandKernel) -> float | str:
-    """Of the scores that are computed; of dQ nothing where dK's kernel makes it too."""
+    """Returns the visible share of the computed scores, or "" for dQ where one pass makes all gradients."""
     if use not in plan.kernels:
         return ""
     lines, _ = plan.kernels[use]

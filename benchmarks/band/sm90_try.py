@@ -1,10 +1,12 @@
-"""Checks and times the Hopper kernels of band attention: python -m benchmarks.band.sm90_try [OUT.json [VARIANT …]].
+"""Checks and times the Hopper kernels of band attention.
 
-Each variant has its processes: all check side by side, smallest case first, then each is timed alone, in the order given. A case says when
-it starts; one that takes too long is stopped and named, and the checks go on behind it. OUT has each result as soon as it is there.
+    python -m benchmarks.band.sm90_try [OUT.json [VARIANT …]]
+
+Each variant has its own processes. All variants are checked side by side, smallest case first; then each is timed alone, in the order
+given. A case that takes too long is stopped and named, and the checks go on after it. OUT has each result as soon as it is known.
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
-(`sm90.bwd_fused`), in any order or, "=", in one; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by
+(`sm90.bwd_fused`), in any order or, "=", in one order; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by
 `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
@@ -14,7 +16,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +24,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.band.sm90_checks import checks, inputs, reference
-from benchmarks.band.sm90_results import Results, show_checks, show_times
+from benchmarks.band.reference import inputs, reference
 from longca.bench.measure.timer import time_calls
 from longca.core.study import Measure
 from longca.kernels.first_call import wait
 from longca.masks import build_mask
+from longca.masks.band import make
 from longca.masks.mask import Mask
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
@@ -41,6 +43,24 @@ MEASURE = Measure(warmup=2, repeats=7, max_seconds=2)
 CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
 
 
+class Results:
+    """Collects the rows of each variant and writes them to a file as they come."""
+
+    def __init__(self, out: Path, variants: Sequence[str]) -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self._out, self._lock = out, threading.Lock()
+        self.rows: dict[str, list[dict]] = {name: [] for name in variants}
+
+    def add(self, variant: str, row: dict) -> None:
+        with self._lock:
+            self.rows[variant].append(row)
+            self._out.write_text(json.dumps(self.rows, indent=1))
+
+    def to_be_timed(self, variant: str) -> bool:
+        """Tells whether no check ended its process: a crash costs the machine's time, wrong numbers do no harm."""
+        return bool(self.rows[variant]) and all(max(row["errors"]) < float("inf") for row in self.rows[variant])
+
+
 def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
     name, _, block = name.partition(" ")
     params = {"block": int(block), "density": 0.5} if block else {}
@@ -48,7 +68,7 @@ def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
 
 
 def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
-    """A call that computes (out, LSE)."""
+    """Returns a call that computes (out, LSE)."""
     from longca.ops.band.api import band_forward
     from longca.ops.band.config import PORTABLE_TILES, SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, BandKernel
     from longca.ops.band.plan import mean_block, plan_band_attention
@@ -63,7 +83,7 @@ def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mas
 
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
-    """A call that computes (dq, dk, dv)."""
+    """Returns a call that computes (dq, dk, dv)."""
     from longca.ops.band.api import band_backward
     from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
     from longca.ops.band.plan import plan_band_attention
@@ -122,14 +142,31 @@ def describe(mask: Mask, heads: int, kv_heads: int, head_dim: int) -> str:
     return f"{mask.name} {mask.seqlen_q} {heads}:{kv_heads} D{head_dim}"
 
 
+def checks() -> list[tuple[Mask, int, int, int]]:
+    """Lists what is checked: (mask, query heads, KV heads, head dim)."""
+    ragged = Mask(300, 777, (make([0, 100], [90, 300], [0, 5], [700, 777], [-20, -(1 << 40)], [300, 400]),), name="ragged with empty rows")
+    names = "full", "causal", "causal_document", "prefix_lm_document", "shared_question", "causal_blockwise"
+    small = [ragged, *(build_mask(name, seqlen=1500) for name in names), build_mask("sliding_window", seqlen=1000, window=70),
+             build_mask("global_sliding_window", seqlen=3000, num_global=100, window=200), build_mask("causal", seqlen=1)]
+    blocks = [(build_mask("block_sparse_uniform", seqlen=2048, num_kv_heads=g, block=b), h, g, 128)
+              for b, h, g in ((64, 16, 2), (128, 16, 2), (64, 4, 4))]
+    variable = build_mask("block_sparse_variable", seqlen=2000, num_kv_heads=2)
+    # blocks that start at any token, with few heads in them
+    odd = [(build_mask(name, seqlen=1501, num_kv_heads=kv_heads), heads, kv_heads, 128)
+           for name in ("causal", "causal_document", "block_sparse_variable") for heads, kv_heads in ((4, 4), (6, 2), (12, 6))]
+    odd += [(build_mask("sliding_window", seqlen=1003, window=70), 3, 3, 128), (build_mask("shared_question", seqlen=1501), 12, 6, 128)]
+    return [*((mask, 8, 1, 128) for mask in small), *blocks, (variable, 8, 2, 128), (small[2], 16, 1, 128),
+            (small[2], 3, 3, 128), (small[3], 6, 3, 128), (small[2], 8, 2, 64), *odd]
+
+
 def cases(variant: str) -> list[tuple[Mask, int, int, int]]:
-    """The smallest first; of one query the gradients are rounding errors."""
+    """Lists the checks of a variant, smallest first. Backward leaves out one query, whose gradients are rounding errors."""
     chosen = [case for case in checks() if variant in FORWARD or (case[3] == 128 and case[0].seqlen_q > 1)]
     return sorted(chosen, key=lambda case: (case[0].seqlen_q, case[1]))
 
 
 def run(action: str, variant: str, first: int) -> None:
-    """Prints a line when a case starts and one with its result."""
+    """Runs cases in this process; prints a line when a case starts and one with its result."""
     for place, case in enumerate(cases(variant)[first:] if action == "--check" else (), first):
         print(json.dumps({"kind": "start", "place": place, "what": describe(*case)}), flush=True)
         print(json.dumps(check(variant, *case)), flush=True)
@@ -143,7 +180,7 @@ def command(action: str, variant: str, first: int) -> list[str]:
 
 
 def follow(action: str, variant: str, first: int, timeout_s: float, tell: Callable[[dict], None]) -> tuple[int, str]:
-    """(exit status, the end of its log) of a process whose rows are told as they come; stopped when none came for `timeout_s`."""
+    """Runs a process, passes its rows on as they come, stops it when none came for `timeout_s`; returns (exit status, end of its log)."""
     process = subprocess.Popen(command(action, variant, first), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     log: list[str] = []
@@ -164,7 +201,7 @@ def follow(action: str, variant: str, first: int, timeout_s: float, tell: Callab
 
 
 def check_all(variant: str, results: Results) -> None:
-    """All cases, up to some failures; one in which the process ended counts as infinitely wrong, and the next process begins behind it."""
+    """Checks all cases, up to some failures. A case that ends its process counts as infinitely wrong; the next process starts after it."""
     first, number = 0, len(cases(variant))
     last: list[dict] = []
 
@@ -190,6 +227,22 @@ def check_all(variant: str, results: Results) -> None:
         first = last[0]["place"] + 1
 
 
+def show_checks(results: Mapping[str, Sequence[dict]]) -> None:
+    for name, rows in results.items():
+        bad = [row for row in rows if not (max(row["errors"]) < 6e-3 and row["lse"] < 1e-3)]
+        good = [max(row["errors"]) for row in rows if row not in bad]
+        print(f"{name}: {len(good)} checks passed, worst error {max(good, default=float('nan')):.2e}", flush=True)
+        for row in bad:
+            print(f"  WRONG {row['what']}: {' '.join(f'{error:.2e}' for error in row['errors'])}, LSE {row['lse']:.2e}", flush=True)
+
+
+def show_times(results: Mapping[str, Sequence[dict]], cases: Sequence[str]) -> None:
+    print(f"\n{'TFLOP/s':40}" + "".join(f"{name:>14}" for name in results))
+    for what in cases:
+        cells = [sum(row["tflops"] for row in rows if row["kind"] == "time" and row["what"] == what) for rows in results.values()]
+        print(f"{what:40}" + "".join(f"{cell:14.0f}" if cell else f"{'-':>14}" for cell in cells), flush=True)
+
+
 def main(out: Path, variants: Sequence[str]) -> None:
     results, titles = Results(out, variants), [title(*case) for case in TIMES]
     threads = [threading.Thread(target=check_all, args=(name, results)) for name in variants]
@@ -207,9 +260,9 @@ def main(out: Path, variants: Sequence[str]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What has been timed least comes first."""
+    """Parses the options; by default, variants that were timed least come first."""
     known = *BACKWARD, *FORWARD
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.sm90_try", description=str(__doc__).partition(":")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.band.sm90_try", description=str(__doc__).partition("\n")[0])
     parser.add_argument("out", nargs="?", type=Path, default=Path("band_hopper_try.json"), metavar="OUT.json")
     parser.add_argument("variants", nargs="*", default=list(known), metavar="VARIANT", help=", ".join(known))
     options = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""Where kernels of dense masks lose time: what full steps, partial steps and a call cost, by least squares over masks.
+"""Fits the costs of a full block, a partial block and a call to the times of kernels over all static masks.
 
-    python -m benchmarks.band.step_costs reports/h200 [--write docs/band.md]
+    python -m benchmarks.band.step_costs reports/h200 [--write docs/results/h200/band.md]
 
-Reads the CSV of `benchmarks.band.compare`; no GPU is needed. Steps are those of band attention on Hopper. Rivals cut masks alike, into
-tiles, but not always into the same: so how far a sum of three costs is from the measured time stands beside it. Pieces have no cost
-of their own here: a length has about as many under any mask.
+Reads the CSV of `benchmarks.band.compare`; no GPU is needed. Blocks (called steps in the CSV) are those of band attention on Hopper. Other
+kernels use tiles, too, but not always the same ones, so the largest deviation of the fit stands beside it. Work tiles have no
+cost of their own here: a length has about as many of them under any mask.
 """
 
 import argparse
@@ -18,22 +18,22 @@ import torch
 
 from benchmarks.band.compare import Case
 from benchmarks.band.tables import OURS, Record, read
-from benchmarks.common.table import Table, add_options
 from longca.core.units import format_length
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
 from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_FORWARD, BandKernel
 from longca.ops.band.plan import plan_band_attention
 from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START
+from tools.table import Table, add_options
 
 KERNELS = (OURS, "band_atomic", "flex_flash", "cudnn_flex", "flex")
-COSTS = ("full step, µs", "partial step, µs", "call, ms")
+COSTS = ("full block, µs", "partial block, µs", "call, ms")
 PROCESSORS = 132
 LINES = {"fwd": BandKernel.FORWARD, "bwd": BandKernel.DKDV}
 
 
 def steps_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) -> tuple[np.ndarray, int]:
-    """((full steps, partial steps) of each piece in the order in which a head's pieces start, (n, 2); for how many heads they are done)."""
+    """Returns (full blocks, partial blocks) of each work tile of a head in starting order, (n, 2), and for how many heads they run."""
     tiles = {**PORTABLE_TILES[128], BandKernel.FORWARD: SM90_FORWARD, BandKernel.DKDV: SM90_DKDV}
     plan = plan_band_attention(mask, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=128, device=torch.device("cpu"),
                                tiles=tiles, needs_backward=direction == "bwd")
@@ -44,7 +44,7 @@ def steps_of(mask: Mask, num_q_heads: int, num_kv_heads: int, direction: str) ->
 
 
 def counts(record: Record) -> np.ndarray:
-    """(full steps, partial steps) that a multiprocessor has of a record's mask, and 1 call, (3,)."""
+    """Returns (full blocks, partial blocks) that a multiprocessor has of a record's mask, and 1 call, (3,)."""
     num_q_heads, num_kv_heads = map(int, record.heads.split(":"))
     mask = cell_mask(Case(record.mask, record.seqlen, (num_q_heads, num_kv_heads), "fwd", (OURS,)).cell(OURS))
     steps, heads = steps_of(mask, num_q_heads, num_kv_heads, record.direction)
@@ -52,7 +52,11 @@ def counts(record: Record) -> np.ndarray:
 
 
 def timed(folder: Path) -> list[Record]:
-    """Of static masks. Raises ValueError where there are none."""
+    """Reads the records of static masks.
+
+    Raises:
+        ValueError: there are none.
+    """
     found = [record for record in read(folder) if not record.density and record.time_ms]
     if not found:
         raise ValueError(f"no band.csv with times of static masks in {folder}; `python -m benchmarks.band.compare` makes it")
@@ -60,17 +64,17 @@ def timed(folder: Path) -> list[Record]:
 
 
 def counts_of(records: Sequence[Record]) -> dict[str, np.ndarray]:
-    """`counts` of each mask of records of one length and direction."""
+    """Counts the blocks of each mask of records of one length and direction."""
     return {mask: counts(record) for mask, record in {record.mask: record for record in records}.items()}
 
 
 def fit_records(records: Sequence[Record], work: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float]:
-    """`fit` to the times of these, one a mask, in milliseconds."""
+    """Fits costs to the times of records, one a mask, in milliseconds."""
     return fit(np.array([work[record.mask] for record in records]), np.array([record.time_ms or 0 for record in records]))
 
 
 def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
-    """(costs, none negative; largest relative deviation) by which work (n, 3) comes nearest to times (n,), relative to each."""
+    """Fits work (n, 3) to times (n,) by relative least squares; returns (costs (3,), none negative, and the largest relative deviation)."""
     relative, best, least = work / times[:, None], np.zeros(work.shape[1]), np.inf
     for chosen in (list(some) for size in range(1, work.shape[1] + 1) for some in combinations(range(work.shape[1]), size)):
         costs = np.zeros(work.shape[1])
@@ -95,9 +99,9 @@ def gaps(records: Sequence[Record]) -> Table:
                           "partial_step_us": partial * 1e3, "call_ms": call, "deviation": miss, "masks": len(own)})
             rows.append((format_length(seqlen), direction, kernel, f"{full * 1e3:.2f}", f"{partial * 1e3:.2f}", f"{call:.3f}",
                          f"{100 * miss:.0f} %"))
-    caption = (f"Microseconds of a step on one multiprocessor of {PROCESSORS}, milliseconds of a call beside its steps. Steps are of "
+    caption = (f"Microseconds of a block on one multiprocessor of {PROCESSORS}, milliseconds of a call beside its blocks. Blocks are of "
                "128 × 128 scores forward, of 128 keys × 64 rows backward. Last, the mask whose time is furthest from the sum.")
-    return Table("band_gap", caption, ("tokens", "", "kernel", *COSTS, "deviation"), tuple(rows), tuple(found), ("", "kernel"))
+    return Table("band_step_costs", caption, ("tokens", "", "kernel", *COSTS, "deviation"), tuple(rows), tuple(found), ("", "kernel"))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What `benchmarks.band.compare` found, as a table of all cases and one of the targets."""
+"""Makes the tables of `benchmarks.band.compare`: one of all cases, one of the targets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.common.table import Table, read_records
 from longca.core.units import format_length
+from tools.table import Table, read_records
 
 OURS, ANY_ORDER = "band", "band_atomic"
-# ours, rival, block masks and their heads, direction, least ratio, of each case or of the mean
+# (own kernel, rival, heads of block masks, direction, least ratio, of each case or of the mean)
 TARGETS = (
     (OURS, "flex", None, "fwd", 1.3, "each mask"), (OURS, "flex", None, "bwd", 1.3, "each mask"),
     (ANY_ORDER, "flex", None, "bwd", 1.3, "each mask"),
@@ -55,7 +55,7 @@ class Record:
 
 
 def read(folder: Path) -> list[Record]:
-    """What an earlier run left there."""
+    """Reads the records of an earlier run."""
     def number(text: str) -> float | None:
         return float(text) if text else None
 
@@ -65,7 +65,7 @@ def read(folder: Path) -> list[Record]:
 
 
 def wide(records: Sequence[Record], caption: str) -> Table:
-    """A row for each case: TFLOP/s of each kernel, and how many times as fast `band` is."""
+    """Makes a row for each case: TFLOP/s of each kernel, and how many times as fast `band` is."""
     rivals = sorted({record.kernel for record in records} - {OURS})
     by_case: dict[tuple, dict[str, Record]] = {}
     for record in records:
@@ -86,7 +86,7 @@ def _cell(rival: Record | None, ours: float | None) -> str:
 
 
 def targets(records: Sequence[Record]) -> Table:
-    """Each target at each length, with what was found and where it is worst."""
+    """Makes a row for each target at each length: the least ratio and where, the mean, the verdict."""
     columns = ("row", "against", "tokens", "", "target", "least", "where", "mean", "met")
     found = []
     for name, rival, heads, direction, goal, of in TARGETS:

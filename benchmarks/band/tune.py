@@ -1,9 +1,9 @@
-"""Tile sizes of band attention's kernels, swept: each checked against float64, then timed over masks that differ in kind.
+"""Sweeps tile sizes of band attention's portable kernels: each is checked against float64, then timed over masks that differ in kind.
 
     python -m benchmarks.band.tune forward|keys|queries [--head-dim 128] [--seqlen 16K] [--heads 64:8] [--out FILE]
 
-Compiles all of them at once, in as many processes as there are cores, then prints TFLOP/s of each mask (of the exact area) as they come
-and, sorted by their geometric mean, once more at the end. A failed or wrong configuration says why.
+All configurations are compiled first, in as many processes as there are cores. TFLOP/s of each mask (of the exact area) are printed as they
+come and, sorted by their geometric mean, once more at the end. A failed or wrong configuration says why.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.band.reference import reference
 from longca.core.units import parse_length
 from longca.masks import Mask, build_mask
 from longca.ops.band.api import band_backward, band_forward
@@ -28,7 +29,6 @@ from longca.ops.band.config import PORTABLE_TILES, BandKernel, TileConfig
 from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.triton.backward import backward_dkdv, backward_dq
 from longca.ops.band.triton.preprocess import preprocess
-from tests.kernels.plain_attention import Plain, plain_attention
 
 MASKS = {"full": {}, "causal": {}, "causal_document": {}, "causal_sliding_window": {}, "shared_question": {},
          "block_sparse_uniform": {"block": 64, "density": 0.3}}
@@ -44,7 +44,7 @@ TOLERANCE = 1.2e-2
 
 
 def candidates(use: BandKernel, head_dim: int) -> list[TileConfig]:
-    """What can fit, by operands that are kept, loads under way and accumulators in registers; then today's best with other packs."""
+    """Returns configurations that can fit in shared memory and registers, then today's best with other numbers of packed heads."""
     kept = 1 if use is BandKernel.FORWARD else 2
     found = []
     for tuned in (TileConfig(*size, stages, loop) for size, stages, loop in product(SIZES[use], (2, 3), LOOPS[use])):
@@ -55,8 +55,8 @@ def candidates(use: BandKernel, head_dim: int) -> list[TileConfig]:
     return found + [replace(PORTABLE_TILES[head_dim][use], max_pack=pack) for pack in (1, 2, 4)]
 
 
-class Trial:
-    """One mask, its inputs, and the call that is tuned."""
+class Sweep:
+    """One mask with its inputs, and the calls to tune."""
 
     def __init__(self, mask: Mask, heads: tuple[int, int], head_dim: int, use: BandKernel) -> None:
         self.mask, self.heads, self.head_dim, self.use = mask, heads, head_dim, use
@@ -65,7 +65,7 @@ class Trial:
         self.inputs = [torch.randn(*shape, head_dim, generator=generator, device="cuda", dtype=torch.bfloat16) for shape in shapes]
 
     def call(self, tuned: TileConfig) -> Callable[[], object]:
-        """The one kernel."""
+        """Returns a call of the one kernel that is tuned."""
         plan, scale, (q, k, v, dout) = self._plan(tuned), self.head_dim ** -0.5, self.inputs
         lines, chosen = plan.kernels[self.use]
         if self.use is BandKernel.FORWARD:
@@ -80,7 +80,7 @@ class Trial:
         return lambda: backward_dq(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_per_section=packs_per_section)
 
     def results(self, tuned: TileConfig) -> list[torch.Tensor]:
-        """Of both directions, or the forward one alone."""
+        """Returns (out,), or (out, dq, dk, dv) for a backward kernel."""
         plan, (q, k, v, dout) = self._plan(tuned), self.inputs
         out, lse = band_forward(q, k, v, plan)
         return [out] if self.use is BandKernel.FORWARD else [out, *band_backward(q, k, v, out, lse, dout, plan)]
@@ -99,12 +99,12 @@ class Trial:
         return MATMULS[self.use] * 2 * self.mask.area * self.heads[0] / self.mask.num_groups * self.head_dim
 
 
-def small(use: BandKernel, head_dim: int) -> Trial:
-    return Trial(build_mask("shared_question", seqlen=777, corpus="pile", seed=1), (16, 2), head_dim, use)
+def small(use: BandKernel, head_dim: int) -> Sweep:
+    return Sweep(build_mask("shared_question", seqlen=777, corpus="pile", seed=1), (16, 2), head_dim, use)
 
 
 def compile_one(use: BandKernel, head_dim: int, tuned: TileConfig) -> str | None:
-    """Into Triton's cache on disk; what went wrong, if anything."""
+    """Compiles a configuration into Triton's cache on disk; returns what went wrong, or None."""
     try:
         small(use, head_dim).results(tuned)
         torch.cuda.synchronize()
@@ -113,14 +113,14 @@ def compile_one(use: BandKernel, head_dim: int, tuned: TileConfig) -> str | None
     return None
 
 
-def off_by(plain: Plain, results: list[torch.Tensor]) -> float:
-    """Largest relative error of a result."""
-    pairs = zip(results, (plain.out, *plain.grads), strict=False)
-    return max(float(torch.linalg.vector_norm(ours.double().cpu() - right) / torch.linalg.vector_norm(right)) for ours, right in pairs)
+def largest_error(results: list[torch.Tensor], right: list[torch.Tensor]) -> float:
+    """Returns the largest relative error of the tensors of `results`; `right` may have more."""
+    pairs = zip(results, right, strict=False)
+    return max(float(torch.linalg.vector_norm(ours.double() - exact) / torch.linalg.vector_norm(exact)) for ours, exact in pairs)
 
 
 def time_ms(call: Callable[[], object]) -> float:
-    """Median of 5 to 15."""
+    """Returns the median of 5 to 15 calls."""
     call()
     times: list[float] = []
     while len(times) < 5 or (len(times) < 15 and sum(times) < 30):
@@ -143,20 +143,20 @@ def main() -> None:
     options = parser.parse_args()
     use, heads = BandKernel(options.use), tuple(int(number) for number in options.heads.split(":"))
     tried = candidates(use, options.head_dim)
-    plain_of = small(use, options.head_dim)
-    plain = plain_attention(*plain_of.inputs, plain_of.mask.dense())
+    checked = small(use, options.head_dim)
+    out, _, *grads = reference(*checked.inputs, checked.mask)
     start = time.monotonic()
     with ProcessPoolExecutor(min(len(tried), os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
         failures = list(pool.map(compile_one, [use] * len(tried), [options.head_dim] * len(tried), tried))
     print(f"{len(tried)} configurations compiled in {time.monotonic() - start:.0f} s", flush=True)
-    trials = {name: Trial(build_mask(name, seqlen=parse_length(options.seqlen), corpus="prolong64k", num_kv_heads=heads[1], **params),
+    trials = {name: Sweep(build_mask(name, seqlen=parse_length(options.seqlen), corpus="prolong64k", num_kv_heads=heads[1], **params),
                           heads, options.head_dim, use) for name, params in MASKS.items()}
     rows = []
     print("  ".join((*asdict(tried[0]), "error", *trials, "mean")))
     for tuned, failure in zip(tried, failures, strict=True):
         row = {**asdict(tuned), "error": failure}
         if failure is None:
-            error = off_by(plain, plain_of.results(tuned))
+            error = largest_error(checked.results(tuned), [out, *grads])
             row["error"] = None if error < TOLERANCE else f"off by {error:.1e}"
         if row["error"] is None:
             for name, trial in trials.items():

@@ -1,1 +1,1 @@
-"""What all benchmarks share."""
+"""Parts that benchmarks share: alternating rounds and texts of tables (`tools.table` has the tables)."""

@@ -1,1 +1,1 @@
-"""Benchmarks of context parallelism."""
+"""Benchmarks of context parallelism. Results: docs/results/h200/context-parallelism.md and peers.md."""

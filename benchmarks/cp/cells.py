@@ -1,4 +1,4 @@
-"""Records of context parallelism by what was measured: the part that the tables of docs/cp.md and its targets share."""
+"""Looks up records of context parallelism by what was measured: the tables and the targets share it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longca.core.units import format_length
 
 OWN = ("ulysses", "usp", "ring_p2p", "ring_allgather", "loongtrain")
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
-PLAIN = ("full", "causal")  # a part of the same area is a shorter mask of the same name
+PLAIN = ("full", "causal")  # a shorter mask of the same name can have the area of a rank
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Run:
 
 
 class Cells:
-    """What was timed, with what the same kernel reaches alone.
+    """The timed cells, each with its single-GPU baseline.
 
     Args:
         records: the derived table.
@@ -40,8 +40,8 @@ class Cells:
 
     def __init__(self, records: pd.DataFrame) -> None:
         timed = records[(records.status == "ok") & (records.seed == 0)]
-        alone = timed[timed.kind == "kernel"]
-        self._alone = {(row.kernel, row.mask, row.seqlen, row.direction): float(row.tflops_per_device) for row in alone.itertuples()}
+        single = timed[timed.kind == "kernel"]
+        self._baseline = {(row.kernel, row.mask, row.seqlen, row.direction): float(row.tflops_per_device) for row in single.itertuples()}
         self._found: dict[tuple[Run, str], float] = {}
         self._memory: dict[tuple[Run, str], float] = {}
         for row in timed[timed.kind == "cp"].itertuples():
@@ -50,26 +50,26 @@ class Cells:
             self._memory[run, row.direction] = float(row.above_shards_bytes)
 
     def runs(self, **fields: object) -> Iterator[tuple[Run, str]]:
-        """(run, direction) of all that have these values."""
+        """Yields (run, direction) of all cells that have these values."""
         return (key for key in self._found if all(getattr(key[0], name) == value for name, value in fields.items()))
 
     def rate(self, run: Run, direction: str) -> float | None:
-        """TFLOP/s of a GPU."""
+        """Returns TFLOP/s of a GPU, or None."""
         return self._found.get((run, direction))
 
     def memory(self, run: Run, direction: str) -> float | None:
-        """Bytes above the shards."""
+        """Returns bytes above the shards, or None."""
         return self._memory.get((run, direction))
 
-    def alone(self, run: Run, direction: str) -> float | None:
-        """TFLOP/s of the kernel alone: over all tokens, or else over a mask of the area that one of these GPUs has."""
+    def baseline(self, run: Run, direction: str) -> float | None:
+        """Returns TFLOP/s of the kernel on one GPU: over all tokens, or else over a mask with the area of one of these GPUs."""
         whole = run.world * run.tokens
-        found = self._alone.get((run.kernel, run.mask, whole, direction))
+        found = self._baseline.get((run.kernel, run.mask, whole, direction))
         if found is None and run.mask in PLAIN and math.isqrt(run.world) ** 2 == run.world:
-            found = self._alone.get((run.kernel, run.mask, whole // math.isqrt(run.world), direction))
+            found = self._baseline.get((run.kernel, run.mask, whole // math.isqrt(run.world), direction))
         return found
 
     def share(self, run: Run, direction: str) -> float | None:
-        """Of what the kernel reaches alone."""
-        rate, alone = self.rate(run, direction), self.alone(run, direction)
-        return None if rate is None or alone is None else rate / alone
+        """Returns the rate over the single-GPU baseline, or None."""
+        rate, baseline = self.rate(run, direction), self.baseline(run, direction)
+        return None if rate is None or baseline is None else rate / baseline

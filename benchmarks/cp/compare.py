@@ -1,4 +1,4 @@
-"""Context-parallel strategies tried on the GPUs at hand: are they right, and how near do they come to their kernel alone?
+"""Checks context-parallel strategies on the GPUs at hand, and times them beside their kernel on one GPU.
 
     python -m benchmarks.cp.compare [--ranks 4] [--tokens 8K] [--kernels band,fa3] [--seconds 80]
     torchrun --nproc-per-node 4 -m benchmarks.cp.compare
@@ -7,9 +7,9 @@
     python -m benchmarks.cp.compare --kernels band --strategies ring_p2p --messages symmetric
 
 Every strategy with every kernel and mask is first checked in full at a few hundred tokens against float64, forward and backward, and
-then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank counts. "alone" is the same kernel on one GPU, all GPUs at
-once, on the same pattern at the length that has the area of one rank. A line is printed for each; the table at the end has a column for
-each strategy, and the CSV everything.
+then timed. TFLOP/s are of the mask's exact area, for each GPU; the slowest rank counts. The single-GPU baseline is the same kernel on one
+GPU, all GPUs at once, on the same pattern at the length that has the area of one rank; the CSV calls it `alone`. A line is printed for
+each; the table at the end has a column for each strategy, and the CSV everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine
+from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.bench.check.inputs import DTYPES, Inputs, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
@@ -36,17 +36,18 @@ from longca.cp.comm.backend import Comm
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
 from longca.masks.build import build_mask, cell_mask
+from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
 MEASURE = Measure(warmup=2, repeats=7, max_seconds=1.0)
-ALONE = "alone"
+BASELINE = "alone"  # the single-GPU baseline, as the CSV files name it
 DIRECTIONS = ("fwd", "bwd")
 CHECKED_TOKENS = 509  # over all ranks: divides nothing
 
 
 @dataclass(frozen=True)
-class CellMeasurement:
-    """One line of the table; all ranks alike."""
+class Line:
+    """One line of the table; it is the same on all ranks."""
 
     comm: Comm
     options: argparse.Namespace
@@ -57,8 +58,8 @@ class CellMeasurement:
     def cell(self, seqlen: int) -> Cell:
         return cell_of(self.mask, self.kernel, self.strategy, self.comm.world, seqlen, self.options)
 
-    def run(self, alone: dict[str, float]) -> dict[str, Any]:
-        """A record; `reason` says why there is none."""
+    def run(self, baseline: dict[str, float]) -> dict[str, Any]:
+        """Returns a record; its `reason` says why there are no times."""
         line = {"mask": self.mask, "kernel": self.kernel, "strategy": self.strategy}
         whole = self.options.tokens * self.comm.world
         small = self.cell(min(CHECKED_TOKENS, whole))
@@ -67,13 +68,13 @@ class CellMeasurement:
             return line | {"reason": reason}
         call = self._prepared(small)
         line |= {"error": call.judged()}
-        call = self._prepared(self.cell(same_area(self.cell(whole), self.comm.world)) if self.strategy == ALONE else self.cell(whole))
+        call = self._prepared(self.cell(same_area(self.cell(whole), self.comm.world)) if self.strategy == BASELINE else self.cell(whole))
         times = call.times_ms()
-        shares = 1 if self.strategy == ALONE else self.comm.world
+        shares = 1 if self.strategy == BASELINE else self.comm.world
         for direction, ratio in zip(DIRECTIONS, (1.0, BACKWARD_FLOPS_RATIO), strict=True):
             flops = call.cell.model_copy(update={"direction": "fwd"}).flops(call.problem.mask.area, call.problem.mask.num_groups)
             line[f"{direction}_tflops"] = flops * ratio / shares / times[direction] / 1e9
-            line[f"{direction}_of_alone"] = line[f"{direction}_tflops"] / alone.get(direction, line[f"{direction}_tflops"])
+            line[f"{direction}_of_alone"] = line[f"{direction}_tflops"] / baseline.get(direction, line[f"{direction}_tflops"])
             line[f"{direction}_moved_mb"] = call.moved[direction] / 1e6
         if self.options.trace is not None:
             call.trace(self.options.trace / f"{self.mask}-{self.kernel}-{self.strategy}-rank{self.comm.rank}.json")
@@ -113,7 +114,7 @@ class Call:
         *self.qkv, self.dout = tensors
 
     def judged(self) -> float:
-        """The largest error as a share of what is allowed, found by rank 0."""
+        """Returns the largest error as a share of what is allowed; rank 0 finds it."""
         forward = self.prepared.forward(*self.qkv)
         found = [forward.out, *self.prepared.backward(forward, self.dout)]
         if self.cell.strategy is None:
@@ -133,7 +134,7 @@ class Call:
         return worst
 
     def times_ms(self) -> dict[str, float]:
-        """Median over iterations of the slowest rank."""
+        """Returns the median over iterations of the slowest rank, by direction."""
         forward = self.prepared.forward(*self.qkv)
         calls: dict[str, Callable[[], object]] = {
             "fwd": lambda: self.prepared.forward(*self.qkv), "bwd": lambda: self.prepared.backward(forward, self.dout)}
@@ -146,7 +147,7 @@ class Call:
         return found
 
     def trace(self, path: Path) -> None:
-        """A timeline of one forward and one backward call."""
+        """Writes a timeline of one forward and one backward call."""
         from torch.profiler import profile
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,17 +160,17 @@ class Call:
 
 
 def cell_of(mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace) -> Cell:
-    """What is measured at a length: of a kernel `ALONE`, or of a strategy."""
+    """Makes the cell at a length: of the kernel on one GPU (`BASELINE`), or of a strategy."""
     pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(mask), options.heads
     params = pattern.resolve({"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {})
-    how = {"kind": "kernel"} if strategy == ALONE else {"kind": "cp", "strategy": strategy, "world": world}
+    how = {"kind": "kernel"} if strategy == BASELINE else {"kind": "cp", "strategy": strategy, "world": world}
     return Cell(**how, kernel=kernel, mask=mask, mask_params=params, corpus="prolong64k" if pattern.uses_documents else None,
                 seqlen=seqlen, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=options.head_dim, dtype="bf16",
                 direction="bwd", seed=0)
 
 
 def same_area(cell: Cell, world: int) -> int:
-    """The length at which the cell's pattern has a rank's share of its area, in steps of 1/64."""
+    """Returns the length at which the cell's pattern has a rank's share of its area, in steps of 1/64."""
     wanted, low, high = cell_mask(cell).area / world, 1, 64
     while low < high:
         middle = (low + high) // 2
@@ -183,13 +184,13 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
     started, lines = time.monotonic(), []
     for kernel in options.kernels or usable_kernels(comm):
         for mask in options.masks:
-            alone: dict[str, float] = {}
-            for strategy in (ALONE, *options.strategies):
+            baseline: dict[str, float] = {}
+            for strategy in (BASELINE, *options.strategies):
                 if comm.any(time.monotonic() - started > options.seconds):
                     return lines
-                line = attempt(CellMeasurement(comm, options, kernel, mask, strategy), alone)
-                if strategy == ALONE and "reason" not in line:
-                    alone = {direction: line[f"{direction}_tflops"] for direction in DIRECTIONS}
+                line = attempt(Line(comm, options, kernel, mask, strategy), baseline)
+                if strategy == BASELINE and "reason" not in line:
+                    baseline = {direction: line[f"{direction}_tflops"] for direction in DIRECTIONS}
                 lines.append(line)
                 if comm.rank == 0:
                     print(f"{time.monotonic() - started:5.0f} s", *told(line), flush=True)
@@ -198,13 +199,13 @@ def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
     return lines
 
 
-def attempt(trial: CellMeasurement, alone: dict[str, float]) -> dict[str, Any]:
-    """A failure on all ranks is a line too; one rank's own ends the job when the others have waited long enough."""
+def attempt(one: Line, baseline: dict[str, float]) -> dict[str, Any]:
+    """Runs a line. A failure on all ranks makes a line, too; a failure of one rank ends the job when the others have waited long enough."""
     try:
-        line = trial.run(alone)
+        line = one.run(baseline)
     except Exception as error:  # any kernel may raise anything
-        line = {"mask": trial.mask, "kernel": trial.kernel, "strategy": trial.strategy, "reason": f"{type(error).__name__}: {error}"}
-    failed = [rank for rank, reason in enumerate(trial.comm.gather(line.get("reason"))) if reason]
+        line = {"mask": one.mask, "kernel": one.kernel, "strategy": one.strategy, "reason": f"{type(error).__name__}: {error}"}
+    failed = [rank for rank, reason in enumerate(one.comm.gather(line.get("reason"))) if reason]
     if failed and "reason" not in line:
         line = {name: line[name] for name in ("mask", "kernel", "strategy")} | {"reason": f"failed on rank {failed[0]}"}
     return line
@@ -219,7 +220,7 @@ def told(line: dict[str, Any]) -> tuple[str, ...]:
     names = (line["mask"], line["kernel"], line["strategy"])
     if "reason" in line:
         return (*names, "–", " ".join(line["reason"].split())[:200])
-    return (*names, f"{both(line, 'tflops', '#.3g')} TFLOP/s", f"{both(line, 'of_alone', '.0%')} of {ALONE}",
+    return (*names, f"{both(line, 'tflops', '#.3g')} TFLOP/s", f"{both(line, 'of_alone', '.0%')} of the baseline",
             f"{both(line, 'moved_mb', '.1f')} MB moved", f"error {line['error']:.2f}", line["how"])
 
 
@@ -228,13 +229,13 @@ def both(line: dict[str, Any], what: str, digits: str) -> str:
 
 
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
-    """By mask and kernel: TFLOP/s of the kernel alone, and what each strategy reaches of them."""
+    """Makes a row for each mask and kernel: TFLOP/s of the single-GPU baseline, and the share that each strategy reaches."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
         cells = found.setdefault((line["mask"], line["kernel"]), {})
-        what = ("tflops", "#.3g") if line["strategy"] == ALONE else ("of_alone", ".0%")
+        what = ("tflops", "#.3g") if line["strategy"] == BASELINE else ("of_alone", ".0%")
         cells[line["strategy"]] = "–" if "reason" in line else both(line, *what)
-    return [(*names, *(cells.get(strategy, "") for strategy in (ALONE, *strategies))) for names, cells in found.items()]
+    return [(*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies))) for names, cells in found.items()]
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
@@ -243,9 +244,9 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
     if comm.rank == 0:
         caption = f"{comm.world} ranks × {format_length(options.tokens)} tokens; {machine(comm.device)}."
         caption += f" {comm.messages_note}." if comm.messages_note else ""
-        caption += " Forward / backward: TFLOP/s of a GPU with the kernel alone, and the share of them that each strategy reaches."
+        caption += " Forward / backward: TFLOP/s of the kernel on one GPU, and the share of them that each strategy reaches."
         records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
-        columns = ("mask", "kernel", f"{ALONE}, TFLOP/s", *options.strategies)
+        columns = ("mask", "kernel", "baseline, TFLOP/s", *options.strategies)
         Table("cp_try", caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:2]).publish(options)
 
 
@@ -255,7 +256,11 @@ def add_chunks(parser: argparse.ArgumentParser) -> None:
 
 
 def weights(text: str) -> tuple[int, ...]:
-    """Of chunks of heads, from "1:2:1". Raises ValueError."""
+    """Reads the weights of chunks of heads from "1:2:1".
+
+    Raises:
+        ValueError: a weight is no positive number.
+    """
     found = tuple(map(int, text.split(":")))
     if min(found) < 1:
         raise ValueError(f"'{text}': a chunk has a weight of 1 or more")

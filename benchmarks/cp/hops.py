@@ -1,10 +1,10 @@
-"""One message to the next rank, over comm streams as strategies use them: how fast, and what it costs a matmul beside it.
+"""Times one message to the next rank, by NCCL and by copy engines, and what it costs a matmul that it is overlapped with.
 
     python -m benchmarks.cp.hops [--ranks 2] [--megabytes 4,32,128]
     python -m benchmarks.cp.hops --device cpu --ranks 2 --megabytes 1
 
-Every rank sends to the next and receives from the one before, GB/s each way; the slowest rank counts. What has arrived is checked.
-"beside" is how much longer three large matmuls take with a hop under way than without.
+Every rank sends to the next and receives from the one before, GB/s each way; the slowest rank counts. Messages are checked on arrival.
+"beside" is how much longer three large matmuls take while a message is under way than without.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine
+from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
+from tools.table import Table, add_options
 
 MEASURE = Measure(warmup=3, repeats=20, max_seconds=2.0)
 WAYS = ("nccl", "symmetric")
 COLUMNS = ("messages", "MB", "ms", "GB/s", "beside", "how")
 MATMUL_SIZE = {"cuda": 8192, "cpu": 64}
-NAME = "hop"
+BUFFER = "hop"
 
 
 class RingMessage:
-    """A message to the next rank, and one from the rank before, of so many bytes."""
+    """A message of `num_bytes` bytes to the next rank."""
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
         self._comm, self._buffers = comm, comm.receive_buffers()
-        self._buffers.reserve(NAME, num_bytes)
-        self._stream = comm.stream(NAME)
+        self._buffers.reserve(BUFFER, num_bytes)
+        self._stream = comm.stream(BUFFER)
         self._buffers.allocate()
         self._message = torch.full((num_bytes,), comm.rank, dtype=torch.uint8, device=comm.device)
 
     def __call__(self, beside: Callable[[], object] = lambda: None) -> torch.Tensor:
-        comm, offset = self._comm, self._buffers.offset(NAME, 0)
-        received = self._buffers.empty(NAME, self._message.shape, self._message)
+        comm, offset = self._comm, self._buffers.offset(BUFFER, 0)
+        received = self._buffers.empty(BUFFER, self._message.shape, self._message)
         messages = self._stream.post([((comm.rank + 1) % comm.world, self._message, offset)], [((comm.rank - 1) % comm.world, received)])
         beside()
         messages.wait()

@@ -1,9 +1,9 @@
-"""The time model of virtual ranks, held against what several GPUs did.
+"""Compares the time model of virtual ranks with measurements on several GPUs.
 
-    python -m benchmarks.cp.model reports/h200 reports/h200/h200-cp.parquet [--write docs/cp.md]
+    python -m benchmarks.cp.model reports/h200 reports/h200/h200-cp.parquet [--write docs/results/h200/context-parallelism.md]
 
 Reads the CSV of `benchmarks.cp.virtual` and records of a study; no GPU is needed. Only cells with the plan that was modelled are compared:
-the same schedule, and the same placement of tokens. Chunks of heads may differ, which cells of one direction choose for themselves.
+the same schedule and the same sharding. Chunks of heads may differ: cells of one direction choose them for themselves.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.common.table import Table, add_options, read_records
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.virtual import NAME
 from longca.core.units import format_length
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options, read_records
 
 EMPTY, TOKENS = "–", "tokens: "
 
 
 def planned_alike(how: str, notes: str) -> bool:
-    """Whether a line of virtual ranks and a record had the same schedule and placement."""
+    """Tells whether a line of virtual ranks and a record have the same schedule and sharding."""
     facts = notes.split("; ")
-    placement = next((fact.removeprefix(TOKENS) for fact in facts if fact.startswith(TOKENS)), None)
-    if placement is None:
+    sharding = next((fact.removeprefix(TOKENS) for fact in facts if fact.startswith(TOKENS)), None)
+    if sharding is None:
         return how.startswith("heads among")  # heads alone are divided one way
-    return how.startswith(facts[0]) and how.rpartition(", ")[2] == placement
+    return how.startswith(facts[0]) and how.rpartition(", ")[2] == sharding
 
 
 def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dict[str, Any]]:
-    """A record for each line and direction that was measured with the same plan."""
+    """Returns a record for each line and direction that was measured with the same plan."""
     timed = records[(records.status == "ok") & (records.kind == "cp") & (records.seed == 0) & records.mask_density_asked.isna()]
     measured = {(row.strategy, row.kernel, row.mask, int(row.world), int(row.seqlen) // int(row.world),
                  f"{row.num_q_heads}:{row.num_kv_heads}", row.direction): row for row in timed.itertuples()}
@@ -64,14 +64,14 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
     caption = "Modelled over measured TFLOP/s, forward / backward."
     if found:
         off = [abs(one["ratio"] - 1) for one in found]
-        caption += (f" Of {len(found)} cells the model is off by {100 * statistics.median(off):.0f} % in the middle, "
+        caption += (f" Of {len(found)} cells the model is off by {100 * statistics.median(off):.0f} % in the median, "
                     f"{100 * max(off):.0f} % at most.")
     return Table("cp_model", caption, ("GPUs × tokens", "mask", *OWN), tuple(rows), tuple(found), ("GPUs × tokens", "mask"))
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cp.model", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of the cp_virtual.csv that `benchmarks.cp.virtual` wrote")
+    parser.add_argument("folder", type=Path, help="folder of the cp_virtual.csv that `benchmarks.cp.virtual` wrote")
     parser.add_argument("records", type=Path, nargs="+", help="of a study")
     add_options(parser)
     options = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""Plans of context parallelism: milliseconds to make one, which permutation it takes, and what it would cost.
+"""Times the making of context-parallel plans on a CPU: milliseconds, the sharding that is chosen, and its estimated cost.
 
-    python -m benchmarks.cp.plan_costs [--ranks 96] [--tokens 8K] [--documents 1000] [--write docs/cp.md]
+    python -m benchmarks.cp.plan_costs [--ranks 96] [--tokens 8K] [--documents 1000] [--write docs/results/h200/context-parallelism.md]
 
 64:8 heads, head dim 128, bf16. Plans are made on the host, by one core; the masks of a rank's steps are timed apart, since each
 rank only needs its own.
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.common.table import Table, add_options, milliseconds
+from benchmarks.common.text import milliseconds
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.cp.partition.load_balance import make_sharding
@@ -27,16 +27,17 @@ from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.planner import Planner
 from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
+from tools.table import Table, add_options
 
 SCHEDULES = {"gather": Gather(), "ring": Ring(), "ring, two-way": Ring(two_way=True)}
-COLUMNS = ("mask", "bands", "schedule", "permutation", "plan ms", "slowest ms", "masks ms", "max / mean area", "received",
+COLUMNS = ("mask", "bands", "schedule", "sharding", "plan ms", "slowest ms", "masks ms", "max / mean area", "received",
            "estimate ms")
 ROUNDS = 5
 Result = TypeVar("Result")
 
 
 def best_ms(call: Callable[[], Result], rounds: int = ROUNDS) -> tuple[float, Result]:
-    """(milliseconds of the quickest round, result)."""
+    """Returns (milliseconds of the fastest round, result)."""
     times, result = [], call()
     for _ in range(rounds):
         start = time.perf_counter()
@@ -63,7 +64,7 @@ def measured(mask: Mask, world: int, schedule: str) -> dict[str, float | str]:
 
 
 def documents(number: int, seqlen: int) -> np.ndarray:
-    """Lengths of that many documents, cut anywhere."""
+    """Returns the lengths of so many documents, cut at random places."""
     inner = np.random.default_rng(0).choice(np.arange(1, seqlen), number - 1, replace=False)
     return np.diff(np.concatenate([[0], np.sort(inner), [seqlen]]))
 
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
              f"{100 * float(line['received']):.1f} %", milliseconds(float(line["estimate_ms"]))) for line in found]
     caption = (f"{options.ranks} ranks × {format_length(options.tokens)} tokens, {options.documents} documents; one core of a "
                f"{platform.machine()} host, best of {ROUNDS}.")
-    Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask", "schedule", "permutation")).publish(options)
+    Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask", "schedule", "sharding")).publish(options)
     return 0
 
 

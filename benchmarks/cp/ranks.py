@@ -1,4 +1,4 @@
-"""Benchmarks of several ranks: started here or by torchrun, and timed together."""
+"""Runs a benchmark on several ranks, started here or by torchrun, and times calls that all ranks make together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_on_ranks(work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace) -> None:
-    """`work` on every rank, this process being one of them under torchrun. `options` are those of `add_rank_options`, and any more."""
+    """Runs `work` on every rank; under torchrun this process is one of them. `options` has at least those of `add_rank_options`."""
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     if all(name in os.environ for name in TORCHRUN):
         _close_after(work, Comm.from_torchrun(options.device, TIMEOUT_S), options)
@@ -46,6 +46,6 @@ def _close_after(work: Callable[[Comm, argparse.Namespace], object], comm: Comm,
 
 
 def median_ms(comm: Comm, call: Callable[[], Any], measure: Measure) -> float:
-    """Over calls, each as long as its slowest rank. All ranks call it together."""
+    """Returns the median over calls, each as long as its slowest rank. All ranks call it together."""
     samples = time_calls(call, measure, comm.device, before_each=comm.barrier, agree=comm.any)
     return statistics.median(map(max, zip(*comm.gather(samples.time_ms[0]), strict=True)))

@@ -1,6 +1,6 @@
-"""What ranks of a plan compute, timed on one device, one rank after another: a strategy's kernel calls at their shapes, on random values.
+"""Times the kernel calls of a plan's ranks on one device, one rank after another, at their shapes, on random values.
 
-Values do not change what kernels do, but the LSE that backward gets is one that such values have. Equal calls are timed once.
+Values do not change the work of kernels, but the LSE that backward gets fits them. Equal calls are timed once.
 Shapes: L tokens of a rank, T steps of its plan, H query and G KV heads of a chunk on a rank, D head dim.
 """
 
@@ -33,18 +33,18 @@ PASS_ROWS = 8192
 
 @dataclass(frozen=True)
 class Passes:
-    """Elementwise work of a rank beside its steps' calls, in seconds a token: counted, at rates that are measured once."""
+    """Elementwise work of a rank beside its steps' calls, in seconds a token; the rates are measured once."""
 
     result_s: float
-    """the output from float32; none where the kernel merges"""
+    """casting the output from float32; 0 where the kernel merges"""
     sums_s: float
-    """sums of dq, dk and dv begun, and brought to the dtype; where the kernel merges, of dk and dv"""
+    """zeroing float32 sums of dq, dk and dv and casting them; where the kernel merges, of dk and dv alone"""
     add_key_s: float
-    """gradients of a key that come from another rank, added"""
+    """adding the dk and dv of a key that come from another rank"""
 
 
 class Clock:
-    """Times calls of one kernel on one device, and keeps what it has timed."""
+    """Times calls of one kernel on one device, and keeps the times."""
 
     def __init__(self, kernel: Kernel, device: torch.device, measure: Measure) -> None:
         self._kernel, self._device, self._measure = kernel, device, measure
@@ -54,7 +54,7 @@ class Clock:
         self._drawn: dict[str, torch.Tensor] = {}
 
     def steps(self, plan: Plan, rank: int, problem: Problem) -> dict[int, Both]:
-        """Seconds of each step in which the rank has a kernel, the merging of its result and the adding of its dq included.
+        """Times each step in which the rank has a kernel; merging the output and adding dq are part of it.
 
         Args:
             problem: of the heads in question.
@@ -74,11 +74,11 @@ class Clock:
         return {number: self._known[key] for number, key in keys.items()}
 
     def heads(self, problem: Problem, share: RankHeads) -> Both:
-        """Of a call with all keys.
+        """Times a call with all keys.
 
         Args:
             problem: of the whole sequence, with the mask of the heads in question.
-            share: they.
+            share: these heads.
         """
         key = problem.mask.digest, len(share.q), len(share.kv), share.local_kv
         if key not in self._known:
@@ -91,8 +91,8 @@ class Clock:
             self._known[key] = self.seconds(lambda: call.forward(q, k, v)), self.seconds(lambda: call.backward(saved, dout))
         return self._known[key]
 
-    def alone(self, problem: Problem) -> Both:
-        """Of the kernel by itself, in its own layout."""
+    def baseline(self, problem: Problem) -> Both:
+        """Times the kernel on one device, in its own layout."""
         prepared, seqlen, dim = self._kernel.prepare(problem), problem.mask.seqlen_q, problem.head_dim
         q, k, v, dout = (prepared.to_layout(self.draw(name, (seqlen, heads, dim), problem.dtype)) for name, heads in (
             ("q", problem.num_q_heads), ("k", problem.num_kv_heads), ("v", problem.num_kv_heads), ("dout", problem.num_q_heads)))
@@ -100,7 +100,7 @@ class Clock:
         return self.seconds(lambda: prepared.forward(q, k, v)), self.seconds(lambda: prepared.backward(forward, dout))
 
     def passes(self, problem: Problem) -> Passes:
-        """Of a problem's heads."""
+        """Returns the elementwise rates for the heads of a problem."""
         key = problem.num_q_heads, problem.num_kv_heads
         if key not in self._passes:
             self._passes[key] = self._time_passes(problem)
@@ -124,18 +124,18 @@ class Clock:
         return Passes(0.0 if self._kernel.merges else result_s, sums_s, add_s)
 
     def copy_byte_s(self, problem: Problem) -> float:
-        """Seconds for a byte of tokens whose heads are packed for another rank."""
+        """Returns seconds for a byte of tokens whose heads are packed for another rank."""
         if not self._copy_byte_s:
             x = self.draw("q", (PASS_ROWS, problem.num_q_heads + 1, problem.head_dim), problem.dtype)[:, 1:]
             self._copy_byte_s = self.seconds(lambda: x.contiguous()) / (x.numel() * x.element_size())
         return self._copy_byte_s
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Median of the project's timer."""
+        """Returns the median of the project's timer, in seconds."""
         return statistics.median(time_calls(call, self._measure, self._device).time_ms[0]) / 1e3
 
     def draw(self, name: str, shape: tuple[int, int, int], dtype: torch.dtype) -> torch.Tensor:
-        """Standard normal values, contiguous; the same memory for each name."""
+        """Returns standard normal values, contiguous; the same memory for each name."""
         size = math.prod(shape)
         if name not in self._drawn or self._drawn[name].numel() < size or self._drawn[name].dtype != dtype:
             self._drawn.pop(name, None)
@@ -144,7 +144,7 @@ class Clock:
 
 
 class _Calls:
-    """The steps of one rank, as `PlanAttention` runs them."""
+    """The steps of one rank, run as `PlanAttention` runs them."""
 
     def __init__(self, clock: Clock, steps: LocalSteps, num_rows: int, problem: Problem) -> None:
         self._clock, self._steps, self._problem = clock, steps, problem
@@ -179,7 +179,7 @@ class _Calls:
             return self._clock.seconds(forward), self._clock.seconds(backward)
 
     def _before(self, number: int) -> tuple[OutputAccumulator, DqAccumulator]:
-        """Results of the rank's steps before this one, to merge onto; so each row that a step merges with has been begun."""
+        """Computes the rank's steps before this one, to merge onto: each row that a step merges with has had its first contribution."""
         if self._totals is None:
             self._totals = self._steps.output_accumulator(self._q), self._steps.dq_accumulator(self._q)
         total, total_dq = self._totals

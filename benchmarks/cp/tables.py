@@ -1,6 +1,6 @@
-"""The tables of docs/cp.md from records: what context parallelism reaches, beside its peers, and what it was meant to reach.
+"""Makes tables of context parallelism from records: shares of the single-GPU baseline, targets, other masks, and peers. No GPU is needed.
 
-    python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/cp.md
+    python -m benchmarks.cp.tables reports/h200/h200-cp.parquet --write docs/results/h200/context-parallelism.md docs/results/h200/peers.md
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks.common.table import Table, add_options
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from benchmarks.cp.targets import targets
 from longca.core.units import format_length
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options
 
 FIRST = (*PLAIN, "full_document", "causal_document")
 PEERS = {"cudnn": ("torch_cp", "torch_cp_alltoall"), "torch_flash": ("torch_cp", "torch_cp_alltoall"), "flex": ("torch_flex_cp",),
@@ -25,25 +25,25 @@ TEXTS = ("GPUs × tokens", "mask", "peer")
 
 
 def shares(cells: Cells) -> Table:
-    """Percent of `band` alone for the first masks; TFLOP/s where nothing was measured alone."""
+    """Shows percent of the single-GPU baseline of `band` for the first masks; TFLOP/s where there is no baseline."""
     rows = []
     for world, tokens in _sizes(cells):
         for mask in FIRST:
             runs = [Run(strategy, "band", mask, world, tokens) for strategy in (*OWN, *PAPER_STYLE)]
-            of_alone = _pair(lambda d, run=runs[0]: cells.alone(run, d))
-            if of_alone == EMPTY:
+            baseline = _pair(lambda d, run=runs[0]: cells.baseline(run, d))
+            if baseline == EMPTY:
                 values = [_pair(lambda d, run=run: cells.rate(run, d), unit=" T") for run in runs]
             else:
                 values = [_pair(lambda d, run=run: cells.share(run, d), 100) for run in runs]
             if any(value != EMPTY for value in values):
-                rows.append((f"{world} × {format_length(tokens)}", mask, of_alone, *values))
-    caption = ("`band`, forward / backward. `alone`: TFLOP/s of the kernel on one GPU. The others: the share of it that each GPU "
-               "reaches, in percent, or, with a T, TFLOP/s of a GPU where there is nothing to compare with.")
-    return _table("cp_shares", caption, ("GPUs × tokens", "mask", "alone", *OWN, *PAPER_STYLE), rows)
+                rows.append((f"{world} × {format_length(tokens)}", mask, baseline, *values))
+    caption = ("`band`, forward / backward. `baseline`: TFLOP/s of the kernel on one GPU. The others: the share of it that each "
+               "GPU reaches, in percent, or, with a T, TFLOP/s of a GPU where there is no baseline.")
+    return _table("cp_shares", caption, ("GPUs × tokens", "mask", "baseline", *OWN, *PAPER_STYLE), rows)
 
 
 def other_masks(cells: Cells) -> Table:
-    """TFLOP/s of the masks that were measured on few sizes, beside torch's FlexAttention."""
+    """Shows TFLOP/s of the other masks, beside torch's FlexAttention."""
     peer = "torch_flex_cp"
     rows = []
     for world, tokens in _sizes(cells):
@@ -56,7 +56,7 @@ def other_masks(cells: Cells) -> Table:
 
 
 def peers(cells: Cells) -> Table:
-    """TFLOP/s of every peer, of the same kernel alone, and of the own strategies over it or, where there are none, over `band`."""
+    """Shows TFLOP/s of every peer, of its single-GPU baseline, and of the own strategies over the same kernel and over `band`."""
     rows = []
     for world, tokens in _sizes(cells):
         for mask in FIRST:
@@ -65,12 +65,12 @@ def peers(cells: Cells) -> Table:
                     run = Run(name, kernel, mask, world, tokens)
                     rate = _rates(cells, run)
                     if rate != EMPTY:
-                        alone = _pair(lambda d, run=run: cells.alone(run, d))
-                        rows.append((f"{world} × {format_length(tokens)}", mask, f"`{name}`, `{kernel}`", rate, alone,
+                        baseline = _pair(lambda d, run=run: cells.baseline(run, d))
+                        rows.append((f"{world} × {format_length(tokens)}", mask, f"`{name}`, `{kernel}`", rate, baseline,
                                      _span(cells, run, kernel), _span(cells, run, "band")))
-    caption = ("TFLOP/s of a GPU, forward / backward: a peer, its kernel alone, and the least to the most of the five strategies over that "
-               "kernel and over `band`.")
-    return _table("cp_peers", caption, ("GPUs × tokens", "mask", "peer", "it", "its kernel alone", "strategies over that kernel",
+    caption = ("TFLOP/s of a GPU, forward / backward: a peer, its single-GPU baseline, and the least to the most of the five strategies "
+               "over that kernel and over `band`.")
+    return _table("cp_peers", caption, ("GPUs × tokens", "mask", "peer", "it", "baseline", "strategies over that kernel",
                                         "strategies over `band`"), rows)
 
 
@@ -90,7 +90,7 @@ def _pair(of: Callable[[str], float | None], scale: float = 1, unit: str = "") -
 
 
 def _span(cells: Cells, peer: Run, kernel: str) -> str:
-    """Least to most of the own strategies where the peer ran, in each direction."""
+    """Shows the least to the most of the own strategies where the peer ran, in each direction."""
     def of(direction: str) -> str:
         found = [cells.rate(Run(strategy, kernel, peer.mask, peer.world, peer.tokens), direction) for strategy in OWN]
         return _ends([value for value in found if value is not None])

@@ -1,4 +1,4 @@
-"""What context parallelism was meant to reach, and what records say of it: a table of docs/cp.md."""
+"""Makes the table of targets of context parallelism: each with the least and the most that records show, and a verdict."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from benchmarks.common.table import Table
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from longca.core.units import format_length
+from tools.table import Table
 
 COLUMNS = ("target", "wanted", "least", "where", "most", "where", "reached in", "verdict")
 MIXED = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window", "block_causal_document")
@@ -21,7 +21,7 @@ class Target:
     title: str
     wanted: float
     entries: tuple[Entry, ...]
-    """(what was reached, where)"""
+    """(ratio reached, where)"""
     text: Callable[[float], str]
     at_most: bool = False
 
@@ -46,7 +46,7 @@ def targets(cells: Cells) -> Table:
 
 def _targets(cells: Cells) -> Iterable[Target]:
     for tokens, wanted in ((32768, 0.93), (8192, 0.85)):
-        yield Target(f"`band` of itself alone, full and causal, {format_length(tokens)} a GPU", wanted,
+        yield Target(f"`band` over its single-GPU baseline, full and causal, {format_length(tokens)} a GPU", wanted,
                      tuple(_shares(cells, OWN, PLAIN, tokens)), _percent)
     for direction, word in DIRECTIONS.items():
         yield Target(f"`band` over `torch_cp` (`cudnn`), causal, {word}", 1.15,
@@ -55,7 +55,7 @@ def _targets(cells: Cells) -> Iterable[Target]:
     yield Target("`fa2` over `ring_flash_attn` (`fa2`), full and causal, 32K in all", 1.2,
                  tuple(entry for direction in DIRECTIONS
                        for entry in _ratios(cells, PLAIN, "fa2", ("ring_flash_attn", "fa2"), direction, whole=32768)), _times)
-    yield Target("`band` of itself alone, documents, `ring_p2p` and `ring_allgather`", 0.8,
+    yield Target("`band` over its single-GPU baseline, documents, `ring_p2p` and `ring_allgather`", 0.8,
                  tuple(_shares(cells, ("ring_p2p", "ring_allgather"), ("full_document", "causal_document"))), _percent)
     yield Target("`band` over `torch_flex_cp`, heterogeneous masks, geometric mean", 2.0, tuple(_means(cells)), _times)
     fewer = 3 if any(cells.runs(strategy="ring_p2p", kernel="band", world=3)) else 2  # a ring of two has a buffer less than any larger one
@@ -71,7 +71,7 @@ def _shares(cells: Cells, strategies: Iterable[str], masks: Iterable[str], token
 
 def _ratios(cells: Cells, masks: Iterable[str], kernel: str, peer: tuple[str, str], direction: str,
             whole: int | None = None) -> Iterable[Entry]:
-    """Of each own strategy over a kernel to a peer over its own, where both were measured."""
+    """Yields the speed of each own strategy over a kernel, relative to a peer over its kernel, where both were measured."""
     for run, found in cells.runs(kernel=kernel):
         other = cells.rate(replace(run, strategy=peer[0], kernel=peer[1]), direction)
         rate = cells.rate(run, direction)
@@ -80,7 +80,7 @@ def _ratios(cells: Cells, masks: Iterable[str], kernel: str, peer: tuple[str, st
 
 
 def _best(cells: Cells, direction: str) -> Iterable[Entry]:
-    """Of each own strategy over whichever kernel is quickest, to `torch_cp` over cuDNN's."""
+    """Yields the speed of each own strategy over its fastest kernel, relative to `torch_cp` over cuDNN's."""
     best: dict[Run, tuple[float, str]] = {}
     for run, found in cells.runs(mask="causal"):
         rate, anyhow = cells.rate(run, direction), replace(run, kernel="cudnn")
@@ -92,7 +92,7 @@ def _best(cells: Cells, direction: str) -> Iterable[Entry]:
 
 
 def _means(cells: Cells) -> Iterable[Entry]:
-    """Of each strategy, over what was measured of it and of the peer."""
+    """Yields the geometric mean of each strategy over the cells that were measured of it and of the peer."""
     for strategy in OWN:
         ratios: dict[Run, list[float]] = {}
         for run, direction in cells.runs(strategy=strategy, kernel="band"):

@@ -1,12 +1,13 @@
-"""Virtual ranks: what each rank of up to 96 computes, timed on this one device, and a model of the messages between them.
+"""Predicts up to 96 ranks from one GPU: the kernels of each rank are timed on it, the messages between them are modelled.
 
-    python -m benchmarks.cp.virtual [--worlds 2,8,32,96] [--tokens 8K] [--kernel band] [--seconds 90] [--write docs/cp.md]
+    python -m benchmarks.cp.virtual [--worlds 2,8,32,96] [--tokens 8K] [--kernel band] [--seconds 90]
+                                    [--write docs/results/h200/context-parallelism.md]
     python -m benchmarks.cp.virtual --device cpu --worlds 3 --tokens 64 --heads 4:2 --head-dim 16 --kernel naive
 
-For each strategy, number of ranks and mask: the work partition that the strategy itself would make, its kernel calls timed rank by rank at
-their shapes on random values, and a timeline from these times and the bytes that move. Times are measured, timelines are modelled: no
-number here is a measurement of several GPUs. Where time is short only some ranks are timed, first the one with most to compute and the
-median one; the others' steps are interpolated by pairs. Lines are begun in the order of `--strategies`, and of these of `--worlds`.
+For each strategy, number of ranks and mask it takes the work partition that the strategy itself makes, times its kernel calls rank by
+rank at their shapes on random values, and makes a timeline of these times and the bytes that move. Times are measured, timelines are
+modelled: no number here is a measurement of several GPUs. If time is short only some ranks are timed, first the one with most to compute
+and the median one; the others' steps are interpolated by pairs. Lines start in the order of `--strategies`, then of `--worlds`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, write_records
-from benchmarks.cp.compare import ALONE, MASKS, add_chunks, both, cell_of, same_area
+from benchmarks.common.text import machine
+from benchmarks.cp.compare import BASELINE, MASKS, add_chunks, both, cell_of, same_area
 from benchmarks.cp.step_times import Clock
 from benchmarks.cp.virtual_ranks import DIRECTIONS, VirtualRanks
 from longca.bench.check.inputs import DTYPES
@@ -32,16 +33,17 @@ from longca.cp.contract import HeadStrategy
 from longca.cp.schedule.timeline import LinkSpeeds, rank_times
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
+from tools.table import Table, add_options, write_records
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 MEASURE = Measure(warmup=2, repeats=5, max_seconds=0.2)
-SHARE = 0.5  # of its even share of the time, that a line may spend on ranks beyond the fewest: the rest is for lines that need more
+SHARE = 0.5  # of its even share of the time: a line spends no more on ranks beyond the fewest; the rest is for lines that need more
 NAME = "cp_virtual"
 STEPS = "cp_virtual_steps"  # the raw times, as CSV beside the table's
 
 
 class Bench:
-    """One kernel on one device."""
+    """Makes the lines of one kernel on one device."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.device = options, torch.device(options.device)
@@ -49,10 +51,10 @@ class Bench:
         self.clock = Clock(self.kernel, self.device, MEASURE)
         self.links = LinkSpeeds(options.near * 1e9, options.far * 1e9, options.message * 1e-6, ranks_per_node=options.ranks_per_host)
         self.steps: list[dict[str, Any]] = []
-        self._alone: dict[tuple[str, int], dict[str, float]] = {}
+        self._baselines: dict[tuple[str, int], dict[str, float]] = {}
 
     def line(self, mask: str, world: int, strategy: str, deadline: float) -> dict[str, Any]:
-        """A record; `reason` says why there is none."""
+        """Returns a record; its `reason` says why there are no times."""
         name = self._name(mask, world, strategy)
         try:
             return name | self._line(mask, world, strategy, deadline)
@@ -73,31 +75,31 @@ class Bench:
         ranks.time(deadline)
         self.steps += [{"mask": mask, "world": world, "strategy": strategy} | step for step in ranks.timed_steps()]
         found: dict[str, Any] = {"how": ranks.how, "timed_ranks": int(ranks.timed.sum()) * ranks.work.mesh.heads}
-        alone = self.alone(mask, world)
+        baseline = self.baseline(mask, world)
         for direction in DIRECTIONS:
             times = rank_times(ranks.work, problem.call_spec, ranks.step_s(direction), self.links, backward=direction == "bwd")
             flops = _flops(cell, problem, direction) / world
             modelled = flops / times.total_s.max() / 1e12
             found |= {f"{direction}_computed_tflops": flops / times.compute_s.max() / 1e12,
                       f"{direction}_imbalance": float(times.compute_s.max() / times.compute_s.mean()),
-                      f"{direction}_modelled_tflops": modelled, f"{direction}_of_alone": modelled / alone[direction],
+                      f"{direction}_modelled_tflops": modelled, f"{direction}_of_alone": modelled / baseline[direction],
                       f"{direction}_exposed": float(times.exposed.max())}
         return found
 
-    def alone(self, mask: str, world: int) -> dict[str, float]:
-        """TFLOP/s of the kernel by itself, on the same pattern at the length that has the area of one rank."""
-        if (mask, world) not in self._alone:
-            cell = self._cell(mask, world, ALONE)
-            cell = self._cell(mask, world, ALONE, same_area(cell, world))
+    def baseline(self, mask: str, world: int) -> dict[str, float]:
+        """Returns TFLOP/s of the kernel on one GPU, on the same pattern at the length that has the area of one rank."""
+        if (mask, world) not in self._baselines:
+            cell = self._cell(mask, world, BASELINE)
+            cell = self._cell(mask, world, BASELINE, same_area(cell, world))
             problem = self._problem(cell)
-            seconds = zip(DIRECTIONS, self.clock.alone(problem), strict=True)
-            self._alone[mask, world] = {direction: _flops(cell, problem, direction) / value / 1e12 for direction, value in seconds}
-        return self._alone[mask, world]
+            seconds = zip(DIRECTIONS, self.clock.baseline(problem), strict=True)
+            self._baselines[mask, world] = {direction: _flops(cell, problem, direction) / value / 1e12 for direction, value in seconds}
+        return self._baselines[mask, world]
 
-    def alone_lines(self) -> list[dict[str, Any]]:
-        return [{**self._name(mask, world, ALONE), "how": "one device, the area of one rank", "timed_ranks": 1,
+    def baseline_lines(self) -> list[dict[str, Any]]:
+        return [{**self._name(mask, world, BASELINE), "how": "one device, the area of one rank", "timed_ranks": 1,
                  **{f"{direction}_computed_tflops": value for direction, value in found.items()}}
-                for (mask, world), found in self._alone.items()]
+                for (mask, world), found in self._baselines.items()]
 
     def _name(self, mask: str, world: int, strategy: str) -> dict[str, Any]:
         heads = ":".join(map(str, self.options.heads))
@@ -118,7 +120,7 @@ def _flops(cell: Cell, problem: Problem, direction: str) -> float:
 
 
 def try_all(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(lines, timed steps), both by mask, ranks and strategy. Each line gets a share of the time that is left."""
+    """Returns (lines, timed steps), both by mask, ranks and strategy. Each line gets a share of the time that is left."""
     bench, lines, end = Bench(options), [], time.monotonic() + options.seconds
     wanted = [(mask, world, strategy) for strategy in options.strategies for world in options.worlds for mask in options.masks]
     for number, name in enumerate(wanted):
@@ -130,9 +132,9 @@ def try_all(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dic
         print(f"{time.monotonic() - end + options.seconds:5.0f} s", *told(lines[-1]), flush=True)
 
     def place(line: dict[str, Any]) -> tuple[int, int, int]:
-        return (options.masks.index(line["mask"]), options.worlds.index(line["world"]), (ALONE, *STRATEGIES).index(line["strategy"]))
+        return (options.masks.index(line["mask"]), options.worlds.index(line["world"]), (BASELINE, *STRATEGIES).index(line["strategy"]))
 
-    return sorted([*bench.alone_lines(), *lines], key=place), sorted(bench.steps, key=place)
+    return sorted([*bench.baseline_lines(), *lines], key=place), sorted(bench.steps, key=place)
 
 
 def told(line: dict[str, Any]) -> tuple[str, ...]:
@@ -140,22 +142,22 @@ def told(line: dict[str, Any]) -> tuple[str, ...]:
     if "reason" in line:
         return (*names, "–", " ".join(line["reason"].split())[:200])
     computed = f"{both(line, 'computed_tflops', '#.3g')} TFLOP/s computed"
-    if line["strategy"] == ALONE:
+    if line["strategy"] == BASELINE:
         return (*names, computed, line["how"])
     return (*names, computed, f"{both(line, 'imbalance', '.2f')} imbalance", f"{both(line, 'modelled_tflops', '#.3g')} modelled",
             f"{both(line, 'exposed', '.1%')} exposed", f"{line['timed_ranks']} timed", line["how"])
 
 
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
-    """By mask and number of ranks: TFLOP/s computed → modelled of each strategy."""
+    """Makes a row for each mask and number of ranks: TFLOP/s computed → modelled of each strategy."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
         cells = found.setdefault((line["mask"], str(line["world"])), {})
         texts = [] if "reason" in line else [both(line, "computed_tflops", ".0f")]
-        if texts and line["strategy"] != ALONE:
+        if texts and line["strategy"] != BASELINE:
             texts.append(both(line, "modelled_tflops", ".0f"))
         cells[line["strategy"]] = " → ".join(texts) or "–"
-    return [(*names, *(cells.get(strategy, "") for strategy in (ALONE, *strategies))) for names, cells in found.items()]
+    return [(*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies))) for names, cells in found.items()]
 
 
 def publish(lines: list[dict[str, Any]], steps: list[dict[str, Any]], options: argparse.Namespace) -> None:
@@ -163,13 +165,13 @@ def publish(lines: list[dict[str, Any]], steps: list[dict[str, Any]], options: a
     caption = (
         f"Virtual ranks of {format_length(options.tokens)} tokens, `{options.kernel}`, {num_q_heads}:{num_kv_heads} heads; "
         f"{machine(torch.device(options.device))}. TFLOP/s of a GPU, forward / backward. **Measured on this one device, without any "
-        f"message:** `{ALONE}`, and before each arrow the slowest rank's kernels, merges and sums. **Modelled, not measured on several "
+        f"message:** the baseline, and before each arrow the slowest rank's kernels, merges and sums. **Modelled, not measured on several "
         f"devices:** behind it, the same with messages. These at {options.near:g} GB/s within a host of {options.ranks_per_host}, "
         f"{options.far:g} GB/s between hosts, {options.message:g} µs each. Empty where there was no time left.")
     records = tuple(dict.fromkeys(("reason", *(key for line in lines for key in line)), "") | line for line in lines)
     options.out.mkdir(parents=True, exist_ok=True)
     write_records(options.out, STEPS, steps)
-    columns = ("mask", "ranks", ALONE, *options.strategies)
+    columns = ("mask", "ranks", "baseline", *options.strategies)
     Table(NAME, caption, columns, tuple(rows_of(lines, options.strategies)), records, columns[:1]).publish(options)
 
 

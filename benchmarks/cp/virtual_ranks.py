@@ -1,4 +1,4 @@
-"""All ranks of a strategy on one device: their kernel calls timed one rank after another, and what was not timed filled in.
+"""Times all ranks of a strategy on one device, one rank after another, and interpolates the ranks that were not timed.
 
 Shapes: P ranks of a ring, T steps of their plan. Ranks of a group that run the same calls are one.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Problem
 
-FEWEST_RANKS = 2  # that are timed whatever the time
+FEWEST_RANKS = 2  # timed even if the time is over
 DIRECTIONS = ("fwd", "bwd")
 
 
 @dataclass(frozen=True)
 class PartKey:
-    """What ranks must have in common to run the same calls for a chunk of heads."""
+    """The facts that ranks share if they run the same calls for a chunk of heads."""
 
     groups: range
     num_q: int
@@ -45,12 +45,12 @@ class Part:
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """(P, T): visible ones, and for each row's end what `longca.cp.schedule.cost` counts."""
+        """Visible pairs (P, T), with those that `longca.cp.schedule.cost` adds for the ends of rows."""
         found = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
         return np.where(self.plan.step_areas > 0, found, 0).astype(float)
 
     def filled(self, direction: str, timed: np.ndarray) -> np.ndarray:
-        """With the other ranks' kernels interpolated by pairs."""
+        """Returns all kernels' times; ranks that were not timed are interpolated by pairs."""
         kernels = self.kernels[direction].copy()
         some = self.pairs[timed] > 0
         kernels[~timed] = interpolated(self.pairs[~timed], self.pairs[timed][some], kernels[timed][some])
@@ -77,15 +77,17 @@ class VirtualRanks:
 
     @property
     def how(self) -> str:
-        """Schedule, heads, chunks and permutation, as the notes of a record have them."""
+        """Schedule, heads, chunks and sharding, as the notes of a record have them."""
         mesh, plan = self.work.mesh, self.work.plan
         facts = [f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "", f"heads among {mesh.heads}" if mesh.heads > 1 else "",
-                 f"in chunks of {describe_chunks(self.division.chunks)}" if len(self.work.chunks) > 1 else "", plan.sharding.name]
+                 f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "", plan.sharding.name]
         return ", ".join(filter(None, facts))
 
     def time(self, deadline: float) -> None:
-        """Rank by rank, the one with most to compute first, then the median one, then by what they compute; the fewest, and others until
-        the deadline on the monotonic clock."""
+        """Times rank by rank until the deadline on the monotonic clock, but never fewer than `FEWEST_RANKS`.
+
+        The rank with most to compute comes first, then the median one, then the others from most to least.
+        """
         load = sum((part.pairs.sum(axis=1) for part in self._parts.values()), np.zeros(len(self.timed)))
         most = np.argsort(-load, kind="stable").tolist()
         order = list(dict.fromkeys([most[0], most[len(most) // 2], *most]))
@@ -111,7 +113,7 @@ class VirtualRanks:
             done.add(key)
 
     def step_s(self, direction: str) -> dict[tuple[int, int], np.ndarray]:
-        """All that ranks compute, as `timeline.StepTimes`."""
+        """Returns all that ranks compute, in seconds, by chunk and number in the group."""
         found = {}
         for (place, number), key in self._keys.items():
             step_s = self._parts[key].filled(direction, self.timed)
@@ -124,7 +126,7 @@ class VirtualRanks:
         return found
 
     def _add_passes(self, step_s: np.ndarray, part: Part, direction: str) -> None:
-        """Elementwise work beside the calls that are timed."""
+        """Adds the elementwise work beside the calls that are timed."""
         passes, plan = self._clock.passes(part.problem), part.plan
         rows, last = plan.sharding.num_tokens, plan.num_steps - 1
         if direction == "fwd":
@@ -136,14 +138,14 @@ class VirtualRanks:
             step_s[:, min(number + 1, last)] += np.array(home) * passes.add_key_s
 
     def _packing_s(self, direction: str) -> float:
-        """Of heads for other ranks, and of those that come home: q, k, v and out twice; or dout, and dq, dk and dv twice."""
+        """Estimates packing heads for other ranks and for the way home: q, k, v and out twice; or dout, and dq, dk and dv twice."""
         problem = self._problem
         heads = 3 * problem.num_q_heads + (2 if direction == "fwd" else 4) * problem.num_kv_heads
         num_bytes = heads * problem.mask.seqlen_q / self.work.mesh.world * problem.head_dim * problem.dtype.itemsize
         return num_bytes * self._clock.copy_byte_s(problem)
 
     def timed_steps(self) -> list[dict[str, Any]]:
-        """What was timed, step by step; of ranks of a group that run the same calls the first."""
+        """Returns the timed steps; of ranks of a group that run the same calls the first."""
         first = {key: where for where, key in reversed(self._keys.items())}
         return [{"chunk": place, "group_rank": number, "ring_rank": rank, "step": step, "q_heads": key.num_q,
                  "kv_heads": len(key.local_kv), "area": int(part.plan.step_areas[rank, step]), "pairs": part.pairs[rank, step],
@@ -153,7 +155,7 @@ class VirtualRanks:
 
 
 def interpolated(wanted: np.ndarray, pairs: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Seconds for so many pairs, from those that were timed: in proportion beyond the fewest and the most of these, 0 for none."""
+    """Interpolates seconds by pairs; beyond the fewest and the most timed pairs in proportion, and 0 if nothing was timed."""
     if not len(pairs):
         return np.zeros(wanted.shape)
     order = np.argsort(pairs, kind="stable")

@@ -1,1 +1,1 @@
-"""Benchmarks of kernel adapters and masks."""
+"""Benchmarks of kernels, their adapters, and masks. Results: docs/results/h200/kernels.md and timer.md."""

@@ -1,10 +1,10 @@
-"""What a call through longca's adapter takes beyond a call of the same kernel by hand: same tensors, same timer, in turns.
+"""Measures what longca's adapter adds to a call of the same kernel by hand: same tensors, same timer, alternating calls.
 
-    python -m benchmarks.kernels.adapter_cost [--kernels fa3,flex] [--lengths 8K,32K] [--keep] [--write docs/measuring.md]
+    python -m benchmarks.kernels.adapter_cost [--kernels fa3,flex] [--lengths 8K,32K] [--keep] [--write docs/results/h200/timer.md]
 
 Causal attention with 64:8 heads for the dense kernels, uniform blocks with 64:64 for the block-sparse ones; head dim 128, bf16,
-forward and backward. A row that cannot run says why. No row is begun after --max-seconds: those left out can be
-measured by a second call with --kernels and --keep, which keeps the other rows of the CSV.
+forward and backward. A row that cannot run says why. No row starts after --max-seconds: a second call with --kernels and --keep measures
+the rows left out and keeps the other rows of the CSV.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, milliseconds, names, percent, read_records
-from benchmarks.cp.rounds import difference, in_rounds
+from benchmarks.common.rounds import difference, in_rounds, sampler
+from benchmarks.common.text import machine, milliseconds, names, percent
 from benchmarks.kernels.by_hand import BLOCKS, CAUSAL, Given
 from longca.bench.check.inputs import make_inputs
-from longca.bench.measure.timer import CudaStopwatch, HostStopwatch
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
+from tools.table import Table, add_options, read_records
 
 NAME = "adapter_cost"
 LIMIT = 0.01
 MOST_ROUNDS, SECONDS_PER_ROW = 30, 0.7
-WARMUP = 3
 AGREEMENT = 0.02  # of the two results: twice what kernels of bf16 are off by
 BLOCK, DENSITY = 64, 0.2
 HANDS = {**BLOCKS, **CAUSAL}
@@ -78,7 +77,7 @@ def table(rows: Sequence[Row], caption: str) -> Table:
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """The shortest first, so that a run that is cut off has something of each kernel."""
+    """Yields all cells, the shortest first, so that a run that is cut off has something of each kernel."""
     num_q_heads, num_kv_heads = parse_heads(options.heads)
     common = {"kind": "kernel", "num_q_heads": num_q_heads, "head_dim": 128, "dtype": "bf16"}
     blocks = Registry("mask").load("block_sparse_uniform").resolve({"block": BLOCK, "density": DENSITY})
@@ -93,7 +92,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def without_hand() -> list[Row]:
-    """A row for each kernel that is not called by hand here."""
+    """Returns a row for each kernel that is not called by hand here."""
     kernels = Registry("kernel")
     attention = [name for name in kernels.names() if kernels.load(name).family != "control"]
     return [Row(name, "–", reason="not called by hand here") for name in attention if name not in HANDS]
@@ -105,7 +104,7 @@ def title(cell: Cell) -> str:
 
 
 def measured(cell: Cell, device: torch.device) -> Row:
-    """One cell. Whatever either side raises becomes the row's reason."""
+    """Measures one cell. An exception of either side becomes the row's reason."""
     row = Row(cell.kernel, title(cell))
     try:
         return _measured(row, cell, device)
@@ -139,27 +138,18 @@ def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
 
 
 def _check(adapter_THD: torch.Tensor, hand_THD: torch.Tensor) -> None:
-    """Raises ValueError where the two do not compute the same."""
+    """Compares the results of the two calls.
+
+    Raises:
+        ValueError: they differ by more than rounding.
+    """
     distance = torch.linalg.vector_norm(adapter_THD.float() - hand_THD.float()) / torch.linalg.vector_norm(hand_THD.float())
     if not distance <= AGREEMENT:
         raise ValueError(f"the results of the two calls are {float(distance):.1e} apart")
 
 
-def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """One sample a call, by longca's own stopwatch, after its warm-up."""
-    stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
-    for _ in range(WARMUP):
-        stopwatch.warm(call)
-
-    def sample() -> float:
-        stopwatch.ready()
-        return stopwatch.time_ms(call)
-
-    return sample
-
-
 def kept(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:
-    """The rows, after those of the CSV that they do not replace, and before the kernels that have none."""
+    """Returns the rows after those of the CSV that they do not replace, and before the kernels that have none."""
     rows = [*rows, *without_hand()]
     new = {(row.kernel, row.cell) for row in rows}
     old = [Row.read(record) for record in read_records(options.out, NAME)] if options.keep else []
@@ -167,7 +157,7 @@ def kept(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}", description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels.adapter_cost", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--kernels", type=lambda text: names(text, list(HANDS)), default=list(HANDS), help=",".join(HANDS))
     parser.add_argument("--lengths", type=lambda text: [parse_length(part) for part in text.split(",")],
                         default=[8192, 32768], help="of the causal cells (8K,32K)")
@@ -193,7 +183,7 @@ def main(arguments: Sequence[str]) -> int:
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    caption = (f"{machine(device)}. Head dim 128, bf16. Both calls in one process and in turns, up to {MOST_ROUNDS} rounds; the "
+    caption = (f"{machine(device)}. Head dim 128, bf16. Both calls in one process, alternating, up to {MOST_ROUNDS} rounds; the "
                "difference is the median over rounds, with the distance between its quartiles.")
     table(kept(options, rows), caption).publish(options)
     return 0

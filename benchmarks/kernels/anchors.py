@@ -1,6 +1,7 @@
-"""Numbers taken by hand beside this project's records of the same calls: reports/h200/anchors.csv against Parquet files.
+"""Compares numbers taken by hand (reports/h200/anchors.csv) with this project's records of the same calls. No GPU is needed.
 
-    python -m benchmarks.kernels.anchors reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/kernels.md
+    python -m benchmarks.kernels.anchors reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet \\
+        --write docs/results/h200/kernels.md
 
 An anchor is reached if the record's median is at most 5 % below it. Masks that are drawn are not drawn alike: the density
 beside each number says how near the two are, and the nearest of the seeds is taken.
@@ -12,16 +13,16 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.common.table import Table, add_options
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options
 
 ANCHORS = Path("reports/h200/anchors.csv")
 TOLERANCE = 0.05
 
 
 def compare(anchors: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
-    """One row an anchor and direction: what was taken by hand, what the records say, and their ratio."""
+    """Returns a row for each anchor and direction: the number taken by hand, the record's, and their ratio."""
     rows = []
     for anchor in anchors.itertuples():
         for direction in ("fwd", "bwd"):

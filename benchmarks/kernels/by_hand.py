@@ -1,4 +1,4 @@
-"""Kernels called by hand, by the public function that each package shows to its users, with nothing of longca's adapters between.
+"""Calls kernels by hand, by the public function of each package, without longca's adapters.
 
 Inputs lie in the kernel's own layout and indices are made before the call, as a user would. Where a package has autograd
 alone, the backward is `torch.autograd.grad`.
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Tensors and what is asked of them: causal attention, or attention to blocks."""
+    """Tensors and the task: causal attention, or attention to blocks."""
 
     q_THD: torch.Tensor
     k_TGD: torch.Tensor
@@ -42,7 +42,7 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Hand:
-    """The call in one direction; it returns out, or dq, alone or first."""
+    """The call in one direction. It returns out or dq, or a tuple that starts with it."""
 
     call: Callable[[], Any]
     layout: str
@@ -63,7 +63,7 @@ LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch
 
 
 def by_autograd(given: Given, layout: str, attend: Callable[..., Any]) -> Hand:
-    """attend(q, k, v) → out, or a tuple that begins with it."""
+    """Makes a call of attend(q, k, v), which returns out or a tuple that starts with it; backward by `torch.autograd.grad`."""
     q, k, v, dout = given.laid_out(layout)
     if not given.needs_backward:
         return Hand(lambda: attend(q, k, v), layout)
@@ -195,7 +195,7 @@ def flashinfer(given: Given) -> Hand:
 
 
 def block_lists(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(lists (G, M, width), counts (G, M)) int32 of the True entries of each line, ascending."""
+    """Returns (lists (G, M, width), counts (G, M)), int32, of the True entries of each row, ascending."""
     counts = visible.sum(-1, dtype=torch.int32)
     order = torch.argsort(visible.to(torch.int8), dim=-1, descending=True, stable=True)
     return order[..., :int(counts.max())].int().contiguous(), counts

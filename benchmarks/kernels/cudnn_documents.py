@@ -1,4 +1,4 @@
-"""Where the time of cuDNN's calls goes: on the host or on the GPU, for one document and for packed ones, by torch and by graphs.
+"""Measures how long cuDNN's calls keep the host and the GPU, for one document and for packed ones, by torch and by graphs.
 
     python benchmarks/kernels/cudnn_documents.py [tokens] [table.csv]
 """
@@ -42,7 +42,7 @@ def call_and_host_ms(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def gpu_ms(call: Callable[[], object]) -> float:
-    """Of all kernels and copies of a call, as the profiler has them."""
+    """Returns the GPU time of all kernels and copies of a call, by the profiler."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(REPEATS):
             call()

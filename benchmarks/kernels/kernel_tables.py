@@ -1,6 +1,7 @@
-"""The tables of docs/kernels.md, from records: what each kernel reaches, dense and block-sparse, and what it costs beforehand.
+"""Makes tables of kernels from records: speed under dense and block-sparse masks, and costs before the first call. No GPU is needed.
 
-    python -m benchmarks.kernels.kernel_tables reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet --write docs/kernels.md
+    python -m benchmarks.kernels.kernel_tables reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet \\
+        --write docs/results/h200/kernels.md
 """
 
 import argparse
@@ -11,17 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.common.table import Table, add_options
 from longca.core.units import format_length
 from longca.store.load import load
 from longca.store.table import derived
+from tools.table import Table, add_options
 
 SEQLEN, SHORT, HEADS = 32768, 8192, (64, 8)
 Pick = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def dense(records: pd.DataFrame) -> Table:
-    """TFLOP/s forward / backward at 32K tokens, and the geometric mean over the static masks where a kernel has them all."""
+    """Shows TFLOP/s forward / backward at 32K tokens, and the geometric mean over the static masks where a kernel has them all."""
     static = records[records.mask_family != "block-sparse"]
     masks = sorted(set(static["mask"]))
     short = f"full, {format_length(SHORT)}"
@@ -40,7 +41,7 @@ def dense(records: pd.DataFrame) -> Table:
 
 
 def sparse(records: pd.DataFrame) -> Table:
-    """TFLOP/s forward / backward at 32K tokens over block masks."""
+    """Shows TFLOP/s forward / backward at 32K tokens over block masks."""
     blocks = records[(records.mask_family == "block-sparse") & (records.seqlen == SEQLEN)]
     rows = []
     for kernel, own in blocks.groupby("kernel"):
@@ -55,7 +56,7 @@ def sparse(records: pd.DataFrame) -> Table:
 
 
 def beforehand(records: pd.DataFrame) -> Table:
-    """What a kernel needs before its first call: medians and largest over its cells."""
+    """Shows the costs before a kernel's first call: medians and largest over its cells."""
     rows = []
     for kernel, own in records[records.status == "ok"].groupby("kernel"):
         row = {"kernel": kernel, "cells": str(len(own))}

@@ -1,4 +1,4 @@
-"""Masks and their lowerings at 512K tokens: milliseconds (best of three, after one) and megabytes of each result.
+"""Measures masks and their lowerings at 512K tokens: milliseconds (best of three, after one) and megabytes of each. No GPU is needed.
 
     python benchmarks/kernels/masks_512k.py [tokens] [pattern …]
 """
@@ -52,7 +52,7 @@ def expanded(tiles: Tiles) -> tuple[Csr, Csr]:
 
 
 def num_bytes(value: Any) -> int:
-    """Of all arrays and tensors in a result; those that a closure captured included."""
+    """Returns the bytes of all arrays and tensors in a result; those that a closure captured included."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, torch.Tensor):
@@ -72,7 +72,7 @@ def num_bytes(value: Any) -> int:
 
 
 def measured(call: Callable[[], object]) -> str:
-    """`ms · MB`, or a dash where the mask has no such form."""
+    """Returns `ms · MB`, or a dash where the mask has no such form."""
     try:
         result = call()
     except ValueError:

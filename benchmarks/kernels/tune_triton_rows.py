@@ -1,10 +1,10 @@
-"""Which tiles, warps, stages and ways of loading are the fastest for the project's Triton rows, kernel by kernel, on this GPU.
+"""Tries tiles, warps, stages and ways of loading for the project's Triton kernels and shows the fastest of each on this GPU.
 
     python benchmarks/kernels/tune_triton_rows.py [--out FILE.json] [--only flashmask,fa2_sparse]
 
 8K tokens, 64:8 heads, bf16: FlashMask under full and causal, FA2-Sparse at density 0.5 with blocks of 128 and 64. Everything is
 compiled first, by as many processes as there are processors, and each result is compared with torch's attention. The best five of a
-kernel are timed again, in turns. What wins goes into `longca/ops/tuning.py`; rates count the matmuls that a kernel really does
+kernel are timed again, alternating. The winner goes into `longca/ops/tuning.py`. Rates count the matmuls that a kernel really does
 (forward 2, keys 4, queries 3), the summary counts FLOPs as everywhere (backward = 2.5 × forward).
 
 Expected from compiled code, before the first run, at head dim 128:
@@ -42,7 +42,7 @@ from longca.lowering.flashmask import flashmask_columns
 from longca.masks import build_mask
 from longca.ops import fa2_sparse
 from longca.ops.flashmask import backward as flashmask_backward
-from longca.ops.flashmask.forward import forward as flashmask
+from longca.ops.flashmask import forward as flashmask
 from longca.ops.tuning import Tiling, Tuning, flashmask_tuning, sparse_tuning
 
 SEQLEN, NUM_Q_HEADS, NUM_KV_HEADS = 8192, 64, 8
@@ -78,7 +78,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class CellMeasurement:
+class Candidate:
     case: Case
     kernel: str
     tiling: Tiling
@@ -88,14 +88,14 @@ CASES = (*(Case("flashmask", mask, head_dim) for head_dim in (128, 64) for mask 
          *(Case("fa2_sparse", "block_sparse_uniform", 128, block) for block in (128, 64)))
 
 
-def trials(cases: list[Case]) -> list[CellMeasurement]:
+def trials(cases: list[Case]) -> list[Candidate]:
     found = []
     for case in cases:
         for kernel, grid in (WIDE if case.head_dim == 128 else NARROW).items():
             for tile, options in grid.items():
                 for option in options:
                     ways = (True, False) if (*tile, *option) in BY_POINTERS else (True,)
-                    found += [CellMeasurement(case, kernel, Tiling(*tile, *option, way)) for way in ways
+                    found += [Candidate(case, kernel, Tiling(*tile, *option, way)) for way in ways
                               if not case.block or max(tile) <= case.block]
     return found
 
@@ -146,7 +146,7 @@ class Bench:
 
     @functools.cached_property
     def right(self) -> dict[str, list[torch.Tensor]]:
-        """Each kernel's results by torch's attention, one KV head at a time."""
+        """Results of each kernel by torch's attention, one KV head at a time."""
         outs, grads, share = [], [], NUM_Q_HEADS // NUM_KV_HEADS
         for head in range(NUM_KV_HEADS):
             own = slice(head * share, (head + 1) * share)
@@ -176,7 +176,7 @@ def bench_of(case: Case) -> Bench:
     return Bench(case)
 
 
-def compiles(trial: CellMeasurement) -> str | None:
+def compiles(trial: Candidate) -> str | None:
     """Runs it once, which leaves the compiled kernel in Triton's cache; why not, if it cannot be."""
     try:
         bench_of(trial.case).calls[trial.kernel](trial.tiling)()
@@ -197,11 +197,11 @@ def time_ms(call: Callable[[], object], num_calls: int) -> float:
     return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
 
 
-def compile_all(found: list[CellMeasurement], console: Console) -> list[CellMeasurement]:
+def compile_all(found: list[Candidate], console: Console) -> list[Candidate]:
     """Those that can run. Processes take whole cases' worth of neighbours, so that each sets up few."""
     start, failed = time.perf_counter(), {}
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 16), multiprocessing.get_context("spawn")) as pool:
-        waiting: dict[CellMeasurement, Future[str | None]] = {trial: pool.submit(compiles, trial) for trial in found}
+        waiting: dict[Candidate, Future[str | None]] = {trial: pool.submit(compiles, trial) for trial in found}
         for trial, future in waiting.items():
             try:
                 failed[trial] = future.result()
@@ -214,8 +214,8 @@ def compile_all(found: list[CellMeasurement], console: Console) -> list[CellMeas
     return [trial for trial in found if not failed[trial]]
 
 
-def measure(found: list[CellMeasurement], console: Console) -> list[dict[str, Any]]:
-    """All once, then the best five of each kernel of each case in turns."""
+def measure(found: list[Candidate], console: Console) -> list[dict[str, Any]]:
+    """Times all candidates once, then the best five of each kernel of each case alternating."""
     rows: list[dict[str, Any]] = []
     for case in dict.fromkeys(trial.case for trial in found):
         bench = bench_of(case)

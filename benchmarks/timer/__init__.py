@@ -1,1 +1,1 @@
-"""Benchmarks of the timer."""
+"""Benchmarks of the timer. Results: docs/results/h200/timer.md."""

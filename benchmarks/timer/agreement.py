@@ -1,6 +1,6 @@
-"""Does longca's timer agree with others? The same calls, from 0.05 to 50 ms, timed in four ways in turns.
+"""Compares longca's timer with others: the same calls, from 0.05 to 50 ms, timed in four alternating ways.
 
-    python -m benchmarks.timer.agreement [--rounds 7] [--only matmul,copy] [--write docs/measuring.md]
+    python -m benchmarks.timer.agreement [--rounds 7] [--only matmul,copy] [--write docs/results/h200/timer.md]
 
 `do_bench` is `triton.testing.do_bench` with its own flush. The loops are written by hand: events around each call, all calls
 enqueued before the host waits, with the same flush of the L2 as longca's, and without one. Needs one GPU; takes a minute.
@@ -16,19 +16,20 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from benchmarks.common.table import Table, add_options, machine, milliseconds, names, percent
-from benchmarks.cp.rounds import Difference, difference, in_rounds, iqr
+from benchmarks.common.rounds import Difference, difference, in_rounds, iqr
+from benchmarks.common.text import machine, milliseconds, names, percent
 from longca.bench.measure.nvml import Gpu, open_gpu
 from longca.bench.measure.timer import L2_FACTOR, time_calls
 from longca.core.study import Measure
 from longca.core.units import format_length
+from tools.table import Table, add_options
 
 NAME = "timer_agreement"
 WAYS = ("longca", "do_bench", "loop", "loop_no_flush")
 FLUSHED = ("do_bench", "loop")
 KINDS = ("matmul", "copy", "torch_flash", "flashmask")
 TOLERANCE, FROM_MS = 0.02, 1.0
-TURN_MS = 60.0  # of calls in each way's turn
+ROUND_MS = 60.0  # of calls by each way in a round
 LEAST_CALLS, MOST_CALLS = 5, 50
 COLUMNS = ("call", "longca, ms", "IQR", "against do_bench", "IQR", "against the loop", "IQR", "against the loop without flush",
            "SM clock, MHz: longca, do_bench, loop", "within 2 %")
@@ -37,7 +38,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Reading:
-    """A way's turn: the median of its calls, and the SM clock as soon as it was done."""
+    """One way in one round: the median of its calls, and the SM clock right after them."""
 
     time_ms: float
     clock_mhz: float | None = None
@@ -54,7 +55,7 @@ class Line:
     clock_mhz: Mapping[str, float | None]
 
     def verdict(self) -> str:
-        """Within the tolerance of both flushed ways; if not, what is known about why."""
+        """Returns "yes" within the tolerance of both flushed ways; else "no" with what is known about the cause."""
         worst = max(FLUSHED, key=lambda way: abs(self.against[way].relative))
         found = self.against[worst]
         if abs(found.relative) <= TOLERANCE:
@@ -70,7 +71,7 @@ class Line:
 
 
 def line(call: str, readings: Mapping[str, Sequence[Reading]]) -> Line:
-    """What the rounds of one call come to."""
+    """Summarizes the rounds of one call."""
     times = {way: [reading.time_ms for reading in of_way] for way, of_way in readings.items()}
     clocks = {way: [reading.clock_mhz for reading in of_way if reading.clock_mhz] for way, of_way in readings.items()}
     median = statistics.median(times["longca"])
@@ -94,7 +95,7 @@ def table(lines: Sequence[Line], caption: str) -> Table:
 
 
 def calls(kinds: Sequence[str], device: torch.device) -> Iterator[tuple[str, Call]]:
-    """Names and calls, each made when its turn comes."""
+    """Yields names and calls, each made when it is needed."""
     makers: dict[str, tuple[Callable[[int, torch.device], tuple[str, Call]], tuple[int, ...]]] = {
         "matmul": (_matmul, (2560, 4096, 8192, 16384, 24576)), "copy": (_copy, (128, 2048, 16384)),
         "torch_flash": (_torch_flash, (1024, 4096, 8192, 16384, 32768)), "flashmask": (_flashmask, (1024, 4096, 8192, 32768))}
@@ -116,7 +117,7 @@ def _copy(mebibytes: int, device: torch.device) -> tuple[str, Call]:
 
 
 def _heads(seqlen: int, device: torch.device, head_major: bool) -> tuple[torch.Tensor, ...]:
-    """q of 64 heads, k and v of 8, head dim 128."""
+    """Returns q of 64 heads, k and v of 8, head dim 128."""
     return tuple(torch.randn(*((heads, seqlen) if head_major else (1, seqlen, heads)), 128, device=device, dtype=torch.bfloat16)
                  for heads in (64, 8, 8))
 
@@ -139,7 +140,7 @@ def _flashmask(seqlen: int, device: torch.device) -> tuple[str, Call]:
 
 
 class Timers:
-    """The four ways on one GPU."""
+    """Times a call in the four ways on one GPU."""
 
     def __init__(self, device: torch.device, gpu: Gpu | None) -> None:
         self._device, self._gpu = device, gpu
@@ -181,13 +182,13 @@ class Timers:
 
 
 def num_calls_of(typical_ms: float) -> int:
-    """Calls in a turn, for a call that lasts that long."""
-    return min(max(round(TURN_MS / typical_ms), LEAST_CALLS), MOST_CALLS)
+    """Returns the number of calls in a round, for a call that lasts so long."""
+    return min(max(round(ROUND_MS / typical_ms), LEAST_CALLS), MOST_CALLS)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each way (7)")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.timer.agreement", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each way (7)")
     parser.add_argument("--only", type=lambda text: names(text, KINDS), default=list(KINDS), help=f"some of {','.join(KINDS)}")
     add_options(parser)
     return parser.parse_args(arguments)
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}: {lines[-1].time_ms:.3f} ms, {lines[-1].verdict()}", flush=True)
             del call
             torch.cuda.empty_cache()
-    caption = (f"{machine(device)}. Median of {options.rounds} rounds, in each of which every way times the same call in turn; "
+    caption = (f"{machine(device)}. Median of {options.rounds} rounds, in each of which every way times the same call; "
                "differences are those of longca's time from the other's, in the same round.")
     table(lines, caption).publish(options)
     return 0

@@ -1,4 +1,4 @@
-"""The benchmark of adapters, run on a CPU for what a CPU has."""
+"""Tests of the benchmark of adapters, on a CPU."""
 
 import ast
 from dataclasses import replace
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.common.table import read_records
 from benchmarks.kernels import adapter_cost, by_hand
 from benchmarks.kernels.adapter_cost import HANDS, Row, cells, kept, main, parse, table, without_hand
 from longca.core.plugin import Registry
+from tools.table import read_records
 
 MEASURED = Row("sdpa", "8K causal", adapter_ms=1.01, by_hand_ms=1.0, difference=0.01, iqr=0.002)
 
@@ -97,8 +97,8 @@ def test_flex_by_hand_agrees_on_cpu() -> None:
 
 
 def test_options() -> None:
-    options = parse(["--kernels", "fa3,vsa", "--lengths", "8K,1K", "--write", "docs/measuring.md"])
-    assert options.kernels == ["vsa", "fa3"] and options.lengths == [8192, 1024] and options.write == Path("docs/measuring.md")
+    options = parse(["--kernels", "fa3,vsa", "--lengths", "8K,1K", "--write", "docs/results/h200/timer.md"])
+    assert options.kernels == ["vsa", "fa3"] and options.lengths == [8192, 1024] and options.write == [Path("docs/results/h200/timer.md")]
     for wrong in (["--kernels", "fa9"], ["--lengths", "many"]):
         with pytest.raises(SystemExit):
             parse(wrong)

@@ -1,4 +1,4 @@
-"""The benchmark of band attention, run on a CPU for what a CPU has, and its tables."""
+"""Tests of the comparison of band attention and of its tables, on a CPU."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,9 @@ import torch
 from benchmarks.band import plan_costs as band_plan
 from benchmarks.band.compare import cases, main, parse
 from benchmarks.band.tables import OURS, Record, read, targets, wide
-from benchmarks.common.table import read_records
 from longca.core.plugin import Registry
 from longca.ops.band.config import BandKernel, TileConfig, choose_tiles
+from tools.table import read_records
 
 CAUSAL = Record(32768, "causal", 0.0, "64:8", "fwd", "band", 1.0, 0.01, 520.0)
 FULL = replace(CAUSAL, mask="full")

@@ -1,4 +1,4 @@
-"""The time model beside records."""
+"""Tests of the comparison of the time model with records."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_lines_are_held_against_records_of_the_same_plan():
     found = compared([LINE, LINE | {"strategy": "alone", "fwd_modelled_tflops": "", "bwd_modelled_tflops": ""}], pd.DataFrame(records))
     assert [(one["direction"], one["ratio"]) for one in found] == [("fwd", pytest.approx(1.1)), ("bwd", pytest.approx(0.95))]
     shown = table(found)
-    assert "Of 2 cells the model is off by 8 % in the middle, 10 % at most" in shown.caption
+    assert "Of 2 cells the model is off by 8 % in the median, 10 % at most" in shown.caption
     assert shown.rows == (("2 × 8K", "causal", "–", "–", "1.10 / 0.95", "–", "–"),)
     other = pd.DataFrame([measured("fwd", 400.0, notes="a ring of 2; tokens: zigzag"), measured("bwd", 400.0)])
     assert table(compared([LINE], other)).rows[0][4] == "– / 0.95"

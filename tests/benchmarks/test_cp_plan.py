@@ -1,10 +1,10 @@
-"""The table of context-parallel plans, at a small size."""
+"""Tests of the table of context-parallel plans, at a small size."""
 
 from pathlib import Path
 
-from benchmarks.common.table import read_records
 from benchmarks.cp import plan_costs as cp_plan
 from tests.cp.case import STATIC_MASKS
+from tools.table import read_records
 
 
 def test_a_line_for_each_mask_and_schedule(tmp_path: Path):

@@ -1,14 +1,14 @@
-"""The tables of docs/cp.md from made-up records."""
+"""Tests of the tables of context parallelism, on made-up records."""
 
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from benchmarks.common.table import Table
 from benchmarks.cp.cells import Cells, Run
 from benchmarks.cp.tables import other_masks, peers, shares
 from benchmarks.cp.targets import targets
+from tools.table import Table
 
 HERE = Path(__file__).parents[2]
 
@@ -42,12 +42,12 @@ def test_a_share_is_that_of_the_same_mask_or_of_one_with_the_same_area() -> None
     assert cells.share(Run("usp", "band", "full_document", 4, 32768), "fwd") is None
 
 
-def test_shares_stand_in_percent_and_rates_where_nothing_ran_alone() -> None:
+def test_shares_stand_in_percent_and_rates_without_a_baseline() -> None:
     cells = _cells(_row(), _row("ulysses", world=2, tflops=540), _row("ulysses", world=2, tflops=540, status="incorrect", direction="bwd"),
                    _row("ulysses", "full_document", 4, 131072, 327), _row("ulysses", "full_document", 4, 131072, 336, direction="bwd"))
     first, second = _lines(shares(cells))
-    assert first["GPUs × tokens"] == "2 × 8K" and first["alone"] == "600 / –" and first["ulysses"] == "90 / –" and first["usp"] == "–"
-    assert second["GPUs × tokens"] == "4 × 32K" and second["alone"] == "–" and second["ulysses"] == "327 / 336 T"
+    assert first["GPUs × tokens"] == "2 × 8K" and first["baseline"] == "600 / –" and first["ulysses"] == "90 / –" and first["usp"] == "–"
+    assert second["GPUs × tokens"] == "4 × 32K" and second["baseline"] == "–" and second["ulysses"] == "327 / 336 T"
 
 
 def test_peers_stand_beside_the_strategies_over_their_kernel() -> None:
@@ -63,8 +63,9 @@ def test_peers_stand_beside_the_strategies_over_their_kernel() -> None:
 def test_a_target_is_met_where_every_cell_reaches_it() -> None:
     alone = _row(seqlen=65536, tflops=600)
     reached = _row("ulysses", world=2, seqlen=65536, tflops=570)
-    assert _line(_cells(alone, reached), "`band` of itself alone, full and causal, 32K")["verdict"] == "met"
-    missed = _line(_cells(alone, reached, _row("usp", world=2, seqlen=65536, tflops=540)), "`band` of itself alone, full and causal, 32K")
+    title = "`band` over its single-GPU baseline, full and causal, 32K"
+    assert _line(_cells(alone, reached), title)["verdict"] == "met"
+    missed = _line(_cells(alone, reached, _row("usp", world=2, seqlen=65536, tflops=540)), title)
     assert missed["verdict"] == "missed" and missed["least"] == "90 %" and missed["where"] == "usp, causal, 2 × 32K, forward"
     assert missed["most"] == "95 %" and missed["reached in"] == "1 of 2"
     assert _line(_cells(alone), "`band` over `torch_cp`")["verdict"] == "not measured"
@@ -88,10 +89,12 @@ def test_means_are_over_what_both_ran_and_memory_must_not_grow() -> None:
     assert _line(_cells(*rings), "memory")["most"] == "1.25 ×" and _line(_cells(*rings), "memory")["verdict"] == "missed"
 
 
-def test_the_page_has_a_place_for_each_table(tmp_path: Path) -> None:
-    page = tmp_path / "cp.md"
-    page.write_text((HERE / "docs" / "cp.md").read_text(encoding="utf-8"), encoding="utf-8")
+def test_the_pages_have_a_place_for_each_table(tmp_path: Path) -> None:
+    pages = [tmp_path / name for name in ("context-parallelism.md", "peers.md")]
+    for page in pages:
+        page.write_text((HERE / "docs/results/h200" / page.name).read_text(encoding="utf-8"), encoding="utf-8")
     cells = _cells(_row(), _row("ulysses", world=2))
     for table in (shares(cells), targets(cells), other_masks(cells), peers(cells)):
-        table.write_into(page)
-    assert "| 2 × 8K | causal | 600 / – | 100 / – |" in page.read_text(encoding="utf-8")
+        table.write_into(*pages)
+    assert "| 2 × 8K | causal | 600 / – | 100 / – |" in pages[0].read_text(encoding="utf-8")
+    assert "TFLOP/s of a GPU, forward / backward: a peer" in pages[1].read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What timelines say of messages, on timelines made by hand."""
+"""Tests of exposed messages, on timelines made by hand."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.common.table import read_records
 from benchmarks.cp.timeline import Event, events_of, main, rows_of
+from tools.table import read_records
 
 EVENTS = [("kernel", "ncclDevKernel_SendRecv", 0, 4000), ("kernel", "forward_kernel", 1000, 2000), ("kernel", "add_kernel", 3500, 500),
           ("kernel", "queries_kernel", 6000, 1000), ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 6500, 2000),

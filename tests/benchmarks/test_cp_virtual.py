@@ -1,4 +1,4 @@
-"""Virtual ranks, at toy size on a CPU."""
+"""Tests of virtual ranks, at toy size on a CPU."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.common.table import read_records
 from benchmarks.cp import virtual as cp_virtual
 from benchmarks.cp.step_times import Clock, Passes
 from benchmarks.cp.virtual_ranks import FEWEST_RANKS, VirtualRanks, interpolated
@@ -19,6 +18,7 @@ from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.kernels.contract import Contribution, Problem
 from tests.cp.case import Case
+from tools.table import read_records
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]
 MEASURE = Measure(warmup=0, repeats=1, max_seconds=0.01)

@@ -1,4 +1,4 @@
-"""The tables of docs/kernels.md from made-up records."""
+"""Tests of the kernel tables, on made-up records."""
 
 import pandas as pd
 import pytest

@@ -1,10 +1,10 @@
-"""Ways in turns, on a clock of the test's own."""
+"""Tests of alternating rounds, on the test's own clock."""
 
 import itertools
 
 import pytest
 
-from benchmarks.cp.rounds import MIN_ROUNDS, difference, in_rounds, iqr
+from benchmarks.common.rounds import MIN_ROUNDS, difference, in_rounds, iqr
 
 
 def test_each_round_begins_with_another_way() -> None:

@@ -1,4 +1,4 @@
-"""Tables of benchmarks: as Markdown, CSV and inside a page."""
+"""Tests of tables: as Markdown, CSV and inside a page."""
 
 import io
 from argparse import ArgumentParser, ArgumentTypeError
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.common.table import Table, add_options, milliseconds, names, percent, read_records
+from benchmarks.common.text import milliseconds, names, percent
 from benchmarks.kernels import adapter_cost
 from benchmarks.timer import agreement as timer_agreement
 from tests.support import ROOT
+from tools.table import Table, add_options, read_records
 
 TABLE = Table("speed", "On some machine.", ("what", "ms"), (("a", "1.5"), ("b", "–")),
               ({"what": "a", "ms": 1.4999}, {"what": "b", "ms": None}), texts=("what",))
@@ -38,11 +39,19 @@ def test_a_page_changes_between_its_markers_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [timer_agreement.NAME, adapter_cost.NAME])
-def test_the_page_of_measuring_has_a_place_for_each(name: str, tmp_path: Path) -> None:
-    page = tmp_path / "measuring.md"
-    page.write_text((ROOT / "docs/measuring.md").read_text())
+def test_the_page_of_the_timer_has_a_place_for_each(name: str, tmp_path: Path) -> None:
+    page = tmp_path / "timer.md"
+    page.write_text((ROOT / "docs/results/h200/timer.md").read_text())
     replace(TABLE, name=name).write_into(page)
     assert TABLE.markdown() in page.read_text()
+
+
+def test_the_first_page_with_a_place_gets_the_table(tmp_path: Path) -> None:
+    other, page = tmp_path / "other.md", tmp_path / "page.md"
+    other.write_text("# Other\n")
+    page.write_text(PAGE)
+    TABLE.write_into(other, page)
+    assert other.read_text() == "# Other\n" and TABLE.markdown() in page.read_text()
 
 
 @pytest.mark.parametrize("text", ["# Speed\n", "<!-- begin speed -->\n", "<!-- end speed -->\n<!-- begin speed -->\n"])

@@ -1,4 +1,4 @@
-"""What the benchmark of timers makes of its readings."""
+"""Tests of the comparison of timers, on made-up readings."""
 
 from pathlib import Path
 
@@ -47,15 +47,15 @@ def test_table_has_a_cell_for_each_column() -> None:
     assert made.records[1]["do_bench_relative"] == 1.0 and made.records[1]["loop_clock_mhz"] is None
 
 
-def test_turns_take_about_as_long_for_every_call() -> None:
+def test_rounds_take_about_as_long_for_every_call() -> None:
     assert num_calls_of(0.05) == MOST_CALLS and num_calls_of(50) == LEAST_CALLS
     assert num_calls_of(6) == 10
 
 
 def test_options() -> None:
-    assert parse([]).only == list(KINDS) and parse([]).write is None
+    assert parse([]).only == list(KINDS) and parse([]).write == []
     options = parse(["--only", "copy,matmul", "--rounds", "3", "--write", "page.md"])
-    assert (options.only, options.rounds, options.write) == (["matmul", "copy"], 3, Path("page.md"))
+    assert (options.only, options.rounds, options.write) == (["matmul", "copy"], 3, [Path("page.md")])
     with pytest.raises(SystemExit):
         parse(["--only", "tea"])
 

@@ -16,13 +16,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.table import Table
 from longca.bench.run.shards import Shard, shards
 from longca.core.config import Config
 from longca.core.site import Site, layout
 from longca.core.study import load_study
 from tests.slurm.conftest import LOG
 from tests.support import ROOT
+from tools.table import Table
 
 PAGE = ROOT / "docs/guide/slurm.md"
 OTHER_STAGES = ("corpora", "masks", "collect", "report")

@@ -1,4 +1,4 @@
-"""Tile sizes of band attention's kernels: data, found by `python -m benchmarks.band.tune`; docs/band.md tells what was tried."""
+"""Tile sizes of band attention's kernels, found by `python -m benchmarks.band.tune`; docs/notes/band-tuning.md tells what was tried."""
 
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -82,7 +82,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     Args:
         needs_backward: without it the plan is for the forward pass alone, and smaller.
         deterministic: gradients are the same, bit by bit, in every run. Without it they may be added up in any order: up to 5 % faster
-            where they would be added to dQ in one order else (`prefers_ordered_dq`), up to 25 % slower where not (docs/band.md).
+            where they would be added to dQ in one order else (`prefers_ordered_dq`), up to 25 % slower where not (docs/design/band.md).
         tiles: instead of the kernels' own tile sizes.
 
     Raises:

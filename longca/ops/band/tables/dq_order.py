@@ -15,7 +15,7 @@ from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, TileSchedule
 
 FAR = 1 << 32  # beyond any column
-# Found on one H200, 64:8 heads, under 165 masks of whole sequences and of ranks: docs/band.md.
+# Found on one H200, 64:8 heads, under 165 masks of whole sequences and of ranks: docs/results/h200/band.md.
 LAST_SEES = 0.9  # share of the keys that the last query sees, at least
 MEAN_QUERIES, MEAN_KEYS = 3000, 4000  # queries that see a key, and keys that a query sees, in the mean
 # Work tiles of so many KV heads start together. With fewer KV heads, waiting was slow but under masks of which this share is visible.

@@ -1,4 +1,4 @@
-"""The trial of the Hopper kernels, with processes that only pretend: what ends, hangs or is wrong costs no other result."""
+"""Tests of the trial of Hopper kernels, with fake processes: one that ends, hangs or is wrong costs no other result."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Several ways to the same number, taken in turns, so that a drift of clock or temperature hits all alike."""
+"""Alternating measurement: several ways to time the same thing, one after the other, so that a drift of the clock hits all alike."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
+from longca.bench.measure.timer import CudaStopwatch, HostStopwatch
+
 T = TypeVar("T")
 MIN_ROUNDS = 5
+WARMUP = 3
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one way lies from another, relative to it: median over rounds, and the distance between the quartiles."""
+    """The relative difference of one way from another: median over rounds, and the distance between the quartiles."""
 
     relative: float
     iqr: float
@@ -23,10 +28,10 @@ class Difference:
 
 def in_rounds(ways: Mapping[str, Callable[[], T]], num_rounds: int, max_seconds: float = math.inf,
               now: Callable[[], float] = time.monotonic) -> dict[str, list[T]]:
-    """What each way returned in each round. Every round begins with another way than the one before.
+    """Runs each way once a round and returns their results by way. Every round begins with another way than the round before.
 
     Args:
-        max_seconds: no further round after this long, but never fewer than five.
+        max_seconds: no further round starts after this long, but never fewer than five run.
     """
     found: dict[str, list[T]] = {name: [] for name in ways}
     order, start = list(ways), now()
@@ -40,7 +45,7 @@ def in_rounds(ways: Mapping[str, Callable[[], T]], num_rounds: int, max_seconds:
 
 
 def difference(times: Sequence[float], base: Sequence[float]) -> Difference:
-    """Of times against the base of the same round."""
+    """Compares times with the base times of the same rounds."""
     relative = [time / other - 1 for time, other in zip(times, base, strict=True)]
     return Difference(statistics.median(relative), iqr(relative))
 
@@ -50,3 +55,16 @@ def iqr(values: Sequence[float]) -> float:
         return 0.0
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")
     return third - first
+
+
+def sampler(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
+    """Warms a call up and returns a function that times it once, in milliseconds, by longca's own stopwatch."""
+    stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
+    for _ in range(WARMUP):
+        stopwatch.warm(call)
+
+    def sample() -> float:
+        stopwatch.ready()
+        return stopwatch.time_ms(call)
+
+    return sample

@@ -1,4 +1,4 @@
-"""The script that tries strategies on the GPUs at hand, at toy size on two CPU processes."""
+"""Tests of the comparison of strategies, at toy size on two CPU processes."""
 
 import csv
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ def test_it_checks_and_times_and_says_what_is_refused(tmp_path: Path) -> None:
             assert 0 < float(line["error"]) < 1
             assert (float(line["fwd_moved_mb"]) > 0) == (key[1] != "alone")
     header, _, *rows = [line.strip("| ").split(" | ") for line in (tmp_path / "cp_try.md").read_text().splitlines() if line.startswith("|")]
-    assert header == ["mask", "kernel", "alone, TFLOP/s", "ring_p2p", "ulysses"]
+    assert header == ["mask", "kernel", "baseline, TFLOP/s", "ring_p2p", "ulysses"]
     assert [row[:2] for row in rows] == [["causal", "naive"], ["causal", "sdpa"]]
     assert rows[1][3] == "–" and "%" in rows[1][4]
 
@@ -41,7 +41,7 @@ def test_a_package_that_is_not_here_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", ["full", "causal_document"])
-def test_the_kernel_alone_gets_a_ranks_share_of_the_area(mask: str) -> None:
+def test_the_baseline_gets_a_ranks_share_of_the_area(mask: str) -> None:
     cell = Cell(kind="kernel", kernel="naive", mask=mask, corpus="pile" if "document" in mask else None, seqlen=8192, num_q_heads=4,
                 num_kv_heads=2, head_dim=16, dtype="bf16", direction="bwd")
     seqlen = same_area(cell, 4)

@@ -1,4 +1,4 @@
-"""Costs by least squares."""
+"""Tests of the costs of blocks and calls by least squares."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_too_few_masks_have_no_costs() -> None:
 
 def test_without_times_a_page_stays_as_it_is(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("<!-- begin band_gap -->\nold\n<!-- end band_gap -->\n")
+    page.write_text("<!-- begin band_step_costs -->\nold\n<!-- end band_step_costs -->\n")
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path), "--write", str(page), "--out", str(tmp_path)])
     assert "old" in page.read_text()

@@ -1,4 +1,4 @@
-"""The script that times messages, at toy size on two CPU processes."""
+"""Tests of the timing of messages, at toy size on two CPU processes."""
 
 import csv
 from pathlib import Path

@@ -1,16 +1,16 @@
-"""What a choice costs."""
+"""Tests of what a choice between the two backward ways costs."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.band import dq_order as band_turns
+from benchmarks.band import dq_order
 from benchmarks.band.dq_order import TIMES, Case, cases, main, table
-from benchmarks.common.table import write_records
 from longca.masks import build_mask
 from longca.masks.mask import Mask
 from longca.ops.band.tables.dq_order import prefers_ordered_dq
+from tools.table import write_records
 
 FULL, WINDOW = build_mask("full", seqlen=8192), build_mask("sliding_window", seqlen=8192)
 
@@ -32,7 +32,7 @@ def test_a_choice_loses_what_the_other_way_would_gain() -> None:
 
 
 def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(band_turns, "cases", lambda: TWO)
+    monkeypatch.setattr(dq_order, "cases", lambda: TWO)
     write_records(tmp_path, TIMES, [record(FULL, 440.0)])
     assert main(["--read", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert "a GPU" in capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_nothing_to_say_ends_in_one_line(options: list[str], why: str, monkeypat
 
 
 def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(band_turns, "RANKS", ((2, 8192),))
+    monkeypatch.setattr(dq_order, "RANKS", ((2, 8192),))
     found = cases()
     assert len({case.key for case in found}) == len(found)
     assert {prefers_ordered_dq(case.mask, case.num_kv_heads) for case in found} == {True, False}

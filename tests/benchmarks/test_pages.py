@@ -1,0 +1,22 @@
+"""Tests that the pages of results have a place for every table that a benchmark writes, each exactly once."""
+
+import re
+
+from tests.support import ROOT
+
+TABLE = re.compile(r'Table\(\s*"(\w+)"|_table\(\s*"(\w+)"|^NAME = "(\w+)"', re.MULTILINE)
+NOT_IN_A_PAGE = {"cp_timeline"}  # of timelines that somebody has made
+
+
+def test_each_table_has_one_place() -> None:
+    sources = [path.read_text() for path in (ROOT / "benchmarks").rglob("*.py")]
+    written = {name for source in sources if "from tools.table" in source for found in TABLE.findall(source) for name in found if name}
+    places = [name for page in (ROOT / "docs/results/h200").glob("*.md") for name in re.findall(r"<!-- begin (\w+) -->", page.read_text())]
+    assert sorted(places) == sorted(written - NOT_IN_A_PAGE)
+
+
+def test_commands_name_pages_that_exist() -> None:
+    paths = [path for folder in ("benchmarks", "docs") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path.read_text() for path in paths if path.suffix in (".py", ".md")]
+    named = {page for text in texts for page in re.findall(r"--write\s+(docs/\S+?\.md)", text)}
+    assert named and all((ROOT / page).exists() for page in named), named
