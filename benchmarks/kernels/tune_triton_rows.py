@@ -42,7 +42,7 @@ from longca.lowering.flashmask import flashmask_columns
 from longca.masks import build_mask
 from longca.ops import fa2_sparse
 from longca.ops.flashmask import backward as flashmask_backward
-from longca.ops.flashmask.forward import forward as flashmask
+from longca.ops.flashmask import forward as flashmask
 from longca.ops.tuning import Tiling, Tuning, flashmask_tuning, sparse_tuning
 
 SEQLEN, NUM_Q_HEADS, NUM_KV_HEADS = 8192, 64, 8
@@ -119,7 +119,7 @@ class Bench:
         columns, inputs = torch.from_numpy(form.columns).to(DEVICE), (self.q, self.k, self.v)
 
         @functools.cache
-        def mask_of(tiling: Tiling) -> flashmask.FlashMask:
+        def mask_of(tiling: Tiling) -> flashmask.FlashMaskTensors:
             return flashmask.make_mask(columns, form.causal, SEQLEN, Tuning(tiling, tiling, tiling), needs_backward=True)
 
         out, lse = flashmask.forward(*inputs, mask_of(flashmask_tuning(case.head_dim).forward), self.scale)

@@ -199,16 +199,6 @@ def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
 
 
 @gluon.jit
-def masked_p(s, lse, bounds, mask, num_rows, rows, columns, scale_log2, PACK: gl.constexpr):
-    """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work tile's end."""
-    p = gl.exp2(s * scale_log2 - lse[None, :])
-    if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
-        bounds = gl.where(rows < num_rows, bounds, 0)
-        p = gl.where(is_visible(bounds, columns // PACK), p, 0.0)
-    return p
-
-
-@gluon.jit
 def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num_slots, wg: gl.constexpr):
     """Writes a consumer group's rows of dK or dV: to the result, by way of its buffer of V if types are the same; of a split as float32
     to its slot."""
@@ -259,8 +249,10 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
             dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
             bounds = bounds_of_keys(mask, masks_ptr, rows, PACK)
             s = warpgroup_mma_wait(1, deps=[s])
-            p = masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, columns,
-                         scale_log2, PACK)
+            p = gl.exp2(s * scale_log2 - pipeline.lse.index(stage).load(across)[None, :])
+            num_rows = tile.row_end - tile.row_start
+            if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
+                p = gl.where(is_visible(gl.where(rows < num_rows, bounds, 0), columns // PACK), p, 0.0)
             p_operand = gl.convert_layout(p.to(q.dtype), operand)
             dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
