@@ -90,7 +90,7 @@ class KeyPipeline:
 
 
 @aggregate
-class Outputs:
+class DkdvOutputs:
     """Pointers and strides of dK and dV, and of the splits' partial results."""
 
     dk: gl.tensor
@@ -118,7 +118,7 @@ class Outputs:
 
 @gluon.jit
 def stats_offset(column, pack, stats_of_pack, PACK: gl.constexpr):
-    """Where the LSE and delta of a block's rows begin: at a multiple of 16 bytes, in the copy that has them there."""
+    """Offset of the LSE and delta of a block's rows: at a multiple of 16 bytes, in the copy that has them there."""
     COPIES: gl.constexpr = 4 // PACK if PACK < 4 else 1
     return pack * stats_of_pack + column % COPIES * (stats_of_pack // COPIES) + column // COPIES * (COPIES * PACK)
 
@@ -193,15 +193,17 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
 
 @gluon.jit
 def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
-    """Which queries of a block each key sees, as `is_visible` takes them."""
+    """The queries of a block that each key sees, as `is_visible` takes them."""
     return gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS) + rows, mask=mask >= 0,
                    other=gl.where(mask == FULL, (WG_ROWS // PACK) << 16, 0))
 
 
 @gluon.jit
 def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num_slots, wg: gl.constexpr):
-    """Writes a consumer group's rows of dK or dV: to the result, by way of its buffer of V if types are the same; of a split as float32
-    to its slot."""
+    """Writes a consumer group's rows of dK or dV.
+
+    They go to the result, by way of the group's buffer of V if types are the same; those of a split go as float32 to its slot.
+    """
     D: gl.constexpr = x.shape[1]
     SAME: gl.constexpr = x_ptr.dtype.element_ty == buffer.dtype
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0]) if SAME else x.type.layout
@@ -302,7 +304,7 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
-    outputs = Outputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
+    outputs = DkdvOutputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
     grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, 1, kv_heads_per_group)
     gl.warp_specialize([
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 0, PACK)),
