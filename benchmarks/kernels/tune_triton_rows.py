@@ -119,7 +119,7 @@ class Bench:
         columns, inputs = torch.from_numpy(form.columns).to(DEVICE), (self.q, self.k, self.v)
 
         @functools.cache
-        def mask_of(tiling: Tiling) -> flashmask.FlashMask:
+        def mask_of(tiling: Tiling) -> flashmask.FlashMaskTensors:
             return flashmask.make_mask(columns, form.causal, SEQLEN, Tuning(tiling, tiling, tiling), needs_backward=True)
 
         out, lse = flashmask.forward(*inputs, mask_of(flashmask_tuning(case.head_dim).forward), self.scale)

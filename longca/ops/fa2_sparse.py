@@ -20,7 +20,7 @@ LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453
 
 @triton.jit
 def _rows(base, row0, stride, seqlen, TILE: tl.constexpr, D: tl.constexpr, EVEN: tl.constexpr):
-    """(TILE, D) from row0 on; zeros past the end."""
+    """Loads (TILE, D) rows from row0 on; zeros past the end."""
     rows, dims = tl.arange(0, TILE), tl.arange(0, D)
     pointers = base + row0.to(tl.int64) * stride + rows[:, None] * stride + dims[None, :]
     if EVEN:
@@ -41,97 +41,98 @@ def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, list_ptr, count_ptr, seqlen_
              BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, BY_TMA: tl.constexpr, EVEN: tl.constexpr):
     row0, head = tl.program_id(0) * TILE_Q, tl.program_id(1)
     kv_head = head // (H // G)
-    line = (kv_head * GROUPS // G) * num_blocks + row0 // BLOCK_Q
-    blocks_ptr = list_ptr + line.to(tl.int64) * width
+    entry = (kv_head * GROUPS // G) * num_blocks + row0 // BLOCK_Q
+    blocks_ptr = list_ptr + entry.to(tl.int64) * width
     tiles: tl.constexpr = BLOCK_K // TILE_K
     if not BY_TMA:
         k_src += kv_head * D
         v_src += kv_head * D
     q = _rows(q_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
-    most = tl.full([TILE_Q], float("-inf"), tl.float32)
-    total = tl.zeros([TILE_Q], tl.float32)
+    row_max = tl.full([TILE_Q], float("-inf"), tl.float32)
+    row_sum = tl.zeros([TILE_Q], tl.float32)
     acc = tl.zeros([TILE_Q, D], tl.float32)
-    steps = tl.load(count_ptr + line) * tiles
-    block = tl.load(blocks_ptr, mask=steps > 0, other=0)
-    for step in range(steps):
-        col0 = block * BLOCK_K + step % tiles * TILE_K
-        block = tl.load(blocks_ptr + (step + 1) // tiles, mask=step + 1 < steps, other=0)  # a turn ahead: loads of keys never wait for it
+    num_tiles = tl.load(count_ptr + entry) * tiles
+    block = tl.load(blocks_ptr, mask=num_tiles > 0, other=0)
+    for number in range(num_tiles):
+        col0 = block * BLOCK_K + number % tiles * TILE_K
+        # a round ahead: loads of keys never wait for it
+        block = tl.load(blocks_ptr + (number + 1) // tiles, mask=number + 1 < num_tiles, other=0)
         k = load_tile(k_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
-        scores = tl.dot(q, tl.trans(k))
-        if not EVEN:  # a block has at least one column, and its first tile comes first: `most` is finite from then on
-            scores = tl.where((col0 + tl.arange(0, TILE_K))[None, :] < seqlen_k, scores, float("-inf"))
-        above = tl.maximum(most, tl.max(scores, 1) * scale_log2)
-        probs = tl.exp2(scores * scale_log2 - above[:, None])
-        shrink = tl.exp2(most - above)
-        total = total * shrink + tl.sum(probs, 1)
+        s = tl.dot(q, tl.trans(k))
+        if not EVEN:  # a block has at least one column, and its first tile comes first: `row_max` is finite from then on
+            s = tl.where((col0 + tl.arange(0, TILE_K))[None, :] < seqlen_k, s, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(s, 1) * scale_log2)
+        p = tl.exp2(s * scale_log2 - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(p, 1)
         v = load_tile(v_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
-        acc = tl.dot(probs.to(v.dtype), v, acc * shrink[:, None])
-        most = above
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
+        row_max = new_max
     rows = row0 + tl.arange(0, TILE_Q)
-    lse = tl.where(total > 0, most * LN_2 + tl.log(total), float("-inf"))
+    lse = tl.where(row_sum > 0, row_max * LN_2 + tl.log(row_sum), float("-inf"))
     tl.store(lse_ptr + head.to(tl.int64) * seqlen_q + rows, lse, mask=rows < seqlen_q)
-    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    acc = acc / tl.where(row_sum > 0, row_sum, 1.0)[:, None]
     _store_rows(out_ptr + head * D, row0, H * D, seqlen_q, acc, TILE_Q, D)
 
 
 @triton.jit
-def _prepare(out_ptr, dout_ptr, lse_ptr, delta_ptr, base_ptr, seqlen_q, H: tl.constexpr, D: tl.constexpr, TILE_Q: tl.constexpr):
-    """delta = rowsum(dout · out), and the LSE to base 2."""
+def _preprocess(out_ptr, dout_ptr, lse_ptr, delta_ptr, lse_log2_ptr, seqlen_q, H: tl.constexpr, D: tl.constexpr, TILE_Q: tl.constexpr):
+    """delta = rowsum(dout · out), and LSE · log2 e."""
     row0, head = tl.program_id(0) * TILE_Q, tl.program_id(1)
     out = _rows(out_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, False).to(tl.float32)
     dout = _rows(dout_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, False).to(tl.float32)
     rows = row0 + tl.arange(0, TILE_Q)
     place = head.to(tl.int64) * seqlen_q + rows
     tl.store(delta_ptr + place, tl.sum(out * dout, 1), mask=rows < seqlen_q)
-    tl.store(base_ptr + place, tl.load(lse_ptr + place, mask=rows < seqlen_q, other=0.0) * LOG2_E, mask=rows < seqlen_q)
+    tl.store(lse_log2_ptr + place, tl.load(lse_ptr + place, mask=rows < seqlen_q, other=0.0) * LOG2_E, mask=rows < seqlen_q)
 
 
 @triton.jit
-def _backward_of_keys(q_src, k_ptr, v_ptr, dout_src, base_ptr, delta_ptr, dk_ptr, dv_ptr, list_ptr, count_ptr, seqlen_q,
+def _backward_dkdv(q_src, k_ptr, v_ptr, dout_src, lse_log2_ptr, delta_ptr, dk_ptr, dv_ptr, list_ptr, count_ptr, seqlen_q,
                       seqlen_k, num_blocks, width, scale, H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
                       BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
                       BY_TMA: tl.constexpr, EVEN: tl.constexpr):
     """dK and dV of one tile of keys, over all query heads that share it."""
     col0, kv_head = tl.program_id(0) * TILE_K, tl.program_id(1)
-    line = (kv_head * GROUPS // G) * num_blocks + col0 // BLOCK_K
-    blocks_ptr = list_ptr + line.to(tl.int64) * width
+    entry = (kv_head * GROUPS // G) * num_blocks + col0 // BLOCK_K
+    blocks_ptr = list_ptr + entry.to(tl.int64) * width
     tiles: tl.constexpr = BLOCK_Q // TILE_Q
     k = _rows(k_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
     v = _rows(v_ptr + kv_head * D, col0, G * D, seqlen_k, TILE_K, D, EVEN)
     dk, dv = tl.zeros([TILE_K, D], tl.float32), tl.zeros([TILE_K, D], tl.float32)
-    steps = tl.load(count_ptr + line) * tiles
-    head, step = kv_head * (H // G), 0
-    block = tl.load(blocks_ptr, mask=steps > 0, other=0)
-    for _ in range(steps * (H // G)):  # one loop over heads and blocks: nested ones would not be pipelined
-        row0 = block * BLOCK_Q + step % tiles * TILE_Q
+    num_tiles = tl.load(count_ptr + entry) * tiles
+    head, number = kv_head * (H // G), 0
+    block = tl.load(blocks_ptr, mask=num_tiles > 0, other=0)
+    for _ in range(num_tiles * (H // G)):  # one loop over heads and blocks: nested ones would not be pipelined
+        row0 = block * BLOCK_Q + number % tiles * TILE_Q
         q = load_tile(q_src if BY_TMA else q_src + head * D, head, row0, H * D, seqlen_q, TILE_Q, D, EVEN, BY_TMA)
         dout = load_tile(dout_src if BY_TMA else dout_src + head * D, head, row0, H * D, seqlen_q, TILE_Q, D, EVEN, BY_TMA)
         rows = row0 + tl.arange(0, TILE_Q)
         place = head.to(tl.int64) * seqlen_q + rows
-        is_last = step + 1 == steps
-        head, step = tl.where(is_last, head + 1, head), tl.where(is_last, 0, step + 1)
-        block = tl.load(blocks_ptr + step // tiles)  # a turn ahead: loads of queries never wait for it
-        scores_t = tl.dot(k, tl.trans(q))
-        dprobs_t = tl.dot(v, tl.trans(dout))  # this early it costs the fewest registers
-        base = tl.load(base_ptr + place) if EVEN else tl.load(base_ptr + place, mask=rows < seqlen_q, other=float("inf"))
-        probs_t = tl.exp2(scores_t * (scale * LOG2_E) - base[None, :])  # 0 for rows past the end, whose base is infinite
-        dv = tl.dot(probs_t.to(dout.dtype), dout, dv)
+        is_last = number + 1 == num_tiles
+        head, number = tl.where(is_last, head + 1, head), tl.where(is_last, 0, number + 1)
+        block = tl.load(blocks_ptr + number // tiles)  # a round ahead: loads of queries never wait for it
+        s_t = tl.dot(k, tl.trans(q))
+        dp_t = tl.dot(v, tl.trans(dout))  # this early it costs the fewest registers
+        lse_log2 = tl.load(lse_log2_ptr + place) if EVEN else tl.load(lse_log2_ptr + place, mask=rows < seqlen_q, other=float("inf"))
+        p_t = tl.exp2(s_t * (scale * LOG2_E) - lse_log2[None, :])  # 0 for rows past the end, whose LSE is infinite
+        dv = tl.dot(p_t.to(dout.dtype), dout, dv)
         delta = tl.load(delta_ptr + place) if EVEN else tl.load(delta_ptr + place, mask=rows < seqlen_q, other=0.0)
-        dscores_t = probs_t * (dprobs_t - delta[None, :])
-        dk = tl.dot(dscores_t.to(q.dtype), q, dk)
+        ds_t = p_t * (dp_t - delta[None, :])
+        dk = tl.dot(ds_t.to(q.dtype), q, dk)
     _store_rows(dk_ptr + kv_head * D, col0, G * D, seqlen_k, dk * scale, TILE_K, D)
     _store_rows(dv_ptr + kv_head * D, col0, G * D, seqlen_k, dv, TILE_K, D)
 
 
 @triton.jit
-def _backward_of_queries(q_ptr, k_src, v_src, dout_ptr, base_ptr, delta_ptr, dq_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k,
+def _backward_dq(q_ptr, k_src, v_src, dout_ptr, lse_log2_ptr, delta_ptr, dq_ptr, list_ptr, count_ptr, seqlen_q, seqlen_k,
                          num_blocks, width, scale, H: tl.constexpr, G: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
                          BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
                          BY_TMA: tl.constexpr, EVEN: tl.constexpr):
     row0, head = tl.program_id(0) * TILE_Q, tl.program_id(1)
     kv_head = head // (H // G)
-    line = (kv_head * GROUPS // G) * num_blocks + row0 // BLOCK_Q
-    blocks_ptr = list_ptr + line.to(tl.int64) * width
+    entry = (kv_head * GROUPS // G) * num_blocks + row0 // BLOCK_Q
+    blocks_ptr = list_ptr + entry.to(tl.int64) * width
     tiles: tl.constexpr = BLOCK_K // TILE_K
     if not BY_TMA:
         k_src += kv_head * D
@@ -140,22 +141,22 @@ def _backward_of_queries(q_ptr, k_src, v_src, dout_ptr, base_ptr, delta_ptr, dq_
     place = head.to(tl.int64) * seqlen_q + rows
     q = _rows(q_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
     dout = _rows(dout_ptr + head * D, row0, H * D, seqlen_q, TILE_Q, D, EVEN)
-    base = tl.load(base_ptr + place, mask=rows < seqlen_q, other=float("inf"))
+    lse_log2 = tl.load(lse_log2_ptr + place, mask=rows < seqlen_q, other=float("inf"))
     delta = tl.load(delta_ptr + place, mask=rows < seqlen_q, other=0.0)
     dq = tl.zeros([TILE_Q, D], tl.float32)
-    steps = tl.load(count_ptr + line) * tiles
-    block = tl.load(blocks_ptr, mask=steps > 0, other=0)
-    for step in range(steps):
-        col0 = block * BLOCK_K + step % tiles * TILE_K
-        block = tl.load(blocks_ptr + (step + 1) // tiles, mask=step + 1 < steps, other=0)
+    num_tiles = tl.load(count_ptr + entry) * tiles
+    block = tl.load(blocks_ptr, mask=num_tiles > 0, other=0)
+    for number in range(num_tiles):
+        col0 = block * BLOCK_K + number % tiles * TILE_K
+        block = tl.load(blocks_ptr + (number + 1) // tiles, mask=number + 1 < num_tiles, other=0)
         k = load_tile(k_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
         v = load_tile(v_src, kv_head, col0, G * D, seqlen_k, TILE_K, D, EVEN, BY_TMA)
-        scores = tl.dot(q, tl.trans(k)) * (scale * LOG2_E)
+        s = tl.dot(q, tl.trans(k)) * (scale * LOG2_E)
         if not EVEN:
-            scores = tl.where((col0 + tl.arange(0, TILE_K))[None, :] < seqlen_k, scores, float("-inf"))
-        probs = tl.exp2(scores - base[:, None])
-        dscores = probs * (tl.dot(dout, tl.trans(v)) - delta[:, None])
-        dq = tl.dot(dscores.to(k.dtype), k, dq)
+            s = tl.where((col0 + tl.arange(0, TILE_K))[None, :] < seqlen_k, s, float("-inf"))
+        p = tl.exp2(s - lse_log2[:, None])
+        ds = p * (tl.dot(dout, tl.trans(v)) - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq)
     _store_rows(dq_ptr + head * D, row0, H * D, seqlen_q, dq * scale, TILE_Q, D)
 
 
@@ -183,39 +184,39 @@ def sparse_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torc
 
     Args:
         of_queries: (lists, counts) as of the forward.
-        of_keys: the same the other way about, (groups, k-blocks, width) and (groups, k-blocks).
+        of_keys: (lists, counts) of q-blocks for each k-block, (groups, k-blocks, width) and (groups, k-blocks).
     """
-    (seqlen_q, num_heads, head_dim), delta, base = q.shape, torch.empty_like(lse), torch.empty_like(lse)
-    _prepare[(triton.cdiv(seqlen_q, 64), num_heads)](out, dout, lse, delta, base, seqlen_q, num_heads, head_dim, 64)
-    dk, dv = backward_of_keys(q, k, v, dout, base, delta, of_keys, blocks, scale, tuning.keys)
-    return backward_of_queries(q, k, v, dout, base, delta, of_queries, blocks, scale, tuning.queries), dk, dv
+    (seqlen_q, num_heads, head_dim), delta, lse_log2 = q.shape, torch.empty_like(lse), torch.empty_like(lse)
+    _preprocess[(triton.cdiv(seqlen_q, 64), num_heads)](out, dout, lse, delta, lse_log2, seqlen_q, num_heads, head_dim, 64)
+    dk, dv = backward_of_keys(q, k, v, dout, lse_log2, delta, of_keys, blocks, scale, tuning.keys)
+    return backward_of_queries(q, k, v, dout, lse_log2, delta, of_queries, blocks, scale, tuning.queries), dk, dv
 
 
-def backward_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor, delta: torch.Tensor,
+def backward_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, lse_log2: torch.Tensor, delta: torch.Tensor,
                      of_keys: tuple[torch.Tensor, torch.Tensor], blocks: tuple[int, int], scale: float,
                      tiling: Tiling) -> tuple[torch.Tensor, torch.Tensor]:
-    """(dk, dv), given the LSE to base 2 and delta, both (H, Sq)."""
+    """(dk, dv), given lse_log2 = LSE · log2 e and delta, both (H, Sq)."""
     (lists, counts), dk, dv = of_keys, torch.empty_like(k), torch.empty_like(v)
     q_src, dout_src = (tile_source(x.transpose(0, 1), tiling.tile_q, tiling.by_tma) for x in (q, dout))
-    _backward_of_keys[(triton.cdiv(len(k), tiling.tile_k), k.shape[1])](
-        q_src, k, v, dout_src, base, delta, dk, dv, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale,
+    _backward_dkdv[(triton.cdiv(len(k), tiling.tile_k), k.shape[1])](
+        q_src, k, v, dout_src, lse_log2, delta, dk, dv, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale,
         *_variant(q, k, lists, blocks, tiling), num_warps=tiling.num_warps, num_stages=tiling.num_stages)
     return dk, dv
 
 
-def backward_of_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, base: torch.Tensor,
+def backward_of_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, lse_log2: torch.Tensor,
                         delta: torch.Tensor, of_queries: tuple[torch.Tensor, torch.Tensor], blocks: tuple[int, int], scale: float,
                         tiling: Tiling) -> torch.Tensor:
     (lists, counts), dq = of_queries, torch.empty_like(q)
     k_src, v_src = (tile_source(x.transpose(0, 1), tiling.tile_k, tiling.by_tma) for x in (k, v))
-    _backward_of_queries[(triton.cdiv(len(q), tiling.tile_q), q.shape[1])](
-        q, k_src, v_src, dout, base, delta, dq, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale,
+    _backward_dq[(triton.cdiv(len(q), tiling.tile_q), q.shape[1])](
+        q, k_src, v_src, dout, lse_log2, delta, dq, lists, counts, len(q), len(k), counts.shape[1], lists.shape[2], scale,
         *_variant(q, k, lists, blocks, tiling), num_warps=tiling.num_warps, num_stages=tiling.num_stages)
     return dq
 
 
 def _variant(q: torch.Tensor, k: torch.Tensor, lists: torch.Tensor, blocks: tuple[int, int],
              tiling: Tiling) -> tuple[int | bool, ...]:
-    """What a kernel is compiled for: heads, groups, head dim, blocks, tiles, whether these fill both lengths."""
+    """The constants that a kernel is compiled for: heads, groups, head dim, blocks, tiles, whether these fill both lengths."""
     even = not (len(q) % tiling.tile_q or len(k) % tiling.tile_k)
     return q.shape[1], k.shape[1], len(lists), q.shape[2], *blocks, *tiling.tile, tiling.by_tma, even

@@ -16,7 +16,7 @@ from flash_attn.cute import utils
 
 @functools.cache
 def interval_mask_mod(num_intervals: int, heads_per_group: int) -> Callable:
-    """Is the key in one of its row's intervals?
+    """An element test: true if the key is in one of its row's intervals.
 
     It reads one table, int32 (groups, 2 · num_intervals, Sq): row i sees the keys from [2n, i] up to [2n + 1, i].
 
@@ -43,7 +43,7 @@ def interval_mask_mod(num_intervals: int, heads_per_group: int) -> Callable:
 
 @functools.cache
 def grid_mask_mod(heads_per_group: int) -> Callable:
-    """Is the pair's block visible?
+    """An element test: true if the pair's block is visible.
 
     It reads three int32 tables: visible blocks (groups, M, N), the block of each row (groups, Sq), that of each key
     (groups, Sk).

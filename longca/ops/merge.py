@@ -1,4 +1,4 @@
-"""Triton merge of results over disjoint keys by their LSEs, in one pass; `merge` of `longca.cp.runtime.accumulate` calls it on GPUs.
+"""A kernel that merges attention results over disjoint keys by their LSEs in one pass: as `longca.cp.runtime.accumulate.merge`, for GPUs.
 
 Shapes: n queries, H heads, D head dim.
 """
@@ -20,18 +20,18 @@ def _merge(out_ptr, lse_ptr, part_ptr, part_lse_ptr, num_rows, num_heads, part_t
     lse = tl.load(lse_ptr + row, mask=inside, other=float("-inf"))
     part_lse = tl.load(part_lse_ptr + token * part_lse_token + head * part_lse_head, mask=inside, other=float("-inf")).to(tl.float32)
     part_lse = tl.where(part_lse == float("inf"), float("-inf"), part_lse)
-    base = tl.maximum(lse, part_lse)
-    base = tl.where(base == float("-inf"), 0.0, base)
-    new = tl.exp(part_lse - base)
-    total = tl.exp(lse - base) + new
+    shift = tl.maximum(lse, part_lse)
+    shift = tl.where(shift == float("-inf"), 0.0, shift)
+    new = tl.exp(part_lse - shift)
+    total = tl.exp(lse - shift) + new
     some = tl.where(total > 0, total, 1.0)
-    share = tl.where(new > 0, new / some, 0.0)
-    there = inside[:, None] & (dim < D)[None, :]
-    place = row[:, None] * D + dim[None, :]
-    out = tl.load(out_ptr + place, mask=there, other=0.0)
-    part = tl.load(part_ptr + (token * part_token + head * part_head)[:, None] + dim[None, :], mask=there, other=0.0).to(tl.float32)
-    tl.store(out_ptr + place, out + share[:, None] * (part - out), mask=there)
-    tl.store(lse_ptr + row, tl.where(total > 0, base + tl.log(some), float("-inf")), mask=inside)
+    weight = tl.where(new > 0, new / some, 0.0)
+    inside_dims = inside[:, None] & (dim < D)[None, :]
+    offset = row[:, None] * D + dim[None, :]
+    out = tl.load(out_ptr + offset, mask=inside_dims, other=0.0)
+    part = tl.load(part_ptr + (token * part_token + head * part_head)[:, None] + dim[None, :], mask=inside_dims, other=0.0).to(tl.float32)
+    tl.store(out_ptr + offset, out + weight[:, None] * (part - out), mask=inside_dims)
+    tl.store(lse_ptr + row, tl.where(total > 0, shift + tl.log(some), float("-inf")), mask=inside)
 
 
 def merge_parts(out_nHD: Tensor, lse_nH: Tensor, part_nHD: Tensor, part_lse_nH: Tensor) -> None:

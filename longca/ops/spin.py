@@ -1,4 +1,4 @@
-"""A GPU kernel that lasts as long as it is told, by the GPU's own nanosecond clock."""
+"""A GPU kernel that runs for a given time, by the GPU's own nanosecond clock."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""How the kernels get a tile of rows: by Hopper's tensor memory accelerator (TMA), or by pointers."""
+"""Loads of row tiles in Triton kernels: by Hopper's tensor memory accelerator (TMA), or by pointers."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 def tile_source(x: torch.Tensor, tile: int, by_tma: bool) -> torch.Tensor | TensorDescriptor:
-    """What a kernel reads tiles of a (heads, T, D) from: a TMA descriptor, or the tensor itself. Rows are contiguous.
+    """The source from which a kernel reads tiles of a (heads, T, D): a TMA descriptor, or the tensor itself. Rows are contiguous.
 
     Triton turns descriptors into pointers on GPUs without the accelerator.
     """
@@ -17,7 +17,7 @@ def tile_source(x: torch.Tensor, tile: int, by_tma: bool) -> torch.Tensor | Tens
 @triton.jit
 def load_tile(source, head, row0, row_stride, seqlen, TILE: tl.constexpr, HEAD_DIM: tl.constexpr, WHOLE: tl.constexpr,
               BY_TMA: tl.constexpr):
-    """(TILE, HEAD_DIM) from row0 of a head on; zeros past its end, if WHOLE does not promise that there is none.
+    """Loads (TILE, HEAD_DIM) from row0 of a head on; zeros past its end, if WHOLE does not promise that there is none.
 
     Args:
         source: a descriptor, or a pointer to where the head starts.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Tiling:
-    """How one kernel is cut and compiled."""
+    """Tile sizes and compile options of one kernel."""
 
     tile_q: int
     tile_k: int

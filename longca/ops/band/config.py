@@ -14,7 +14,7 @@ class BandKernel(Enum):
 
 @dataclass(frozen=True)
 class TileConfig:
-    """How one kernel is built.
+    """Tile sizes and variant of one kernel.
 
     Rows and columns are of the score matrix, in which the query heads that share a tile lie side by side: `block_m` is a schedule's
     `tile_m` times these heads where row tiles are of queries, `block_n` its `tile_n` times these heads where row tiles are of keys.

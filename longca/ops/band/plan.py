@@ -28,7 +28,7 @@ Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]
 
 @dataclass(frozen=True, eq=False)
 class BandPlan:
-    """What the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed.
+    """The tables that the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed.
 
     It does not refer to the mask, which may keep it: so the tables' memory is free as soon as nobody uses either.
     """
@@ -146,7 +146,7 @@ def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, 
 
 
 def _splits_of_program(config: TileConfig) -> int:
-    """How many work tiles a program should at least take: fewer, if it has a multiprocessor for itself and begins with each one later."""
+    """Least number of work tiles that a program should take; one alone on a multiprocessor takes longer to begin with each, so fewer."""
     return 1 if config.sm90 else 4
 
 

@@ -1,8 +1,8 @@
 """Attention under FlashMask's column form: the forward pass.
 
-For each key up to four numbers say from which query on, and until which, it is hidden. Minima and maxima of these over a
-tile of keys decide, before the call, whether a tile is skipped, needs no element test, or is tested element by element
-(`flashmask_tiles`). This is the form of Paddle's FlashMask in Triton, not Paddle's kernel.
+For each key up to four numbers say from which query on, and until which, it is hidden. Their minima and maxima over a tile of keys
+decide, before the call, whether a tile is skipped, needs no element test, or is tested element by element (`flashmask.tiles`). This is
+the form of Paddle's FlashMask in Triton, not Paddle's kernel.
 
 Shapes: H query heads, G KV heads, M head groups with masks of their own, T tokens, D head dim. Tensors are q_HTD, k_GTD,
 v_GTD, out_HTD, lse_HT. Offsets of a head are 64-bit; inside a head 32 bits reach 16 M tokens at D = 128.
@@ -20,7 +20,7 @@ from longca.ops.tuning import Tuning
 
 
 @dataclass(frozen=True, eq=False)
-class FlashMaskTables:
+class FlashMaskTensors:
     """A mask on the device, and the tiles of the kernels that take it."""
 
     columns: torch.Tensor  # int32 (M, C, Tk); C = 1, 2 or 4
@@ -36,16 +36,16 @@ class FlashMaskTables:
         return self.columns.numel() * self.columns.element_size() + sum(lists.values())
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int, int]:
-        """What each kernel is told: lengths, query heads for each KV head, KV heads for each group."""
+        """The sizes that each kernel takes: lengths, query heads of a KV head, KV heads of a head group."""
         return q.shape[1], k.shape[1], len(q) // len(k), len(k) // len(self.columns)
 
     def variant(self, q: torch.Tensor) -> tuple[bool, int, int]:
-        """What each kernel is compiled for: causal, columns, head dim."""
+        """The constants that each kernel is compiled for: causal, columns, head dim."""
         return self.causal, self.columns.shape[1], q.shape[2]
 
 
-def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool) -> FlashMaskTables:
-    """The tile lists beside the columns.
+def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning, needs_backward: bool) -> FlashMaskTensors:
+    """Makes a mask: the columns and the tile lists of each kernel.
 
     Args:
         columns: int32 (M, Tk, C) in the order LTS, LTE, UTS, UTE. causal, C = 1: query i is hidden from LTS on. causal, 2: in
@@ -56,7 +56,7 @@ def make_mask(columns: torch.Tensor, causal: bool, seqlen_q: int, tuning: Tuning
     rows = {tile: row_lists(columns, causal, seqlen_q, *tile)
             for tile in ({tuning.forward.tile, tuning.queries.tile} if needs_backward else {tuning.forward.tile})}
     keys = col_lists(columns, causal, seqlen_q, *tuning.keys.tile) if needs_backward else None
-    return FlashMaskTables(columns, causal, tuning, rows[tuning.forward.tile], rows[tuning.queries.tile] if needs_backward else None, keys)
+    return FlashMaskTensors(columns, causal, tuning, rows[tuning.forward.tile], rows[tuning.queries.tile] if needs_backward else None, keys)
 
 
 @triton.jit
@@ -78,29 +78,29 @@ def is_visible(row, key, columns_ptr, seqlen_k, CAUSAL: tl.constexpr, NUM_COLUMN
 
 
 @triton.jit
-def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, tiles_ptr, first, last, seqlen_k, scale_log2,
+def _attend(acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, tiles_ptr, start, end, seqlen_k, scale_log2,
             TESTED: tl.constexpr, CAUSAL: tl.constexpr, NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr,
             TILE_K: tl.constexpr, BY_TMA: tl.constexpr):
-    """Online softmax over one list of tiles of keys. Maxima are of scaled scores, to base 2."""
-    tile = tl.load(tiles_ptr + first, mask=first < last, other=0)
-    for place in tl.range(first, last):
+    """Online softmax over one list of tiles of keys. Maxima are of scaled s, to shift 2."""
+    tile = tl.load(tiles_ptr + start, mask=start < end, other=0)
+    for place in tl.range(start, end):
         key0 = tile * TILE_K
-        tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < last, other=0)  # known a turn ahead, so that loads of keys wait for nothing
+        tile = tl.load(tiles_ptr + place + 1, mask=place + 1 < end, other=0)  # a round ahead: loads of keys never wait for it
         k = load_tile(k_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
-        scores = tl.dot(q, tl.trans(k))
+        s = tl.dot(q, tl.trans(k))
         if TESTED:
             key = key0 + tl.arange(0, TILE_K)
             seen = is_visible(row[:, None], key[None, :], columns_ptr, seqlen_k, CAUSAL, NUM_COLUMNS)
-            scores = tl.where(seen, scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
-        base = new_max
-        if TESTED:  # nothing seen yet: any finite base will do
-            base = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weights = tl.math.exp2(scores * scale_log2 - base[:, None])
-        shrink = tl.math.exp2(row_max - base)
-        row_sum = row_sum * shrink + tl.sum(weights, 1)
+            s = tl.where(seen, s, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(s, 1) * scale_log2)
+        shift = new_max
+        if TESTED:  # nothing seen yet: any finite shift will do
+            shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+        p = tl.math.exp2(s * scale_log2 - shift[:, None])
+        rescale = tl.math.exp2(row_max - shift)
+        row_sum = row_sum * rescale + tl.sum(p, 1)
         v = load_tile(v_src, kv_head, key0, HEAD_DIM, seqlen_k, TILE_K, HEAD_DIM, not TESTED, BY_TMA)
-        acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
         row_max = new_max
     return acc, row_max, row_sum
 
@@ -111,8 +111,8 @@ def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_pt
              NUM_COLUMNS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
              BY_TMA: tl.constexpr):
     """One tile of queries of one head."""
-    num_lines = tl.num_programs(0)
-    line = num_lines - 1 - tl.program_id(0)  # under a causal mask the last tiles are the longest: they start first
+    num_row_tiles = tl.num_programs(0)
+    row_tile = num_row_tiles - 1 - tl.program_id(0)  # under a causal mask the last tiles are the longest: they start first
     head = tl.program_id(1)
     kv_head = head // heads_per_kv_head
     group = kv_head // kv_heads_per_group
@@ -121,28 +121,28 @@ def _forward(q_ptr, k_src, v_src, out_ptr, lse_ptr, columns_ptr, full_offsets_pt
         v_src += kv_head.to(tl.int64) * seqlen_k * HEAD_DIM
     columns_ptr += group.to(tl.int64) * NUM_COLUMNS * seqlen_k
 
-    row = line * TILE_Q + tl.arange(0, TILE_Q)
-    own = head.to(tl.int64) * seqlen_q * HEAD_DIM + row[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    q = tl.load(q_ptr + own, mask=row[:, None] < seqlen_q, other=0.0)
+    row = row_tile * TILE_Q + tl.arange(0, TILE_Q)
+    offset = head.to(tl.int64) * seqlen_q * HEAD_DIM + row[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    q = tl.load(q_ptr + offset, mask=row[:, None] < seqlen_q, other=0.0)
     acc = tl.zeros([TILE_Q, HEAD_DIM], dtype=tl.float32)
     row_max = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([TILE_Q], dtype=tl.float32)
-    place = group * num_lines + line
+    entry = group * num_row_tiles + row_tile
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, full_tiles_ptr, tl.load(full_offsets_ptr + place),
-        tl.load(full_offsets_ptr + place + 1), seqlen_k, scale_log2, False, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
+        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, full_tiles_ptr, tl.load(full_offsets_ptr + entry),
+        tl.load(full_offsets_ptr + entry + 1), seqlen_k, scale_log2, False, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
     acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, part_tiles_ptr, tl.load(part_offsets_ptr + place),
-        tl.load(part_offsets_ptr + place + 1), seqlen_k, scale_log2, True, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
+        acc, row_max, row_sum, q, row, k_src, v_src, kv_head, columns_ptr, part_tiles_ptr, tl.load(part_offsets_ptr + entry),
+        tl.load(part_offsets_ptr + entry + 1), seqlen_k, scale_log2, True, CAUSAL, NUM_COLUMNS, HEAD_DIM, TILE_K, BY_TMA)
 
     empty = row_sum == 0.0
     row_sum = tl.where(empty, 1.0, row_sum)
     lse = tl.where(empty, float("-inf"), (row_max + tl.math.log2(row_sum)) * 0.6931471805599453)
-    tl.store(out_ptr + own, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=row[:, None] < seqlen_q)
+    tl.store(out_ptr + offset, (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty), mask=row[:, None] < seqlen_q)
     tl.store(lse_ptr + head.to(tl.int64) * seqlen_q + row, lse, mask=row < seqlen_q)
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskTables, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskTensors, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(out (H, Tq, D), LSE (H, Tq) float32). Rows without keys: out 0, LSE −inf.
 
     Args:

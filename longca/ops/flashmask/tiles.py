@@ -1,4 +1,4 @@
-"""Which tiles FlashMask's column form lets a kernel skip, and which need no element test: from minima and maxima alone.
+"""The tile lists of FlashMask's column form: tiles to visit, with an element test or without, found by minima and maxima alone.
 
 Shapes: M head groups with masks of their own, C columns (1, 2 or 4), Sk keys.
 """
@@ -10,11 +10,11 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class TileLists:
-    """Tiles to visit, line by line: line l has `tiles[offsets[l]:offsets[l + 1]]`. Lines of all head groups, one after the other."""
+    """Tiles to visit, row tile by row tile: row tile l has `tiles[offsets[l]:offsets[l + 1]]`. Head groups come one after the other."""
 
-    full_offsets: torch.Tensor  # int32 (M · lines + 1,): tiles of which every element is visible
+    full_offsets: torch.Tensor  # int32 (M · row tiles + 1,): tiles of which every element is visible
     full_tiles: torch.Tensor  # int32
-    part_offsets: torch.Tensor  # int32 (M · lines + 1,): tiles that need the element test
+    part_offsets: torch.Tensor  # int32 (M · row tiles + 1,): tiles that need the element test
     part_tiles: torch.Tensor  # int32
 
     @property
@@ -46,21 +46,21 @@ def _kinds(columns: torch.Tensor, causal: bool, seqlen_q: int, tile_q: int, tile
     touched = torch.ones_like(full)
     if causal:
         full, touched = full & (row0 >= key1 - 1), touched & (row1 > key0)
-    for start, end in _hidden_runs(columns, causal, seqlen_q):
+    for start, end in _hidden_ranges(columns, causal, seqlen_q):
         (start_min, start_max), (end_min, end_max) = _extremes(start, tile_k), _extremes(end, tile_k)
         full = full & ((row1 <= start_min) | (row0 >= end_max))
         touched = touched & ~((row0 >= start_max) & (row1 <= end_min))
     return full & touched, touched
 
 
-def _hidden_runs(columns: torch.Tensor, causal: bool, seqlen_q: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The runs of queries that the columns hide from each key: (starts, ends), each int32 (M, Sk)."""
-    first, behind = torch.zeros_like(columns[:, 0]), torch.full_like(columns[:, 0], seqlen_q)
+def _hidden_ranges(columns: torch.Tensor, causal: bool, seqlen_q: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The ranges of queries that the columns hide from each key: (starts, ends), each int32 (M, Sk)."""
+    start, end = torch.zeros_like(columns[:, 0]), torch.full_like(columns[:, 0], seqlen_q)
     named = columns.unbind(1)
     if len(named) == 1:
-        return [(named[0], behind)]
+        return [(named[0], end)]
     if len(named) == 2:
-        return [(named[0], named[1])] if causal else [(named[0], behind), (first, named[1])]
+        return [(named[0], named[1])] if causal else [(named[0], end), (start, named[1])]
     return [(named[0], named[1]), (named[2], named[3])]
 
 
@@ -73,8 +73,8 @@ def _extremes(column: torch.Tensor, tile_k: int) -> tuple[torch.Tensor, torch.Te
 
 
 def _csr(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(offsets, indices) of the True entries in each line of a bool (M, lines, across)."""
-    lines = chosen.flatten(0, 1)
-    offsets = torch.zeros(len(lines) + 1, dtype=torch.int32, device=chosen.device)
-    offsets[1:] = lines.sum(1).cumsum(0)
-    return offsets, lines.nonzero()[:, 1].int()
+    """(offsets, indices) of the True entries in each row of a bool (M, rows, across)."""
+    rows = chosen.flatten(0, 1)
+    offsets = torch.zeros(len(rows) + 1, dtype=torch.int32, device=chosen.device)
+    offsets[1:] = rows.sum(1).cumsum(0)
+    return offsets, rows.nonzero()[:, 1].int()

@@ -90,7 +90,7 @@ class KeyPipeline:
 
 
 @aggregate
-class Outputs:
+class DkdvOutputs:
     """Pointers and strides of dK and dV, and of the splits' partial results."""
 
     dk: gl.tensor
@@ -118,7 +118,7 @@ class Outputs:
 
 @gluon.jit
 def stats_offset(column, pack, stats_of_pack, PACK: gl.constexpr):
-    """Where the LSE and delta of a block's rows begin: at a multiple of 16 bytes, in the copy that has them there."""
+    """Offset of the LSE and delta of a block's rows: at a multiple of 16 bytes, in the copy that has them there."""
     COPIES: gl.constexpr = 4 // PACK if PACK < 4 else 1
     return pack * stats_of_pack + column % COPIES * (stats_of_pack // COPIES) + column // COPIES * (COPIES * PACK)
 
@@ -193,25 +193,17 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
 
 @gluon.jit
 def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
-    """Which queries of a block each key sees, as `is_visible` takes them."""
+    """The queries of a block that each key sees, as `is_visible` takes them."""
     return gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS) + rows, mask=mask >= 0,
                    other=gl.where(mask == FULL, (WG_ROWS // PACK) << 16, 0))
 
 
 @gluon.jit
-def masked_p(s, lse, bounds, mask, num_rows, rows, columns, scale_log2, PACK: gl.constexpr):
-    """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work tile's end."""
-    p = gl.exp2(s * scale_log2 - lse[None, :])
-    if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
-        bounds = gl.where(rows < num_rows, bounds, 0)
-        p = gl.where(is_visible(bounds, columns // PACK), p, 0.0)
-    return p
-
-
-@gluon.jit
 def _epilogue(x, buffer, x_ptr, partial_ptr, x_token, x_head, tile, kv_head, num_slots, wg: gl.constexpr):
-    """Writes a consumer group's rows of dK or dV: to the result, by way of its buffer of V if types are the same; of a split as float32
-    to its slot."""
+    """Writes a consumer group's rows of dK or dV.
+
+    They go to the result, by way of the group's buffer of V if types are the same; those of a split go as float32 to its slot.
+    """
     D: gl.constexpr = x.shape[1]
     SAME: gl.constexpr = x_ptr.dtype.element_ty == buffer.dtype
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0]) if SAME else x.type.layout
@@ -259,8 +251,10 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
             dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
             bounds = bounds_of_keys(mask, masks_ptr, rows, PACK)
             s = warpgroup_mma_wait(1, deps=[s])
-            p = masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, columns,
-                         scale_log2, PACK)
+            p = gl.exp2(s * scale_log2 - pipeline.lse.index(stage).load(across)[None, :])
+            num_rows = tile.row_end - tile.row_start
+            if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
+                p = gl.where(is_visible(gl.where(rows < num_rows, bounds, 0), columns // PACK), p, 0.0)
             p_operand = gl.convert_layout(p.to(q.dtype), operand)
             dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
@@ -310,7 +304,7 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
-    outputs = Outputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
+    outputs = DkdvOutputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
     grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, 1, kv_heads_per_group)
     gl.warp_specialize([
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 0, PACK)),

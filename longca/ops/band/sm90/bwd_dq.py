@@ -91,7 +91,7 @@ class QueryPipeline:
 
 
 @aggregate
-class Outputs:
+class DqOutputs:
     """Pointers and strides of dQ, of the initial dQ that it is added to, and of the splits' partial results."""
 
     dq: gl.tensor
@@ -270,7 +270,7 @@ def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, bl
     pipeline = QueryPipeline(q, dout, k, v, info, work_tiles, row_bars, k_full, v_full, empty)
     inputs = QueryInputs(q_desc, dout_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
-    outputs = Outputs(dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots)
+    outputs = DqOutputs(dq_ptr, initial_dq_ptr, partial_dq_ptr, dq_token, dq_head, num_slots)
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     gl.warp_specialize([
         (_consume, (pipeline, lse_ptr, delta_ptr, num_tokens, partial_masks_ptr, outputs, scale, scale_log2, 0, PACK, HAS_INITIAL)),

@@ -18,8 +18,8 @@ from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, masked_p, produce_query_blocks
-from longca.ops.band.sm90.pipeline import INFO, Handshake, barriers, read_mask
+from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, produce_query_blocks
+from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, is_visible, read_mask
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
     MESSAGE,
@@ -219,6 +219,16 @@ def _start_dq(ds, k_halves, count, wg: gl.constexpr):
 
 
 @gluon.jit
+def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
+    """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work tile's end."""
+    p = gl.exp2(s * scale_log2 - lse[None, :])
+    if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
+        columns = gl.arange(0, WG_ROWS, layout=gl.SliceLayout(0, s.type.layout))
+        p = gl.where(is_visible(gl.where(rows < num_rows, bounds, 0), columns), p, 0.0)
+    return p
+
+
+@gluon.jit
 def _hand_over(part, sums, count, wg: gl.constexpr):
     """Hands a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
 
@@ -254,7 +264,6 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
     k_halves = pipeline.k._reinterpret(pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg).reshape([WG_ROWS, D])
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-    columns = gl.arange(0, WG_ROWS, layout=across)
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -270,8 +279,7 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
             mbarrier.wait(exchange.full, (count - 1) & 1)
             dq = _start_dq(exchange.ds, k_halves, count - 1, wg)
             s = warpgroup_mma_wait(2, deps=[s])
-            p = masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, columns,
-                         scale_log2, 1)
+            p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, scale_log2)
             p_operand = gl.convert_layout(p.to(q.dtype), operand)
             dq = warpgroup_mma_wait(0, deps=[dq])
             if number > 0:

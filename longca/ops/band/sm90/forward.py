@@ -34,7 +34,7 @@ STORE_NEGATIVE = gl.constexpr("""{ .reg .pred p; .reg .b32 a; mov.b32 a, 0; setp
 
 
 @aggregate
-class Outputs:
+class ForwardOutputs:
     """Pointers and strides of the result, of the initial (out, LSE) that it is merged with, and of the splits' partial results."""
 
     out: gl.tensor
@@ -66,7 +66,7 @@ class Outputs:
 
 @gluon.jit
 def _bounds_of_part(part, padding, tile, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
-    """What each row sees of a work tile's n-th part: nothing of an empty one, everything of a full one."""
+    """The columns that each row sees of a work tile's n-th part: nothing of an empty one, everything of a full one."""
     entry = tile.partial_start + part - padding
     is_partial = (part >= padding) & (entry < tile.partial_end)
     mask = gl.load(ranges_ptr + entry * RANGE + 1, mask=is_partial, other=0)
@@ -75,7 +75,7 @@ def _bounds_of_part(part, padding, tile, block, ranges_ptr, row_masks_ptr, MASK_
 
 @gluon.jit
 def _bounds_of(number, padding, tile, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr, MASK_ROWS: gl.constexpr):
-    """What each row sees of the first and the last part of the n-th tile of K and V."""
+    """The columns that each row sees of the first and the last part of the n-th tile of K and V."""
     first = _bounds_of_part(number * PARTS, padding, tile, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
     if PARTS == 1:
         return first, first
@@ -288,8 +288,8 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
     pipeline = ForwardPipeline(q, k, v, work_tiles, q_bars, k_bars, v_bars, barriers(CONSUMERS, 1))
     fence_async_shared()
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
-    outputs = Outputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token,
-                      lse_head, num_slots)
+    outputs = ForwardOutputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head,
+                             lse_token, lse_head, num_slots)
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     if CONSUMERS == 2:
         gl.warp_specialize([

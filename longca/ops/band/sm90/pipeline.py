@@ -66,7 +66,7 @@ def read_mask(info, stage):
 
 @gluon.jit
 def is_visible(bounds, columns):
-    """Which columns each row sees, (rows, columns). `bounds` packs [start, end) of a row as in `TileSchedule.partial_masks`."""
+    """True where a row sees a column, (rows, columns). `bounds` packs [start, end) of a row as in `TileSchedule.partial_masks`."""
     start, end = bounds & 0xFFFF, bounds >> 16  # both bounds in one comparison
     return (columns[None, :] - start[:, None]).to(gl.uint32) < (end - start)[:, None].to(gl.uint32)
 

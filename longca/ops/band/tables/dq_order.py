@@ -23,7 +23,7 @@ KV_HEADS, VISIBLE_SHARE = 4, 0.4
 
 
 def prefers_ordered_dq(mask: Mask, num_kv_heads: int) -> bool:
-    """Whether the fused backward kernel, with additions to dQ in one order, is quicker than a dQ kernel of its own.
+    """True where the fused backward kernel, with additions to dQ in one order, is quicker than a dQ kernel of its own.
 
     It is where work tiles are long and many, and the last query sees nearly all keys, as under `causal`. It is not where there are
     documents: all work tiles begin with a document's last rows then, and soon follow each other at a block's distance.

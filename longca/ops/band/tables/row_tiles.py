@@ -42,7 +42,7 @@ class RowTiles:
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """What row tiles of bands see, as intervals of columns. All tensors are int64.
+    """The column intervals that row tiles of bands see. All tensors are int64.
 
     Column c of row tile n has the *position* n · stride + c, so that the columns of all row tiles lie on one axis.
     """

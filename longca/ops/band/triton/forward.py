@@ -57,7 +57,7 @@ def first_range(ranges_ptr, entry, end):
 
 @triton.jit
 def is_visible(masks_ptr, mask, tile_row, column, TILE_M: tl.constexpr):
-    """Which columns of a partial block each row sees, (rows, columns)."""
+    """True where a row sees a column of a partial block, (rows, columns)."""
     bounds = tl.load(masks_ptr + mask * TILE_M + tile_row)
     start = bounds & 0xFFFF
     return (column[None, :] - start[:, None]).to(tl.uint32) < ((bounds >> 16) - start).to(tl.uint32)[:, None]
