@@ -132,6 +132,7 @@ def test_a_task_that_is_gone_fails_its_cell_and_others_go_on(start):
         wait_until_gone(worker)
 
 
+@pytest.mark.slow  # it starts four processes, as the next one does; tests/slurm has both on a cluster
 def test_a_signal_to_all_tasks_stops_the_run_and_fails_no_cell(start):
     job = start(srun(2), {"kernel": "midway_sleeps"})
     job.wait_for(lambda: job.measures("midway_sleeps"))
@@ -145,6 +146,7 @@ def test_a_signal_to_all_tasks_stops_the_run_and_fails_no_cell(start):
         wait_until_gone(worker)
 
 
+@pytest.mark.slow
 def test_tasks_end_with_a_runner_that_is_killed(start):
     job = start(srun(2), {"kernel": "midway_sleeps"})
     job.wait_for(lambda: job.measures("midway_sleeps"))

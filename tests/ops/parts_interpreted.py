@@ -1,6 +1,6 @@
 """Attention in parts under Triton's interpreter, on a CPU: the merge kernel, and band attention over the steps of context-parallel plans.
 
-    TRITON_INTERPRET=1 python -m tests.ops.parts_interpreted
+    TRITON_INTERPRET=1 python -m tests.ops.parts_interpreted few|whole
 """
 
 import sys
@@ -35,6 +35,14 @@ def merging() -> None:
             merge_parts(*result, part, lse)
             merge(*right, part, lse)
         torch.testing.assert_close(result, right)
+
+
+def some_in_parts() -> None:
+    """A ring and a gather, of one unit of rows and of two; heads whose masks differ, where most rows of one see nothing."""
+    check(Case(build_mask("causal", seqlen=75), 2, 1, head_dim=64), "zigzag", Ring(), 2)
+    check(Case(build_mask("sliding_window", seqlen=300, window=20), 2, 1, head_dim=64), "contiguous", Gather(1), 2)
+    causal, block = (as_bands([band]) for band in ((0, 260, 0, 260, -INF, 0), (150, 200, 50, 250, -INF, INF)))
+    check(Case(Mask(260, 260, (block, causal)), 2, 2, head_dim=64), "zigzag", Ring(), 2)
 
 
 def band_in_parts() -> None:
@@ -78,6 +86,6 @@ def sums_to_gradients() -> None:
 if __name__ == "__main__":
     let_loops_run()
     merging()
-    band_in_parts()
+    (band_in_parts if "whole" in sys.argv else some_in_parts)()
     sums_to_gradients()
     sys.stdout.write("right")

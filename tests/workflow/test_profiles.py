@@ -20,6 +20,7 @@ def snakemake(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
 @pytest.mark.parametrize("study", ["quick", "paper"])
+@pytest.mark.sample(3)  # each profile and each study
 def test_dry_run(profile, study, tmp_path):
     done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
