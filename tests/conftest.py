@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other take more time than these sizes need: before torch
+
 from longca.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY
 
