@@ -1,12 +1,13 @@
 # make report   measure config/studies/$(STUDY).yaml, or the file STUDY=….yaml, on this machine and build its page
-# make test     all tests but those that need a cluster
+# make test     a few honest cases of everything: minutes
+# make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root
 PYTHON ?= python3
 STUDY ?= quick
 ARGS ?=
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report test test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report test test-all test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
@@ -14,6 +15,10 @@ report: setup
 
 test: setup
 	@python -m pytest $(ARGS)
+
+# random tests take as many examples as they name, not a part of them
+test-all: setup
+	@python -m pytest -m 'not slurm and not images' --hypothesis-profile=default $(ARGS)
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine

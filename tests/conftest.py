@@ -1,15 +1,36 @@
-"""What every test may ask for: a command line in a process of its own, and a tiny study to give it."""
+"""What every test may ask for: the command line, and a tiny study to give it. And which cases are in the default run."""
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other take more time than these sizes need: before torch
 
 from longca.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY
+
+settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
+settings.load_profile("few")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a function with @pytest.mark.sample(step, start=0) each `step`-th case is in the default run. All others are slow."""
+    counts: dict[object, int] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("sample")) is not None:
+            key = item.path, getattr(item, "originalname", item.name)
+            number = counts[key] = counts.get(key, -1) + 1
+            step, start = (*mark.args, 0)[:2]
+            if number % step != start:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,11 +48,36 @@ def tiny(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """longca(*arguments) → the finished process; results go below tmp_path."""
+    """longca(*arguments) → the finished command; results go below tmp_path.
+
+    Each start of a process costs a second, so commands that only read are called in this one.
+    """
 
     def run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        environ = {**os.environ, "LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200", **env}
-        return subprocess.run([sys.executable, "-m", "longca", *map(str, arguments)], capture_output=True, text=True, cwd=ROOT,
-                              env=environ, check=False)
+        environ = {"LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200", **env}
+        command = list(map(str, arguments))
+        if command[0] in HERE and "LONGCA_PLUGINS" not in env:
+            return called(command, environ)
+        return subprocess.run([sys.executable, "-m", "longca", *command], capture_output=True, text=True, cwd=ROOT,
+                              env=os.environ | environ, check=False)
 
     return run
+
+
+HERE = ("plan", "explain", "list", "status", "export", "report", "archive", "verify", "data")
+
+
+def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    from longca.cli.main import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", ["longca", *command])
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())

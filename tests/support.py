@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from hypothesis import settings
+
 ROOT = Path(__file__).resolve().parents[1]
 
 TINY = """
@@ -13,3 +15,8 @@ grids:
      direction: fwd}
 """
 
+
+
+def examples(whole: int) -> settings:
+    """That many random cases in `make test-all`, and a part of them in the default run, at least 4. The profile says how large a part."""
+    return settings(max_examples=max(4, whole * settings.default.max_examples // 100), deadline=None)

@@ -33,7 +33,7 @@ def lives(pool: Pool, world: int = 2) -> bool:
     return ("cp", None, world) in pool._groups
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_all_ranks_are_measured(pool, world):
     results = [pool.measure(cp_cell("ulysses", world, direction=direction, num_kv_heads=1, num_q_heads=3), MEASURE)
                for direction in ("fwd", "bwd")]
@@ -55,14 +55,14 @@ def test_a_failure_that_all_ranks_know_of_leaves_the_group_fit(pool, strategy, s
     assert lives(pool)
 
 
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kernel", "status", "words"), [
-    ("midway_hungry", "oom", "requested_bytes=2147483648"),
+    pytest.param("midway_hungry", "oom", "requested_bytes=2147483648", marks=pytest.mark.slow),
     ("midway_raises", "error", "no key"),
-    ("midway_killed_while_timed", "error", "rank 1: it was killed by SIGKILL"),
+    pytest.param("midway_killed_while_timed", "error", "rank 1: it was killed by SIGKILL", marks=pytest.mark.slow),
     ("midway_sleeps", "timeout", "seconds=1.0"),
 ])
-def test_a_rank_that_fails_between_messages_ends_all_and_the_next_cell_runs(pool, monkeypatch, kernel, status, words):
-    world = 3
+def test_a_rank_that_fails_between_messages_ends_all_and_the_next_cell_runs(pool, monkeypatch, kernel, status, words, world):
     monkeypatch.setattr(group_module, "GRACE_SECONDS", GRACE_S)
     timeout_s = 1.0 if kernel == "midway_sleeps" else 600.0
     begun = time.monotonic()

@@ -107,13 +107,14 @@ def test_torchrun_starts_ranks(start):
     assert not (job.store.folder / FOLDER).exists()
 
 
-def test_srun_starts_ranks_and_starts_them_again(start):
-    job = start(srun(2, 2), {"world": 3, "kernel": "naive, midway_killed_while_timed"})
+@pytest.mark.parametrize(("per_node", "world", "node"), [(1, 2, "gpu2"), pytest.param(2, 3, "gpu1", marks=pytest.mark.slow)])
+def test_srun_starts_ranks_and_starts_them_again(start, per_node, world, node):
+    job = start(srun(2, per_node), {"world": world, "kernel": "naive, midway_killed_while_timed"})
     assert job.end() == 0, job.text
     records = job.records()
-    assert records["naive 3 16"].outcome.status == "ok"
-    outcome = records["midway_killed_while_timed 3 16"].outcome
-    assert outcome.type == "WorkerDied" and "rank 1 on gpu1: it was killed by SIGKILL" in outcome.message
+    assert records[f"naive {world} 16"].outcome.status == "ok"
+    outcome = records[f"midway_killed_while_timed {world} 16"].outcome
+    assert outcome.type == "WorkerDied" and f"rank 1 on {node}: it was killed by SIGKILL" in outcome.message
 
 
 def test_a_task_that_is_gone_fails_its_cell_and_others_go_on(start):
@@ -132,6 +133,7 @@ def test_a_task_that_is_gone_fails_its_cell_and_others_go_on(start):
         wait_until_gone(worker)
 
 
+@pytest.mark.slow  # it starts four processes, as the next one does; tests/slurm has both on a cluster
 def test_a_signal_to_all_tasks_stops_the_run_and_fails_no_cell(start):
     job = start(srun(2), {"kernel": "midway_sleeps"})
     job.wait_for(lambda: job.measures("midway_sleeps"))
@@ -145,6 +147,7 @@ def test_a_signal_to_all_tasks_stops_the_run_and_fails_no_cell(start):
         wait_until_gone(worker)
 
 
+@pytest.mark.slow
 def test_tasks_end_with_a_runner_that_is_killed(start):
     job = start(srun(2), {"kernel": "midway_sleeps"})
     job.wait_for(lambda: job.measures("midway_sleeps"))

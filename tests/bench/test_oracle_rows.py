@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.bench.check.inputs import DTYPES, Inputs
@@ -14,6 +14,7 @@ from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention
+from tests.support import examples
 
 TENSORS = ("out", "lse", "dq", "dk", "dv")
 
@@ -56,7 +57,7 @@ class Judged:
 
 @given(case=cases(), dtype=st.sampled_from(list(DTYPES)), name=st.sampled_from(TENSORS), place=st.integers(0),
        scale=st.sampled_from([0.0, 0.5, -1.0]))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_one_wrong_row_is_found_wherever_it_is(case: Case, dtype: str, name: str, place: int, scale: float) -> None:
     judged = Judged.of(case, DTYPES[dtype])
     changed = judged.answer[name].clone()
@@ -82,7 +83,7 @@ def test_one_wrong_row_of_one_head_is_found_in_a_long_result() -> None:
 
 
 @given(case=cases(), dtype=st.sampled_from(list(DTYPES)), parts=st.integers(1, 5), rounds=st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_right_kernels_pass(case: Case, dtype: str, parts: int, rounds: bool) -> None:
     inputs = Inputs(*case.inputs(DTYPES[dtype]))
     found = _kernel(case, inputs, DTYPES[dtype], parts, rounds)

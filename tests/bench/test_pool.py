@@ -51,8 +51,8 @@ def test_out_of_memory_has_its_own_outcome_and_the_process_lives_on(pool):
 
 
 @pytest.mark.parametrize(("kernel", "cause", "log"), [
-    ("killed", "it was killed by SIGKILL", ""),
-    ("quitter", "it exited with code 3", "last words"),
+    pytest.param("killed", "it was killed by SIGKILL", "", marks=pytest.mark.slow),
+    pytest.param("quitter", "it exited with code 3", "last words", marks=pytest.mark.slow),
     ("crasher", "it was killed by SIGSEGV", "Segmentation fault"),
 ])
 def test_a_process_that_dies_is_an_error(pool, kernel, cause, log):

@@ -90,7 +90,10 @@ def test_lists_of_blocks_are_ascending() -> None:
     assert [line[:count] for line, count in zip(lists[0].tolist(), counts[0].tolist(), strict=True)] == [[1, 3], [0, 1, 2], [3]]
 
 
-def test_flex_by_hand_agrees_on_cpu() -> None:
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_flex_by_hand_agrees_on_cpu(compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiles:
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     cell = next(cells(parse(["--kernels", "flex", "--lengths", "128", "--heads", "2:2"])))
     row = adapter_cost.measured(cell, torch.device("cpu"))
     assert row.adapter_ms or "compiler" in row.reason, row.reason

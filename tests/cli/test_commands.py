@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from longca.cli.options import print_table
 
 
@@ -26,8 +28,9 @@ def test_plan_counts_cells_and_reasons(longca):
     assert plan["gpu_hours"] > 0
 
 
-def test_plan_of_the_paper_names_what_is_unsupported(longca):
-    done = longca("plan", "paper")
+@pytest.mark.parametrize("chosen", [("-m", "causal"), pytest.param((), marks=pytest.mark.slow)], ids=["causal", "whole"])
+def test_plan_of_the_paper_names_what_is_unsupported(longca, chosen):
+    done = longca("plan", "paper", *chosen)
     assert done.returncode == 0, done.stderr
     assert "GPU hours" in done.stdout and "unsupported" in done.stdout
 

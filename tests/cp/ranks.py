@@ -1,6 +1,8 @@
-"""Real ranks: processes that talk over gloo. Starting them takes seconds, so one start serves many cases."""
+"""Real ranks: processes that talk over gloo. They are forked from a server that has imported torch once, which takes seconds."""
 
 import gc
+import multiprocessing
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +14,22 @@ import torch.multiprocessing
 from longca.cp.comm.backend import Comm
 
 Job = Callable[..., Any]
+PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic"]  # nothing of longca: the server may find another checkout of it
 
 
 def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu") -> list[Any]:
     """job(comm, *arguments) on every rank → results by rank. The job is a function of a module."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        torch.multiprocessing.spawn(_rank, (world, folder, timeout_s, device_type, job, arguments), nprocs=world)
+        multiprocessing.set_forkserver_preload(PRELOADED)
+        torch.multiprocessing.start_processes(_rank, (world, folder, timeout_s, device_type, dict(os.environ), job, arguments),
+                                              nprocs=world, start_method="forkserver" if device_type == "cpu" else "spawn")
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world)]
 
 
-def _rank(rank: int, world: int, folder: Path, timeout_s: float, device_type: str, job: Job, arguments: tuple[object, ...]) -> None:
+def _rank(rank: int, world: int, folder: Path, timeout_s: float, device_type: str, environ: dict[str, str], job: Job,
+          arguments: tuple[object, ...]) -> None:
+    os.environ.update(environ)  # a server has that of its start
     torch.set_num_threads(1)
     gc.freeze()  # what is imported stays: memory is then freed quickly between cells, as in the project's own workers
     comm = Comm(rank, world, rank, (folder / "meeting").as_uri(), device_type, timeout_s)

@@ -6,10 +6,11 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.cp.comm.symmetric import Handshake, SendSignal, WaitSignal
+from tests.support import examples
 
 NUM_SLOTS = 3
 Value = tuple[int, int]
@@ -152,7 +153,7 @@ def script(program: Program, rank: int) -> deque[tuple[str, int]]:
     return actions
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(programs(), st.randoms(use_true_random=False), st.booleans())
 def test_all_arrive_whole_in_any_order_of_events(program: Program, chance: random.Random, one_queue: bool) -> None:
     """Whoever reads finds what was sent: nothing comes late or is overwritten, and no rank waits for ever."""

@@ -38,6 +38,7 @@ def check(case: Case, parts: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 @pytest.mark.parametrize("mask", [*STATIC_MASKS, "block_sparse_uniform"])
+@pytest.mark.sample(5)
 def test_results_are_those_of_one_device(mask: str, world: int):
     case = case_of(mask, 128, params=BLOCKS) if mask == "block_sparse_uniform" else case_of(mask)
     for keeps_order in (False, True):

@@ -33,6 +33,7 @@ def check(mask: Mask, world: int, permutation: str, schedule: Gather | Ring, hea
 @pytest.mark.parametrize("permutation", NAMES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", STATIC_MASKS)
+@pytest.mark.sample(7)
 def test_every_mask(name: str, schedule: str, permutation: str):
     number = list(STATIC_MASKS).index(name) + NAMES.index(permutation)
     mask = build_mask(name, seqlen=64 if "block" in STATIC_MASKS[name] else 61 + number, **STATIC_MASKS[name])
@@ -43,6 +44,7 @@ def test_every_mask(name: str, schedule: str, permutation: str):
                                                    ("prefix_lm", "heap-8")])
 @pytest.mark.parametrize(("world", "schedule"), [(3, Gather()), (5, Ring()), (24, Ring(8)), (24, Ring(two_way=True)), (96, Gather()),
                                                  (96, Ring())])
+@pytest.mark.sample(7)
 def test_many_ranks(name: str, permutation: str, world: int, schedule: Gather | Ring):
     check(build_mask(name, seqlen=2 * 96 + 1), world, permutation, schedule)
 

@@ -60,6 +60,7 @@ def test_kernels_of_segments_do_what_steps_of_zigzag_need(strategy: str, kernel:
 
 @pytest.mark.parametrize("kernel", ["fa3", "fa4", "flashmask", "cudnn_flex", "band"])
 @pytest.mark.parametrize("strategy", PLANNED)
+@pytest.mark.sample(3)
 def test_what_is_not_refused_gets_a_plan_whose_steps_the_kernel_does(strategy: str, kernel: str):
     plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
     taken = set()
@@ -86,46 +87,49 @@ def test_heads_that_cut_through_mask_groups_are_refused():
     assert "3 head groups" in reason
 
 
+@pytest.mark.parametrize("mask", STATIC_MASKS)
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize("strategy", PLANNED)
-def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.sample(7)
+def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, mask: str, monkeypatch: pytest.MonkeyPatch):
     got = []
     naive = type(Registry("kernel").load("naive"))
     prepare = naive.prepare
     monkeypatch.setattr(naive, "prepare", lambda self, problem: got.append(problem) or prepare(self, problem))
-    for mask in STATIC_MASKS:
-        case = Case(mask, 256, 8, 4, torch.bfloat16, strategy)
-        on_virtual_ranks(case.run, world)
-        asked = Registry("strategy").load(strategy).local_calls(
-            cell(strategy, mask, world=world, head_dim=8), case.problem().mask.traits)
-        assert {problem.mask.traits for problem in got} == {traits for _, traits in asked}
-        assert {(problem.num_q_heads, problem.num_kv_heads) for problem in got} == {(of.num_q_heads, of.num_kv_heads) for of, _ in asked}
-        got.clear()
+    case = Case(mask, 256, 8, 4, torch.bfloat16, strategy)
+    on_virtual_ranks(case.run, world)
+    asked = Registry("strategy").load(strategy).local_calls(
+        cell(strategy, mask, world=world, head_dim=8), case.problem().mask.traits)
+    assert {problem.mask.traits for problem in got} == {traits for _, traits in asked}
+    assert {(problem.num_q_heads, problem.num_kv_heads) for problem in got} == {(of.num_q_heads, of.num_kv_heads) for of, _ in asked}
 
 
+@pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("world", [5, 8, 12])
 @pytest.mark.parametrize("strategy", PLANNED)
-def test_more_ranks_than_cores(strategy: str, world: int):
+@pytest.mark.sample(7)
+def test_more_ranks_than_cores(strategy: str, world: int, number: int):
     masks = list(STATIC_MASKS)
-    for number in range(3):
-        case = Case(masks[(PLANNED.index(strategy) + world + 5 * number) % len(masks)], 61 + world, 8, 2, strategy=strategy)
-        errors = case.errors(on_virtual_ranks(case.run, world))
-        assert max(errors.values()) < case.tolerance, (case, errors)
+    case = Case(masks[(PLANNED.index(strategy) + world + 5 * number) % len(masks)], 61 + world, 8, 2, strategy=strategy)
+    errors = case.errors(on_virtual_ranks(case.run, world))
+    assert max(errors.values()) < case.tolerance, (case, errors)
 
 
+@pytest.mark.parametrize("mask", ["full", "causal", "causal_sliding_window"])
 @pytest.mark.parametrize("world", [2, 4, 9])
 @pytest.mark.parametrize("strategy", PLANNED)
-def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: str, world: int):
+@pytest.mark.sample(7)
+def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: str, world: int, mask: str):
     """What a GPU does, where the host runs ahead of the messages."""
-    for mask in ("full", "causal", "causal_sliding_window"):
-        case = Case(mask, 60 + world, 4, 2, strategy=strategy)
-        parts = on_virtual_ranks(case.run, world, keeps_order=True)
-        errors = case.errors(parts)
-        assert max(errors.values()) < case.tolerance, (case, errors)
-        assert all(part["repeatable"] for part in parts)
+    case = Case(mask, 60 + world, 4, 2, strategy=strategy)
+    parts = on_virtual_ranks(case.run, world, keeps_order=True)
+    errors = case.errors(parts)
+    assert max(errors.values()) < case.tolerance, (case, errors)
+    assert all(part["repeatable"] for part in parts)
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
+@pytest.mark.sample(3)
 def test_the_error_is_that_of_the_kernel_and_does_not_grow_with_ranks(strategy: str):
     """In bfloat16, over the mask with the most parts a row."""
     case = Case("full", 192, 4, 2, torch.bfloat16, strategy)
@@ -134,7 +138,8 @@ def test_the_error_is_that_of_the_kernel_and_does_not_grow_with_ranks(strategy: 
         assert all(errors[name] < 1.2 * alone[name] for name in errors), (errors, alone)
 
 
-@pytest.mark.parametrize("strategy", ["usp", *(pytest.param(name, marks=pytest.mark.slow) for name in PLANNED if name != "usp")])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", PLANNED)
 def test_the_error_is_no_larger_on_96_ranks(strategy: str):
     case = Case("full", 192, 4, 2, torch.bfloat16, strategy)
     errors, alone = (case.errors(on_virtual_ranks(case.run, world)) for world in (96, 1))
@@ -175,6 +180,7 @@ def peaks(strategy: str, mask: str, world: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("strategy", ["ring_p2p", "loongtrain"])
+@pytest.mark.sample(3)
 def test_memory_of_a_ring_does_not_grow_with_ranks(strategy: str, mask: str):
     few, many = peaks(strategy, mask, 6), peaks(strategy, mask, 16)
     assert many[0] <= few[0] * 1.05

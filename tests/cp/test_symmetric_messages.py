@@ -18,19 +18,20 @@ STRATEGIES = ("ring_p2p", "ring_allgather", "ulysses", "usp", "loongtrain")
 MASKS = ("full", "causal_document", "sliding_window", "shared_question")
 
 
+@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_results_are_the_same_to_the_last_bit(strategy: str, world: int) -> None:
-    for mask in MASKS:
-        weights = (1, 2, 1) if mask == "full" and strategy == "ulysses" and world == 2 else None
-        case = Case(mask, 97, 8, 4, torch.bfloat16, strategy, weights=weights)
-        expected = on_virtual_ranks(case.run, world, keeps_order=True)
-        found = on_symmetric_ranks(case.run, world)
-        for rank, (there, here) in enumerate(zip(expected, found, strict=True)):
-            assert here["moved"] == there["moved"]
-            assert here["repeatable"]
-            for name in TENSORS:
-                assert torch.equal(there[name], here[name]), (case, rank, name)
+@pytest.mark.sample(7, 4)  # Ulysses in chunks of heads is one of these
+def test_results_are_the_same_to_the_last_bit(strategy: str, world: int, mask: str) -> None:
+    weights = (1, 2, 1) if mask == "full" and strategy == "ulysses" and world == 2 else None
+    case = Case(mask, 97, 8, 4, torch.bfloat16, strategy, weights=weights)
+    expected = on_virtual_ranks(case.run, world, keeps_order=True)
+    found = on_symmetric_ranks(case.run, world)
+    for rank, (there, here) in enumerate(zip(expected, found, strict=True)):
+        assert here["moved"] == there["moved"]
+        assert here["repeatable"]
+        for name in TENSORS:
+            assert torch.equal(there[name], here[name]), (case, rank, name)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

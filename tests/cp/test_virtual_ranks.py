@@ -14,6 +14,7 @@ HEADS = [(8, 2), (5, 5), (12, 3), (7, 1)]
 
 @pytest.mark.parametrize("world", [1, 5, 8, 16])
 @pytest.mark.parametrize("mask", STATIC_MASKS)
+@pytest.mark.sample(5)
 def test_results_are_those_of_one_device(mask: str, world: int):
     heads = HEADS[(list(STATIC_MASKS).index(mask) + world) % len(HEADS)]
     case = Case(mask, 61 + world, *heads)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.data.corpus import Corpus
 from longca.data.sampler import draw, draw_as_paper, draw_pieces, sample_documents
+from tests.support import examples
 
 SHIPPED = ("pile", "prolong512k", "prolong64k")
 
@@ -35,7 +36,7 @@ AS_MEASURED_IN_THE_STUDY = [
 
 @given(corpus=st.sampled_from(SHIPPED), seqlen=st.integers(1, 20_000) | st.integers(1, 40), seed=st.integers(0, 2**31),
        paper_compat=st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_documents_fill_the_sequence(corpus: str, seqlen: int, seed: int, paper_compat: bool):
     lengths = sample_documents(corpus, seqlen, seed=seed, paper_compat=paper_compat)
     assert lengths.dtype == np.int64

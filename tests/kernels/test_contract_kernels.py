@@ -14,6 +14,7 @@ from tests.kernels.plain_attention import Plain, plain_attention
 SLOW_COMPILE_MS = 500
 NAMES = Registry("kernel").names()
 ATTENTION = [name for name in NAMES if Registry("kernel").load(name).family != "control"]
+ON_CPU = [name for name in ATTENTION if Registry("kernel").load(name).available("cpu") is None]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +57,9 @@ def test_supports_is_pure(name: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_agrees_with_the_definition(name: str, direction: str, cases: list[tuple[Case, Plain]]) -> None:
-    kernel = _on_cpu(name)
+    kernel = Registry("kernel").load(name)
     tried, compile_ms = 0, 0.0
     for number, (case, plain) in enumerate(cases):
         if compile_ms > SLOW_COMPILE_MS and number >= len(telling_cases()):
@@ -72,9 +73,9 @@ def test_agrees_with_the_definition(name: str, direction: str, cases: list[tuple
         pytest.skip(f"{name} supports no case of {direction} on CPU")
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_agrees_in_bfloat16(name: str) -> None:
-    kernel, direction = _on_cpu(name), "bwd"
+    kernel, direction = Registry("kernel").load(name), "bwd"
     case = next(case for case in pattern_cases() if case.mask.name == "causal_document" and case.num_q_heads == 8)
     if kernel.supports(case.cell(name, direction, "bf16").call_spec, case.mask.traits, "cpu") is not None:
         direction = "fwd"
@@ -83,9 +84,9 @@ def test_agrees_in_bfloat16(name: str) -> None:
     _check(case, plain_attention(*inputs, case.mask.dense()), prepared, inputs, tolerance=1.5e-2)
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_backward_repeats_and_leaves_no_trace(name: str) -> None:
-    kernel = _on_cpu(name)
+    kernel = Registry("kernel").load(name)
     case = hand_made_cases()[0]
     if (reason := kernel.supports(case.cell(name, "bwd").call_spec, case.mask.traits, "cpu")) is not None:
         pytest.skip(reason)
@@ -99,13 +100,6 @@ def test_backward_repeats_and_leaves_no_trace(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, (q, k, v, dout), strict=True))
     assert all(x.grad is None for x in (q, k, v, dout))
     assert not any(x.requires_grad for x in (forward.out, *first))
-
-
-def _on_cpu(name: str) -> Kernel:
-    kernel = Registry("kernel").load(name)
-    if (reason := kernel.available("cpu")) is not None:
-        pytest.skip(reason)
-    return kernel
 
 
 def _check(case: Case, plain: Plain, prepared: Prepared, inputs: list[torch.Tensor], tolerance: float) -> None:

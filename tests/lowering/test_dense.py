@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from longca.lowering import dense
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, grid_masks, pattern_mask
+from tests.support import examples
 
 
 def check(mask: Mask) -> None:
@@ -21,7 +22,7 @@ def test_patterns(name: str):
     check(pattern_mask(name))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mask=band_masks(max_groups=2) | grid_masks())
 def test_any_mask(mask: Mask):
     check(mask)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 
 from longca.lowering.flex import block_mask, mask_mod
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import PATTERNS, band_masks, grid_masks, pattern_mask, rasters, uniform_grid
+from tests.support import examples
 
 HEADS_PER_GROUP = 2
 
@@ -33,7 +34,7 @@ def test_mask_mod_of_patterns(name: str):
     check_mask_mod(pattern_mask(name))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mask=band_masks(max_groups=2) | grid_masks())
 def test_mask_mod_of_any_mask(mask: Mask):
     check_mask_mod(mask)
@@ -86,7 +87,7 @@ def test_block_mask_of_patterns(name: str):
         check_block_mask(pattern_mask(name), block_size)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(mask=band_masks(max_groups=2) | grid_masks())
 def test_block_mask_of_any_mask(mask: Mask):
     check_block_mask(mask, (16, 8))
@@ -107,6 +108,7 @@ def compiled():
 # one mask for each way in which `mask_mod` works, at lengths that blocks divide and do not
 @pytest.mark.parametrize("mask", [pattern_mask("causal_document"), pattern_mask("prefix_lm"), uniform_grid(96, 16, 16, 2, seed=0),
                                   pattern_mask("block_sparse_variable")], ids=["rows", "arithmetic", "uniform", "variable"])
+@pytest.mark.sample(3)
 def test_the_compiled_kernel_takes_it(compiled, mask: Mask):
     heads, generator = 4, torch.Generator().manual_seed(0)
     q = torch.randn(1, heads, mask.seqlen_q, 16, generator=generator)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from longca.lowering.attnslice import SliceType, attn_slices
 from longca.lowering.flashmask import FlashMaskColumns, flashmask_columns
@@ -13,6 +13,7 @@ from longca.masks import Mask
 from longca.masks.band import INF
 from tests.kernels import masks_for_tests
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
+from tests.support import examples
 
 
 def decoded_intervals(table: np.ndarray, num_cols: int) -> np.ndarray:
@@ -109,7 +110,7 @@ def test_patterns(name: str):
         check_slices(mask)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(mask=masks_for_tests.band_masks(max_groups=2))
 def test_any_bands(mask: Mask):
     check_intervals(mask)
@@ -118,7 +119,7 @@ def test_any_bands(mask: Mask):
     check_slices(mask)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mask=masks_for_tests.complementary_masks())
 def test_touching_bands(mask: Mask):
     check_intervals(mask)
@@ -126,7 +127,7 @@ def test_touching_bands(mask: Mask):
     check_flashmask(mask)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mask=masks_for_tests.grid_masks())
 def test_any_blocks(mask: Mask):
     check_intervals(mask)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from longca.lowering.blocks import block_lists
 from longca.lowering.varlen import varlen
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import PATTERNS, grid_masks, pattern_mask, rasters, uniform_grid
+from tests.support import examples
 
 SEGMENTED = {"full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"}
 
@@ -55,7 +56,7 @@ def test_block_patterns(name: str):
     check_lists(pattern_mask(name))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(mask=grid_masks())
 def test_any_blocks(mask: Mask):
     check_lists(mask)

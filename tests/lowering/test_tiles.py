@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from longca.lowering.ranges import Csr, Runs
 from longca.lowering.tiles import Tiles, col_tiles, row_tiles
 from longca.masks import Mask
 from tests.kernels import masks_for_tests
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
+from tests.support import examples
 
 SIZES = [(16, 16), (16, 8), (8, 24)]
 
@@ -66,14 +67,14 @@ def test_patterns(name: str, whole: bool):
         check(pattern_mask(name), tile_q, tile_k, whole)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(mask=masks_for_tests.band_masks())
 def test_any_bands(mask: Mask):
     for tile_q, tile_k in SIZES:
         check(mask, tile_q, tile_k)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mask=masks_for_tests.complementary_masks())
 def test_bands_that_fill_a_tile_together(mask: Mask):
     for tile_q, tile_k in SIZES:
@@ -81,7 +82,7 @@ def test_bands_that_fill_a_tile_together(mask: Mask):
         check(mask, tile_q, tile_k)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(mask=masks_for_tests.grid_masks())
 def test_any_blocks(mask: Mask):
     for tile_q, tile_k in SIZES:

@@ -7,10 +7,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from longca.masks import Mask, band, build_mask
+from tests.support import examples
 
 from .definitions import DEFINITIONS
 
-quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(examples(60), derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 """For every test here: few examples, the same ones each time, so that all of them take seconds on one slow core."""
 
 WITH_DOCUMENTS = ("full_document", "causal_document", "shared_question", "causal_blockwise", "prefix_lm_document")

@@ -1,4 +1,7 @@
-"""Compiles the kernels of band attention for sm_90, without a GPU: python -m tests.ops.band_compiled forward|backward|portable."""
+"""Compiles the kernels of band attention for sm_90, without a GPU: some builds, or all of them.
+
+    python -m tests.ops.band_compiled few|whole forward|backward|portable...
+"""
 
 import itertools
 import math
@@ -102,10 +105,11 @@ def check_items() -> None:
         assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
 
 
-def check_portable() -> None:
+def check_portable(whole: bool) -> None:
     """Triton's own kernels backward, with split lines and without: ptxas takes some ways to store a sum as reasons to serialize matmuls."""
     results, tables = ["*bf16", "*bf16", "*fp32", "*fp32"], ["*i32"] * 3
-    for pack, split, masked, head_dim in itertools.product((1, 8), (False, True), (False, True), (64, 128)):
+    every = itertools.product((1, 8), (False, True), (False, True), (64, 128))
+    for pack, split, masked, head_dim in every if whole else [(8, True, True, 128)]:
         keys, queries = f"tensordesc<bf16[64,{head_dim}]>", f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>"
         shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "PACK": pack, "STAGES": 2}
         for kernel, types, constants in (
@@ -124,22 +128,30 @@ def check_portable() -> None:
             assert "serialized" not in (log := assembled(done.asm["ptx"])), (kernel.__name__, constants, log)
 
 
-def main(direction: str) -> None:
+def main(direction: str, whole: bool) -> None:
     if direction == "portable":
-        check_portable()
+        check_portable(whole)
         return
     check_items()
-    for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8)):
+    for num_tokens, pack in itertools.product((1, 131) if direction == "backward" else (), (1, 2, 4, 8) if whole else (1, 8)):
         check_statistics(num_tokens, pack)
+    done = set()
     for kernel, types, constants, maxnreg in builds(direction):
-        names = kernel.arg_names
-        signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
-        source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
-        done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": maxnreg})
-        assert not (bad := carried_bounds(str(done.asm["source"]))), bad
-        assert "serialized" not in (log := assembled(done.asm["ptx"])), log
-        assert done.metadata.shared * (3 - constants.get("CONSUMERS", 2)) <= SHARED_BYTES, done.metadata.shared
+        if whole or kernel not in done:
+            check_build(kernel, types, constants, maxnreg)
+        done.add(kernel)
+
+
+def check_build(kernel: triton.JITFunction, types: list[str], constants: dict[str, int], maxnreg: int) -> None:
+    names = kernel.arg_names
+    signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
+    source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
+    done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": maxnreg})
+    assert not (bad := carried_bounds(str(done.asm["source"]))), bad
+    assert "serialized" not in (log := assembled(done.asm["ptx"])), log
+    assert done.metadata.shared * (3 - constants.get("CONSUMERS", 2)) <= SHARED_BYTES, done.metadata.shared
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for direction in sys.argv[2:]:
+        main(direction, sys.argv[1] == "whole")

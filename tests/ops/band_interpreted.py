@@ -1,14 +1,18 @@
 """Band attention in Triton's interpreter, on a CPU, against the definition: a process of its own, as the switch is global.
 
-    TRITON_INTERPRET=1 python -m tests.ops.band_interpreted PART
+    TRITON_INTERPRET=1 python -m tests.ops.band_interpreted few|whole PART...
+
+Its time grows with the number of tiles: `few` takes fewer heads and larger tiles, which still are full, partial and empty ones.
 """
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from longca.core.plugin import Registry
 from longca.kernels.backends.band import BandPrepared
 from longca.masks import Mask
 from longca.masks.band import INF, as_bands
@@ -21,6 +25,7 @@ from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks, grid_mask
 from tests.kernels.plain_attention import Plain, plain_attention
 
 SMALL = {BandKernel.FORWARD: TileConfig(32, 16, 4, 2), BandKernel.DKDV: TileConfig(16, 32, 4, 2), BandKernel.DQ: TileConfig(32, 16, 4, 2)}
+LARGER = {BandKernel.FORWARD: TileConfig(64, 32, 4, 2), BandKernel.DKDV: TileConfig(32, 64, 4, 2), BandKernel.DQ: TileConfig(64, 32, 4, 2)}
 TOLERANCE = 2e-5  # all in float32
 
 
@@ -44,51 +49,68 @@ def compare(case: Case, plain: Plain, out: torch.Tensor, lse: torch.Tensor, grad
     assert not grads or (grads[0][empty] == 0).all()
 
 
-def check(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL, dtype: torch.dtype = torch.float32,
-          tolerance: float = TOLERANCE) -> BandPlan:
-    """By the raw functions, twice backward."""
+def check(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL, dtype: torch.dtype = torch.float32, tolerance: float = TOLERANCE,
+          repeats: bool = True) -> BandPlan:
+    """By the raw functions, backward twice if it is to be seen that it repeats."""
     print(case, flush=True)
     q, k, v, dout = case.inputs(dtype)
     plan = plan_of(case, tuned)
     out, lse = band_forward(q, k, v, plan)
     grads = band_backward(q, k, v, out, lse, dout, plan)
     compare(case, plain_attention(q, k, v, dout, case.mask.dense()), out, lse, grads, tolerance)
-    again = band_backward(q, k, v, out, lse, dout, plan)
-    assert all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+    if repeats:
+        again = band_backward(q, k, v, out, lse, dout, plan)
+        assert all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
     return plan
 
 
-def patterns() -> None:
-    """Every pattern with 4 query heads for a KV head, some with one; three forms of the loop; float16."""
-    cases = pattern_cases()
-    for case in cases[1::2] + cases[::8]:
-        check(case)
+def patterns(whole: bool) -> None:
+    """Every pattern with several query heads for a KV head, some with one; three forms of the loop; float16."""
+    cases, tiles = pattern_cases(), SMALL
+    if whole:
+        for case in cases[1::2] + cases[::8]:
+            check(case)
+    else:
+        names, tiles = Registry("mask").names(), LARGER
+        groups = [2 if name.startswith("block_sparse") else 1 for name in names]
+        cases = [Case(pattern_mask(name, count), 2 * count, count) for name, count in zip(names, groups, strict=True)]
+        for number, case in enumerate(cases):
+            check(case, tiles, repeats=number < 3)  # one of bands and both of blocks
+        check(Case(cases[-1].mask, 1, 1), tiles, repeats=False)
     for loop in (0, 2):
-        check(pattern_cases()[0], {**SMALL, BandKernel.FORWARD: TileConfig(32, 16, 4, 2, loop=loop)})
-    check(pattern_cases()[1], dtype=torch.float16, tolerance=2e-3)
+        check(cases[0], {**tiles, BandKernel.FORWARD: replace(tiles[BandKernel.FORWARD], loop=loop)}, repeats=whole)
+    check(cases[1], tiles, dtype=torch.float16, tolerance=2e-3, repeats=whole)
 
 
-def hand_made() -> None:
+def hand_made(whole: bool) -> None:
     """Rows without keys, fewer keys than queries, one token, blocks that do not divide, no keys or queries at all."""
-    for case in {str(case): case for case in hand_made_cases() + empty_row_cases()}.values():
-        check(case)
+    cases = list({str(case): case for case in hand_made_cases() + empty_row_cases()}.values())
+    for case in cases if whole else cases[1:5]:
+        check(case, SMALL if whole else LARGER)
     for mask in NOTHING_VISIBLE:
         check(Case(mask, 2, 1))
 
 
-def heads() -> None:
+def heads(whole: bool) -> None:
     """8 and 16 query heads for a KV head, MQA, heads that share no tile, three heads for one."""
+    alone = {use: TileConfig(*size, 4, 2, pack=1) for use, size in ((BandKernel.FORWARD, (16, 16)), (BandKernel.DKDV, (16, 16)), (BandKernel.DQ, (16, 16)))}
+    if not whole:
+        short = pattern_mask("causal_document", 1).crop((0, 60), (0, 60))
+        for num_q_heads in (8, 16, 3):
+            check(Case(short, num_q_heads, 1), LARGER, repeats=False)
+        check(Case(short, 2, 1), alone)
+        return
     for num_q_heads, num_kv_heads in ((16, 2), (32, 2), (16, 1), (6, 2)):
         check(Case(pattern_mask("causal_document", num_kv_heads), num_q_heads, num_kv_heads))
     check(Case(pattern_mask("block_sparse_uniform", 2), 16, 2))
-    check(Case(pattern_mask("causal", 2), 8, 2), {use: TileConfig(*size, 4, 2, max_pack=1) for use, size in
-                                                  ((BandKernel.FORWARD, (16, 16)), (BandKernel.DKDV, (16, 16)), (BandKernel.DQ, (16, 16)))})
+    check(Case(pattern_mask("causal", 2), 8, 2), alone)
 
 
-def random_bands() -> None:
+def random_bands(whole: bool) -> None:
     """Any disjoint bands, any blocks."""
     @seed(5)
-    @settings(max_examples=12, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12 if whole else 4, deadline=None, database=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))
     @given(band_masks(max_groups=2) | grid_masks())
     def run(mask: Mask) -> None:
         check(Case(mask, 2 * mask.num_groups, mask.num_groups))
@@ -96,29 +118,36 @@ def random_bands() -> None:
     run()
 
 
-def split_lines() -> None:
+def split_lines(whole: bool) -> None:
     """Lines far longer than others, whose parts are added up: of queries and of keys."""
-    long = as_bands([(0, 4, 0, 700, -INF, INF), (4, 700, 0, 4, -INF, INF), (4, 700, 4, 700, -5, 5)])
-    case = Case(Mask(700, 700, (long,), name="global"), 2, 1)
+    length = 700 if whole else 300
+    long = as_bands([(0, 4, 0, length, -INF, INF), (4, length, 0, 4, -INF, INF), (4, length, 4, length, -5, 5)])
+    case = Case(Mask(length, length, (long,), name="global"), 2, 1)
     plan = check(case)
     assert all(lines.num_slots > 0 for lines, _ in plan.kernels.values())
-    carry(case)
-
-
-def carried() -> None:
-    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see nothing in a part."""
-    for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):
+    if whole:
         carry(case)
 
 
-def carry(case: Case) -> None:
+def carried(whole: bool) -> None:
+    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see nothing in a part."""
+    if whole:
+        for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):
+            carry(case)
+    else:
+        for case in (Case(pattern_mask("block_sparse_variable", 1), 2, 1), Case(pattern_mask("causal_document", 1), 2, 1),
+                     hand_made_cases()[1]):
+            carry(case, LARGER)
+
+
+def carry(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL) -> None:
     """The two halves of the keys one after the other, and their gradients by the LSE of all."""
     print("carried", case, flush=True)
     q, k, v, dout = case.inputs()
     plain = plain_attention(q, k, v, dout, case.mask.dense())
     middle = case.mask.seqlen_k // 2 - 3
-    halves = [(slice(*cols), plan_of(Case(case.mask.crop((0, case.mask.seqlen_q), cols), case.num_q_heads, case.num_kv_heads)))
-              for cols in ((0, middle), (middle, case.mask.seqlen_k))]
+    halves = [(slice(*cols), plan_of(Case(case.mask.crop((0, case.mask.seqlen_q), cols), case.num_q_heads, case.num_kv_heads),
+                                    tuned)) for cols in ((0, middle), (middle, case.mask.seqlen_k))]
     (first, first_plan), (second, second_plan) = halves
     known = band_forward(q, k[first], v[first], first_plan, out_dtype=torch.float32)
     out, lse = band_forward(q, k[second], v[second], second_plan, initial=known)
@@ -151,16 +180,16 @@ def rows_of(mask: Mask) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     return ranges[::2], ranges[1::2]
 
 
-def public() -> None:
+def public(_: bool) -> None:
     """Autograd by out and LSE, batches, torch.compile, layouts, and what is refused."""
     from tests.ops import band_public
 
     band_public.main()
 
 
-def adapter() -> None:
+def adapter(whole: bool) -> None:
     """The kernel row, with the tile sizes that GPUs get."""
-    for head_dim in (64, 128):
+    for head_dim in (64, 128) if whole else (128,):
         case = Case(pattern_mask("causal_document", 1), 4, 1, head_dim=head_dim)
         inputs, prepared = case.inputs(), BandPrepared(case.problem("bwd"))
         q, k, v, dout = (prepared.to_layout(x) for x in inputs)
@@ -175,4 +204,6 @@ PARTS = {part.__name__: part for part in (patterns, hand_made, heads, random_ban
 if __name__ == "__main__":
     let_loops_run()
     np.seterr(all="ignore")  # the interpreter computes −inf − −inf where a kernel then selects
-    PARTS[sys.argv[1]]()
+    for part in sys.argv[2:]:
+        PARTS[part](sys.argv[1] == "whole")
+        print(f"right: {part}", flush=True)

@@ -1,4 +1,4 @@
-"""Band attention in Triton's interpreter, where Triton is there: each part in a process of its own, since the switch is global."""
+"""Band attention in Triton's interpreter, where Triton is there: in processes of their own, since the switch is global."""
 
 import importlib.util
 import os
@@ -12,29 +12,40 @@ from tests.support import ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "adapter")
-ON_A_CPU = """
-import torch
-from longca.masks import build_mask
-from longca.ops.band.api import band_attention
-q = torch.zeros(8, 2, 64, dtype=torch.bfloat16)
-band_attention(q, q, q, build_mask("causal", seqlen=8))
-"""
-
+DIRECTIONS = ("forward", "backward", "portable")
 
 def run(*arguments: str, interpret: bool) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "TRITON_INTERPRET": str(int(interpret)), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, env=env, check=False)
 
 
+@pytest.fixture(scope="module")
+def few() -> subprocess.CompletedProcess[str]:
+    """A few cases of each part, in one process for all, since its start takes seconds. It ends at the first part that is wrong."""
+    return run("-m", "tests.ops.band_interpreted", "few", *PARTS, interpret=True)
+
+
 @pytest.mark.parametrize("part", PARTS)
-def test_in_the_interpreter(part: str) -> None:
-    done = run("-m", "tests.ops.band_interpreted", part, interpret=True)
+def test_in_the_interpreter(part: str, few: subprocess.CompletedProcess[str]) -> None:
+    assert f"right: {part}\n" in few.stdout, few.stdout + few.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_whole_in_the_interpreter(part: str) -> None:
+    done = run("-m", "tests.ops.band_interpreted", "whole", part, interpret=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_refuses_a_cpu() -> None:
-    done = run("-c", ON_A_CPU, interpret=False)
-    assert "ValueError: band attention runs on NVIDIA GPUs, and q is on cpu" in done.stderr
+    import torch
+
+    from longca.masks import build_mask
+    from longca.ops.band.api import band_attention
+
+    q = torch.zeros(8, 2, 64, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="band attention runs on NVIDIA GPUs, and q is on cpu"):
+        band_attention(q, q, q, build_mask("causal", seqlen=8))
 
 
 def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +78,16 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
     assert len(started) >= 4 and not current
 
 
-@pytest.mark.parametrize("kernels", ["forward", "backward", "portable"])
-def test_compiles_for_hopper(kernels: str) -> None:
-    done = run("-m", "tests.ops.band_compiled", kernels, interpret=False)
+def test_compiles_for_hopper() -> None:
+    """One build of each kernel, in one process for all."""
+    done = run("-m", "tests.ops.band_compiled", "few", *DIRECTIONS, interpret=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_every_build_compiles_for_hopper(direction: str) -> None:
+    done = run("-m", "tests.ops.band_compiled", "whole", direction, interpret=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

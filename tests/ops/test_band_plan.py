@@ -106,6 +106,7 @@ def check_order(lines: TileSchedule, num_rows: int, most: int | None) -> None:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.sample(2)
 def test_patterns(name: str, sizes: tuple[int, int]) -> None:
     check(pattern_mask(name), *sizes)
     check(pattern_mask(name), *sizes, most=2)

@@ -17,9 +17,13 @@ FIGURES = Registry("figure").names()
 METHODS = ("flex", "naive", "sdpa", "ulysses+sdpa", "control", "fa2", "fa3", "cudnn", "flashmask")
 
 
-@pytest.fixture(scope="module")
-def quick():
-    return derived(quick_study())
+SOME = ("full", "causal_document", "prefix_lm", "block_sparse_uniform")
+
+
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["some masks", "all masks"])
+def quick(request):
+    """The time that a figure takes grows with its panels: one for each mask."""
+    return derived([entry for entry in quick_study() if request.param or entry.cell.mask in SOME])
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -15,14 +15,16 @@ KERNELS, ONE_NODE, TWO_NODES = (f"run quick --shard {shard}" for shard in ("kern
 STAGES = ("data sample", "data masks", KERNELS, ONE_NODE, TWO_NODES, "export", "report")
 
 
-@pytest.fixture
-def commands(tmp_path: Path):
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory):
     """commands(profile, *settings) → stage: what stands before `env … longca`, as a dry run prints it."""
+    tmp_path = tmp_path_factory.mktemp("image")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/apptainer").write_text(APPTAINER)
     (tmp_path / "bin/apptainer").chmod(0o755)
     (tmp_path / "some.sif").write_text("")
 
+    @cache
     def dry_run(profile: str, *settings: str) -> dict[str, str]:
         command = [sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds",
                    "--sdm", "apptainer", "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}",

@@ -20,17 +20,12 @@ def snakemake(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
 @pytest.mark.parametrize("study", ["quick", "paper"])
+@pytest.mark.sample(4)  # the paper's study by Slurm is below, with a site
 def test_dry_run(profile, study, tmp_path):
     done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in STAGES:
         assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
-
-
-def test_settings_are_told_in_the_environment(tmp_path):
-    done = snakemake("--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{tmp_path}/paper/report.html" in done.stdout
 
 
 def test_make_reports_the_study_that_it_is_given(tmp_path):
@@ -46,10 +41,12 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
     assert done.stdout.endswith("/results/my study/report.html\n")
 
 
-def test_a_site_is_told_in_the_environment(tmp_path):
+def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
     site = {"LONGCA_SITE_ACCOUNT": "bench", "LONGCA_SITE_GPU_MODEL": "h100", "LONGCA_SITE_GPUS_PER_NODE": "4"}
-    done = snakemake("--profile", "slurm", "--dry-run", "--config", "study=paper", f"results={tmp_path}", **site)
+    done = snakemake("--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper", **site)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{tmp_path}/paper/report.html" in done.stdout
+    assert all(f"\n{stage} " in done.stdout for stage in STAGES)
     jobs = [line for line in done.stdout.splitlines() if "resources:" in line and "retry=" in line]
     assert jobs and all("slurm_account=bench" in job and "gres=gpu:h100:" in job for job in jobs)
     widest = next(job for job in jobs if "nodes=24," in job)
