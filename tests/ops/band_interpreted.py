@@ -93,7 +93,7 @@ def hand_made(whole: bool) -> None:
 
 def heads(whole: bool) -> None:
     """8 and 16 query heads for a KV head, MQA, heads that share no tile, three heads for one."""
-    alone = {use: TileConfig(*size, 4, 2, pack=1) for use, size in ((BandKernel.FORWARD, (16, 16)), (BandKernel.DKDV, (16, 16)), (BandKernel.DQ, (16, 16)))}
+    alone = {kernel: TileConfig(16, 16, 4, 2, max_pack=1) for kernel in (BandKernel.FORWARD, BandKernel.DKDV, BandKernel.DQ)}
     if not whole:
         short = pattern_mask("causal_document", 1).crop((0, 60), (0, 60))
         for num_q_heads in (8, 16, 3):
