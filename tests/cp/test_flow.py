@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.comm.symmetric import Handshake, SendSignal, WaitSignal
+from longca.cp.comm.symmetric import SendSignal, SignalHandshake, WaitSignal
 from tests.support import examples
 
 NUM_SLOTS = 3
@@ -79,7 +79,7 @@ class Rank:
     """Its kernels' stream does `script`, its lane what has been posted."""
 
     number: int
-    handshake: Handshake
+    handshake: SignalHandshake
     script: deque[tuple[str, int]] = field(default_factory=deque)
     lane: deque[tuple[int, object]] = field(default_factory=deque)
     ended: set[int] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Machine:
         self.program, self.expected, self._one_queue = program, expected(program), one_queue
         self.slots: dict[tuple[int, int], Value] = {}
         self.told: dict[tuple[int, str, int], int] = {}
-        self.ranks = [Rank(rank, Handshake(rank, program.world), script(program, rank)) for rank in range(program.world)]
+        self.ranks = [Rank(rank, SignalHandshake(rank, program.world), script(program, rank)) for rank in range(program.world)]
 
     def enabled(self) -> list[tuple[Rank, str]]:
         return [(rank, what) for rank in self.ranks for what in ("kernels", "lane") if self._can(rank, what)]

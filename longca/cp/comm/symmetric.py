@@ -58,7 +58,7 @@ class WriteMessages:
 HandshakeStep = SendSignal | WaitSignal | WriteMessages
 
 
-class Handshake:
+class SignalHandshake:
     """The ready/full handshake of one rank on one comm stream. One batch with a peer here is one batch with this rank there."""
 
     def __init__(self, rank: int, world: int) -> None:
@@ -104,7 +104,7 @@ class SymmetricCommStream:
     """Comm stream over symmetric memory. Tensors received into come from `ReceiveBuffers.empty`, and senders name their offset."""
 
     def __init__(self, stream: SignalStream, group: WorldGroup) -> None:
-        self._stream, self._group, self._handshake = stream, group, Handshake(group.rank, group.world)
+        self._stream, self._group, self._handshake = stream, group, SignalHandshake(group.rank, group.world)
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
         """As `CommStream.post`. Besides, one batch with a peer here must be one batch there."""
