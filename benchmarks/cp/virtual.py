@@ -3,7 +3,7 @@
     python -m benchmarks.cp.virtual [--worlds 2,8,32,96] [--tokens 8K] [--kernel band] [--seconds 90] [--write docs/cp.md]
     python -m benchmarks.cp.virtual --device cpu --worlds 3 --tokens 64 --heads 4:2 --head-dim 16 --kernel naive
 
-For each strategy, number of ranks and mask: the division that the strategy itself would make, its kernel calls timed rank by rank at
+For each strategy, number of ranks and mask: the work partition that the strategy itself would make, its kernel calls timed rank by rank at
 their shapes on random values, and a timeline from these times and the bytes that move. Times are measured, timelines are modelled: no
 number here is a measurement of several GPUs. Where time is short only some ranks are timed, first the one with most to compute and the
 median one; the others' steps are interpolated by pairs. Lines are begun in the order of `--strategies`, and of these of `--worlds`.
@@ -72,10 +72,10 @@ class Bench:
         ranks = VirtualRanks(plugin.partition_work(problem, self.kernel, world, self.options.chunks), problem, self.clock)
         ranks.time(deadline)
         self.steps += [{"mask": mask, "world": world, "strategy": strategy} | step for step in ranks.timed_steps()]
-        found: dict[str, Any] = {"how": ranks.how, "timed_ranks": int(ranks.timed.sum()) * ranks.division.mesh.heads}
+        found: dict[str, Any] = {"how": ranks.how, "timed_ranks": int(ranks.timed.sum()) * ranks.work.mesh.heads}
         alone = self.alone(mask, world)
         for direction in DIRECTIONS:
-            times = rank_times(ranks.division, problem.call_spec, ranks.step_s(direction), self.links, backward=direction == "bwd")
+            times = rank_times(ranks.work, problem.call_spec, ranks.step_s(direction), self.links, backward=direction == "bwd")
             flops = _flops(cell, problem, direction) / world
             modelled = flops / times.total_s.max() / 1e12
             found |= {f"{direction}_computed_tflops": flops / times.compute_s.max() / 1e12,

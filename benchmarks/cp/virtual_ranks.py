@@ -60,27 +60,27 @@ class Part:
 class VirtualRanks:
     """One strategy on one problem."""
 
-    def __init__(self, division: WorkPartition, problem: Problem, clock: Clock) -> None:
-        self.division, self._problem, self._clock = division, problem, clock
+    def __init__(self, work: WorkPartition, problem: Problem, clock: Clock) -> None:
+        self.work, self._problem, self._clock = work, problem, clock
         self._keys: dict[tuple[int, int], PartKey] = {}
         """(chunk, number in the group) → its part"""
         self._parts: dict[PartKey, Part] = {}
-        self.timed = np.zeros(division.mesh.ring, dtype=bool)
-        for place, chunk in enumerate(division.chunks):
+        self.timed = np.zeros(work.mesh.ring, dtype=bool)
+        for place, chunk in enumerate(work.chunks):
             for number, share in enumerate(chunk.heads.ranks):
                 if share.q:
-                    key = self._keys[place, number] = PartKey(division.mask_groups(chunk, number), len(share.q), share.local_kv)
+                    key = self._keys[place, number] = PartKey(work.mask_groups(chunk, number), len(share.q), share.local_kv)
                     if key not in self._parts:
-                        plan = division.plan_of(key.groups)
+                        plan = work.plan_of(key.groups)
                         part = replace(problem, mask=plan.partition.mask, num_q_heads=key.num_q, num_kv_heads=len(share.kv))
                         self._parts[key] = Part(plan, part, {way: np.zeros(plan.step_areas.shape) for way in DIRECTIONS})
 
     @property
     def how(self) -> str:
         """Schedule, heads, chunks and permutation, as the notes of a record have them."""
-        mesh, plan = self.division.mesh, self.division.plan
+        mesh, plan = self.work.mesh, self.work.plan
         facts = [f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "", f"heads among {mesh.heads}" if mesh.heads > 1 else "",
-                 f"in chunks of {describe_chunks(self.division.chunks)}" if len(self.division.chunks) > 1 else "", plan.sharding.name]
+                 f"in chunks of {describe_chunks(self.division.chunks)}" if len(self.work.chunks) > 1 else "", plan.sharding.name]
         return ", ".join(filter(None, facts))
 
     def time(self, deadline: float) -> None:
@@ -101,8 +101,8 @@ class VirtualRanks:
             if key in done:
                 continue
             part = self._parts[key]
-            if self.division.heads_only:
-                steps = {0: self._clock.heads(part.problem, self.division.chunks[place].heads.ranks[number])}
+            if self.work.heads_only:
+                steps = {0: self._clock.heads(part.problem, self.work.chunks[place].heads.ranks[number])}
             else:
                 steps = self._clock.steps(part.plan, rank, part.problem)
             for step, seconds in steps.items():
@@ -115,10 +115,10 @@ class VirtualRanks:
         found = {}
         for (place, number), key in self._keys.items():
             step_s = self._parts[key].filled(direction, self.timed)
-            if not self.division.heads_only:
+            if not self.work.heads_only:
                 self._add_passes(step_s, self._parts[key], direction)
-            if self.division.mesh.heads > 1:
-                of_rank = sum(len(chunk.q[number]) for chunk in self.division.chunks)
+            if self.work.mesh.heads > 1:
+                of_rank = sum(len(chunk.q[number]) for chunk in self.work.chunks)
                 step_s[:, 0] += self._packing_s(direction) * key.num_q / of_rank
             found[place, number] = step_s
         return found
@@ -139,7 +139,7 @@ class VirtualRanks:
         """Of heads for other ranks, and of those that come home: q, k, v and out twice; or dout, and dq, dk and dv twice."""
         problem = self._problem
         heads = 3 * problem.num_q_heads + (2 if direction == "fwd" else 4) * problem.num_kv_heads
-        num_bytes = heads * problem.mask.seqlen_q / self.division.mesh.world * problem.head_dim * problem.dtype.itemsize
+        num_bytes = heads * problem.mask.seqlen_q / self.work.mesh.world * problem.head_dim * problem.dtype.itemsize
         return num_bytes * self._clock.copy_byte_s(problem)
 
     def timed_steps(self) -> list[dict[str, Any]]:
