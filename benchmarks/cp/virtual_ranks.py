@@ -80,7 +80,7 @@ class VirtualRanks:
         """Schedule, heads, chunks and permutation, as the notes of a record have them."""
         mesh, plan = self.work.mesh, self.work.plan
         facts = [f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "", f"heads among {mesh.heads}" if mesh.heads > 1 else "",
-                 f"in chunks of {describe_chunks(self.division.chunks)}" if len(self.work.chunks) > 1 else "", plan.sharding.name]
+                 f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "", plan.sharding.name]
         return ", ".join(filter(None, facts))
 
     def time(self, deadline: float) -> None:
