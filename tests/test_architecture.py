@@ -32,8 +32,8 @@ SHALLOW = {
 }
 NAMED_TWICE: set[str] = set()
 FULL: set[str] = set()
-BENCHMARKS_WITH_TESTS = {"benchmarks/band/tune.py"}
-TESTS_WITH_BENCHMARKS = {"tests/slurm/page.py"}
+BENCHMARKS_WITH_TESTS: set[str] = set()
+TESTS_WITH_BENCHMARKS: set[str] = set()
 
 
 def _folder(module: str) -> str:
