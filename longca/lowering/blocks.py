@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockLists:
+class BlockIndexLists:
     """The visible blocks of each head group, ascending, unused slots 0.
 
     Shapes: G head groups, M q-blocks, N k-blocks; all int32, on the device.
@@ -26,7 +26,7 @@ class BlockLists:
     k_to_q_counts: torch.Tensor  # (G, N)
 
 
-def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool = True) -> BlockLists:
+def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool = True) -> BlockIndexLists:
     """The lists of a block grid. They are made on the device: 128K tokens in 64-blocks are 268 million pairs of blocks for 64 head groups.
 
     Args:
@@ -40,7 +40,7 @@ def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool
     if mask.grid is None:
         raise ValueError("the mask is not made of blocks")
     visible = torch.from_numpy(mask.grid.visible).to(device)
-    return BlockLists(*_lists(visible), *_lists(visible.transpose(1, 2)[:, slice(None if of_keys else 0)]))
+    return BlockIndexLists(*_lists(visible), *_lists(visible.transpose(1, 2)[:, slice(None if of_keys else 0)]))
 
 
 def block_of(bounds: np.ndarray) -> np.ndarray:

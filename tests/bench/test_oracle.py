@@ -1,4 +1,4 @@
-"""The oracle: its raster, its reference, its budget, and what it lets pass."""
+"""The oracle: its dense mask rows, its reference, its budget, and what it lets pass."""
 
 import numpy as np
 import pytest
@@ -33,13 +33,13 @@ def _judge(case: Case, dtype: torch.dtype = torch.float32, **given: object) -> A
 
 
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)
-def test_rows_of_the_raster_are_those_of_the_mask(case: Case) -> None:
+def test_dense_rows_are_those_of_the_mask(case: Case) -> None:
     mask, dense = case.mask, np.array(case.mask.dense(), ndmin=3)
     for group in range(mask.num_groups):
-        raster = DenseMaskRows(mask, group, CPU)
-        for first, last in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
-            assert np.array_equal(raster.rows(first, last).numpy(), dense[group, first:last])
-            assert raster.most_keys(first, last) >= dense[group, first:last].any(0).sum()
+        dense_rows = DenseMaskRows(mask, group, CPU)
+        for start, end in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
+            assert np.array_equal(dense_rows.rows(start, end).numpy(), dense[group, start:end])
+            assert dense_rows.most_keys(start, end) >= dense[group, start:end].any(0).sum()
 
 
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)

@@ -44,7 +44,7 @@ def test_every_mask(name: str, schedule: str, permutation: str):
                                                    ("prefix_lm", "heap-8")])
 @pytest.mark.parametrize(("world", "schedule"), [(3, Gather()), (5, Ring()), (24, Ring(8)), (24, Ring(two_way=True)), (96, Gather()),
                                                  (96, Ring())])
-@pytest.mark.sample(7)
+@pytest.mark.sample(6)  # 96 ranks by a gather, whose steps are few
 def test_many_ranks(name: str, permutation: str, world: int, schedule: Gather | Ring):
     check(build_mask(name, seqlen=2 * 96 + 1), world, permutation, schedule)
 

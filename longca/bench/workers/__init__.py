@@ -4,7 +4,7 @@ The runner drives them by messages and ends them with everything they have start
 
     runner            `longca.bench.run.runner`: one process; it never imports torch
       |
-    Pool              pool.py: a few groups at a time, one for each kernel and each number of ranks
+    Pool              pool.py: a few groups at a time, by kernel and by number of ranks
       |
     Group             group.py: all ranks of one group; asks them together and collects their answers
       |
@@ -16,13 +16,15 @@ The runner drives them by messages and ends them with everything they have start
             |
             +-- worker            rank 0: a child of the runner's own task
             |
-            +-- AgentLink ))) agent.py    one in each other task, which srun or torchrun started; remote.py is the runner's side
-                                |
-                                +-- worker      a rank from 1 on
+            +-- agent             agent.py: each other task of the job (remote.py is the runner's side of it)
+                  |
+                  +-- worker      the rank of that task
 
-    runner ))) worker   one Channel (channel.py) for each rank, over two pipes here or over a socket elsewhere:
-                        {"do": "measure" | "ping" | "exit"} -> {"ready"} | {"refused"} | {"result"} | {"healthy"}
-    runner ))) agent    one Channel over a socket: {"do": "start" | "begin" | "stack" | "tail" | "kill" | "stop" | "leave" ...}
+Messages are JSON lines over a Channel (channel.py):
+
+    runner <--> worker    two pipes on this machine, else a socket. First "ready" or "refused"; then each
+                          "measure" is answered by a "result", each "ping" by "healthy"; "exit" ends it
+    runner <--> agent     a socket. "start", "begin", "stack", "tail", "cause", "whereabouts", "kill", "stop", "leave"
 
 `task.py` finds out which task of a job this process is. `rendezvous.py` is how tasks find the runner. `launch.py` has the interfaces of
 launchers and ranks. `process.py` is a worker process as its parent sees it.

@@ -37,7 +37,7 @@ class Session:
         """
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.
-            meeting: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the ranks.
+            listener: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the ranks.
 
         Raises:
             NoDevice: there is no GPU for this rank.

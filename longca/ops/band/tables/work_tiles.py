@@ -21,7 +21,7 @@ FAR = 1 << 40  # more blocks than any work tile has
 
 
 @dataclass(frozen=True, eq=False)
-class SortedBlocks:
+class BlockLists:
     """Blocks sorted by list: the K lists of `RowTiles`, or the splits of these."""
 
     full: Tensor  # (3, F): list, column, number of contiguous full blocks
@@ -81,11 +81,11 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
     return found
 
 
-def _block_lists(full: Tensor, partial: Tensor, num_lists: int) -> SortedBlocks:
+def _block_lists(full: Tensor, partial: Tensor, num_lists: int) -> BlockLists:
     ids = torch.arange(num_lists + 1, device=full.device)
     ranges = torch.searchsorted(full[0], ids)
     before = torch.stack([ranges, prefix_sums(full[2])[ranges], torch.searchsorted(partial[0], ids)])
-    return SortedBlocks(full, partial, before, before.diff())
+    return BlockLists(full, partial, before, before.diff())
 
 
 def _unsplit(row_tiles: RowTiles) -> WorkTiles:
@@ -95,7 +95,7 @@ def _unsplit(row_tiles: RowTiles) -> WorkTiles:
     return WorkTiles(table, row_tiles.list_of, row_tiles.parts[1], row_tiles.tiles.new_zeros(0, 4), row_tiles.num_tiles, none, none)
 
 
-def _split(row_tiles: RowTiles, lists: SortedBlocks, limits: list[int]) -> tuple[WorkTiles, SortedBlocks]:
+def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[WorkTiles, BlockLists]:
     """Splits row tiles into work tiles of at most so many blocks, for each `TileSpec`: equally many, or one less."""
     length = lists.length
     num = torch.clamp(-(-length // length.new_tensor(limits)[row_tiles.parts[2][row_tiles.part_of]]), min=1)
@@ -142,7 +142,7 @@ def _read(*tables: Tensor) -> list[list[int]]:
     return [[next(numbers) for _ in range(len(table))] for table in tables]
 
 
-def _first_range(work_tiles: WorkTiles, lists: SortedBlocks) -> Tensor:
+def _first_range(work_tiles: WorkTiles, lists: BlockLists) -> Tensor:
     """(B + 1,) first entry of `block_ranges` of each part; then how many there are."""
     return (lists.before[0] + lists.before[2])[work_tiles.first_list]
 
@@ -153,7 +153,7 @@ def _rows_of_specs(sizes: Sequence[int], num_groups: int) -> list[slice]:
     return [slice(*ends[number:number + 2]) for number in range(len(ends) - 1)]
 
 
-def _sorted(row_tiles: RowTiles, work_tiles: WorkTiles, lists: SortedBlocks) -> Tensor:
+def _sorted(row_tiles: RowTiles, work_tiles: WorkTiles, lists: BlockLists) -> Tensor:
     """(n, 8), as in `TileSchedule`, but entries of `block_ranges` count through all parts."""
     ranges = lists.before[0] + lists.before[2]
     of_list = torch.stack([ranges[:-1], ranges[:-1] + lists.counts[0], ranges[1:], lists.counts[1], lists.length])
@@ -168,7 +168,7 @@ def _sorted(row_tiles: RowTiles, work_tiles: WorkTiles, lists: SortedBlocks) -> 
     return torch.stack([row_start, row_end, full_start, partial_start, partial_end, num_full, slot, split], 1)[order]
 
 
-def _block_ranges(lists: SortedBlocks) -> Tensor:
+def _block_ranges(lists: BlockLists) -> Tensor:
     """(R, 2) int32, as in `TileSchedule`: list by list, full blocks first."""
     ranges = lists.full.new_empty(lists.full.shape[1] + lists.partial.shape[1], 2, dtype=torch.int32)
     for blocks, others in ((lists.full, lists.before[2]), (lists.partial, lists.before[0, 1:])):
