@@ -190,7 +190,7 @@ def test_too_many_ranks_are_unavailable_and_start_nothing(pool):
 
 def test_workers_that_do_not_start(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(group_module, "START_SECONDS", 1e-9)
-    outcome = pool.measure(cp_cell("ulysses", 2), MEASURE).outcome
+    outcome = pool.measure(cp_cell("ulysses", 3), MEASURE).outcome
     assert outcome.type == "WorkerDidNotStart" and "not get ready in time" in outcome.message
     with pytest.raises(UserError, match="does not start: it says nothing"):
         Pool("cpu", tmp_path)
