@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 # measured on Linux x86-64 with Python 3.11, files compiled by pip included; other systems differ a little
-PACKAGES_SIZE = "about 660 MB on disk"
+PACKAGES_SIZE = "about 170 MB to download, 650 MB on disk"
 TORCH_SIZE = "the build for CPUs: 190 MB to download, 850 MB on disk; one with CUDA: some GB. TORCH_INDEX chooses"
-TRITON_SIZE = "about 670 MB on disk"
+TRITON_SIZE = "about 188 MB to download, 670 MB on disk"
 STAMP = VENV / "longca-setup"
 LOCK = ROOT / "requirements.lock"
 RECORDED_LOCK = VENV / "longca-lock"  # its digest, which records name
