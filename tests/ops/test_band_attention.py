@@ -26,6 +26,7 @@ def few() -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("part", PARTS)
+@pytest.mark.timeout(1200)  # the first one waits for the process that works for all parts
 def test_in_the_interpreter(part: str, few: subprocess.CompletedProcess[str]) -> None:
     assert f"right: {part}\n" in few.stdout, few.stdout + few.stderr
 
