@@ -69,7 +69,7 @@ def test_a_truncated_cell_is_named_and_measured_again(longca, tiny, tmp_path):
 
 
 def test_explain_names_reason_and_result(longca, tiny):
-    flex = longca("explain", "quick", "-k", "flex", "-m", "causal", "-d", "bwd", "-s", "1K", "-c", "")
+    flex = longca("explain", "quick", "-k", "flex", "-m", "causal", "-d", "bwd", "-s", "512", "-c", "")
     assert flex.returncode == 0, flex.stderr
     assert "CPU" in flex.stdout and "not measured yet" in flex.stdout
 
