@@ -1,5 +1,6 @@
 """What every test may ask for: the command line, and a tiny study to give it. And which cases are in the default run."""
 
+import gc
 import io
 import os
 import subprocess
@@ -35,8 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _math_is_warm() -> None:
-    """Tests compute in this process, where no measuring session has seen to it."""
+    """Tests compute in this process, where no measuring session has seen to it: cells measured here free their memory as sessions do."""
     warm_math()
+    gc.freeze()  # else each of these cells scans all that is imported, three times
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from tests.kernels.cases import Case
 from tests.kernels.plain_attention import plain_attention
 
 
+@pytest.mark.slow
 def test_earlier_problems_do_not_count_against_a_later_one() -> None:
     """torch.compile gives up on a function after some number of variants; here after one."""
     flex = Registry("kernel").load("flex")
