@@ -176,7 +176,7 @@ def _default(value: Any) -> str:
 
 
 def _page(title: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", NOTE, *(part for part in parts if part)]) + "\n"
+    return "\n\n".join([f"# {title}", NOTE, "<!-- begin generated -->", *(part for part in parts if part), "<!-- end generated -->"]) + "\n"
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
