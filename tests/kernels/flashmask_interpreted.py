@@ -14,14 +14,14 @@ from tests.kernels.plain_attention import plain_attention
 
 
 def main(whole: bool) -> None:
-    """Prints each case; fails at the first that is off. Few of them have one KV head, so that each pattern costs little."""
+    """Prints each case; fails at the first that is off. Few of them are every other pattern with one KV head."""
     let_loops_run()
     groups, names = 2 if whole else 1, [name for name in Registry("mask").names() if not name.startswith("block_sparse")]
     static = [Case(pattern_mask(name, groups), 2 * groups, groups) for name in names]
     ragged = [case for case in hand_made_cases() if case.mask.traits.max_col_intervals == 1]
-    for case in static + ragged:
+    for case in static[::1 if whole else 2] + ragged:
         _check(case, torch.float32, 1e-5)
-    for case in ragged:
+    for case in ragged if whole else ragged[:1]:
         _check(case, torch.float32, 1e-5, by_tma=False)
     _check(static[0], torch.float16, 2e-3)  # the interpreter multiplies no bfloat16
 

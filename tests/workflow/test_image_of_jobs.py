@@ -11,8 +11,9 @@ import pytest
 from tests.support import ROOT
 
 APPTAINER = "#!/bin/sh\necho apptainer version 1.4.5\n"
-KERNELS, ONE_NODE, TWO_NODES = (f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4"))
-STAGES = ("data sample", "data masks", KERNELS, ONE_NODE, TWO_NODES, "export", "report")
+KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0"))
+MEASURING = {"slurm": (KERNELS, ONE_NODE, TWO_NODES), "workflow/profiles/local": (KERNELS, ALL_HERE)}
+OTHERS = ("data sample", "data masks", "export", "report")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory):
                               env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "LONGCA_SITE_GPUS_PER_NODE": "2"})
         assert done.returncode == 0, done.stdout + done.stderr
         found = re.findall(r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)", done.stdout, re.M)
-        return {stage: next(enter for enter, run in found if run.startswith(stage)) for stage in STAGES}
+        return {stage: next(enter for enter, run in found if run.startswith(stage)) for stage in (*OTHERS, *MEASURING[profile])}
 
     return dry_run
 
@@ -41,8 +42,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
 def test_jobs_that_measure_get_the_gpus(commands, profile):
     entering = commands(profile)
-    for stage in STAGES:
-        measures = stage in (KERNELS, ONE_NODE, TWO_NODES)
+    for stage in (*OTHERS, *MEASURING[profile]):
+        measures = stage in MEASURING[profile]
         assert ("exec --nv --home" in entering[stage]) == measures, "the others are put into it by Snakemake, without GPUs"
         assert ("--bind /data" in entering[stage]) == measures, "Snakemake's own arguments hold here, too"
 

@@ -75,8 +75,8 @@ def plugins(tmp_path: Path, longca) -> Path:
 
 def test_the_kernel_and_the_mask_of_the_pages_run_and_keep_their_contracts(longca, tmp_path):
     folder, environ = tmp_path / "mine", {"LONGCA_PLUGINS": str(tmp_path / "mine")}
-    for kind in ("kernels", "masks"):
-        text = (ROOT / "docs" / f"{kind}.md").read_text(encoding="utf-8").partition("## Adding one")[2]
+    for kind, page in (("kernels", "own-kernel"), ("masks", "own-mask")):
+        text = (ROOT / f"docs/guide/{page}.md").read_text(encoding="utf-8")
         path = folder / kind / Path(re.search(r"`mine/(\S+)`", text)[1]).name
         path.parent.mkdir(parents=True)
         path.write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], encoding="utf-8")

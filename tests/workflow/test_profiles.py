@@ -37,7 +37,7 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
     done = subprocess.run(["make", "-o", "setup", "report", f"STUDY={study}", f"ARGS=--dry-run --config results={tmp_path}/results"],
                           capture_output=True, text=True, cwd=ROOT, env=environ, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\nkernels +2\n", done.stdout) and "\ncp " not in done.stdout, done.stdout
+    assert re.search(r"\nkernels +1\n", done.stdout) and "\ncp " not in done.stdout, done.stdout
     assert done.stdout.endswith("/results/my study/report.html\n")
 
 
