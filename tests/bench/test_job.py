@@ -107,7 +107,8 @@ def test_torchrun_starts_ranks(start):
     assert not (job.store.folder / FOLDER).exists()
 
 
-@pytest.mark.parametrize(("per_node", "world", "node"), [(1, 2, "gpu2"), pytest.param(2, 3, "gpu1", marks=pytest.mark.slow)])
+@pytest.mark.slow  # a task of srun and one of torchrun do the same; tests/slurm has the real one
+@pytest.mark.parametrize(("per_node", "world", "node"), [(1, 2, "gpu2"), (2, 3, "gpu1")])
 def test_srun_starts_ranks_and_starts_them_again(start, per_node, world, node):
     job = start(srun(2, per_node), {"world": world, "kernel": "naive, midway_killed_while_timed"})
     assert job.end() == 0, job.text

@@ -42,7 +42,7 @@ def results(world: int) -> dict[Case, list[dict]]:
     return dict(zip(cases, map(list, zip(*on_ranks(run_all, world, cases), strict=True)), strict=True))
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [4, *(pytest.param(world, marks=pytest.mark.slow) for world in WORLDS if world != 4)])
 @pytest.mark.parametrize("case", CASES + SHORT, ids=str)
 def test_results_are_those_of_one_device(case: Case, world: int):
     parts = results(world)[case]
