@@ -118,6 +118,7 @@ def test_srun_starts_ranks_and_starts_them_again(start, per_node, world, node):
     assert outcome.type == "WorkerDied" and f"rank 1 on {node}: it was killed by SIGKILL" in outcome.message
 
 
+@pytest.mark.slow  # tests/slurm has it on a cluster, and test_pool the rule by which others go on
 def test_a_task_that_is_gone_fails_its_cell_and_others_go_on(start):
     job = start(srun(3), {"world": 3, "kernel": "midway_sleeps"}, {"world": 3, "kernel": "midway_sleeps", "seqlen": 24}, {})
     job.wait_for(lambda: job.measures("midway_sleeps"))

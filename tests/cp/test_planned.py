@@ -90,7 +90,7 @@ def test_heads_that_cut_through_mask_groups_are_refused():
 @pytest.mark.parametrize("mask", STATIC_MASKS)
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize("strategy", PLANNED)
-@pytest.mark.sample(7)
+@pytest.mark.sample(12)
 def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, mask: str, monkeypatch: pytest.MonkeyPatch):
     got = []
     naive = type(Registry("kernel").load("naive"))
@@ -107,7 +107,7 @@ def test_kernels_are_asked_about_what_they_will_get(strategy: str, world: int, m
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("world", [5, 8, 12])
 @pytest.mark.parametrize("strategy", PLANNED)
-@pytest.mark.sample(7)
+@pytest.mark.sample(12)
 def test_more_ranks_than_cores(strategy: str, world: int, number: int):
     masks = list(STATIC_MASKS)
     case = Case(masks[(PLANNED.index(strategy) + world + 5 * number) % len(masks)], 61 + world, 8, 2, strategy=strategy)
@@ -118,7 +118,7 @@ def test_more_ranks_than_cores(strategy: str, world: int, number: int):
 @pytest.mark.parametrize("mask", ["full", "causal", "causal_sliding_window"])
 @pytest.mark.parametrize("world", [2, 4, 9])
 @pytest.mark.parametrize("strategy", PLANNED)
-@pytest.mark.sample(7)
+@pytest.mark.sample(12)
 def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: str, world: int, mask: str):
     """What a GPU does, where the host runs ahead of the messages."""
     case = Case(mask, 60 + world, 4, 2, strategy=strategy)

@@ -75,7 +75,7 @@ def test_agrees_with_the_definition(name: str, direction: str, slow_compilers: i
         pytest.skip(f"{name} supports no case of {direction} on CPU")
 
 
-@pytest.mark.parametrize("name", ON_CPU)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("flex") else name for name in ON_CPU])
 def test_agrees_in_bfloat16(name: str) -> None:
     kernel, direction = Registry("kernel").load(name), "bwd"
     case = next(case for case in pattern_cases() if case.mask.name == "causal_document" and case.num_q_heads == 8)

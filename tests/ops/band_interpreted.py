@@ -180,11 +180,11 @@ def rows_of(mask: Mask) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     return ranges[::2], ranges[1::2]
 
 
-def public(_: bool) -> None:
+def public(whole: bool) -> None:
     """Autograd by out and LSE, batches, torch.compile, layouts, and what is refused."""
     from tests.ops import band_public
 
-    band_public.main()
+    band_public.main(whole=whole)
 
 
 def adapter(whole: bool) -> None:
