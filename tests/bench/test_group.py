@@ -58,7 +58,7 @@ def test_a_failure_that_all_ranks_know_of_leaves_the_group_fit(pool, strategy, s
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kernel", "status", "words"), [
     pytest.param("midway_hungry", "oom", "requested_bytes=2147483648", marks=pytest.mark.slow),
-    ("midway_raises", "error", "no key"),
+    pytest.param("midway_raises", "error", "no key", marks=pytest.mark.slow),
     pytest.param("midway_killed_while_timed", "error", "rank 1: it was killed by SIGKILL", marks=pytest.mark.slow),
     ("midway_sleeps", "timeout", "seconds=1.0"),
 ])

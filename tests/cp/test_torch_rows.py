@@ -55,7 +55,7 @@ def results(step: int) -> tuple[dict[Case, list[dict]], dict[Cell, Result]]:
 
 
 @pytest.mark.parametrize(("step", "case"), [
-    *((5, case) for case in (FLEX + RINGS)[::5]),
+    *((7, case) for case in (FLEX + RINGS)[::7]),
     *(pytest.param(1, case, marks=pytest.mark.slow) for case in FLEX + RINGS)], ids=str)
 def test_results_are_those_of_one_device(step: int, case: Case):
     parts = results(step)[0][case]
@@ -66,7 +66,7 @@ def test_results_are_those_of_one_device(step: int, case: Case):
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.strategy}-{cell.direction}")
 def test_bytes_that_nobody_counted_are_not_0(cell: Cell):
-    result = results(5)[1][cell]
+    result = results(7)[1][cell]
     assert result.outcome.status == "ok", result.outcome
     assert "moved_bytes" not in result.costs
     keys = 2 * 128 * 2 * 16 * 4  # k and v of one rank

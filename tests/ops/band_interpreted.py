@@ -77,7 +77,7 @@ def patterns(whole: bool) -> None:
         for number, case in enumerate(cases):
             check(case, tiles, repeats=number == 0 or case.mask.grid is not None)
         check(Case(cases[1].mask, 1, 1), tiles, repeats=False)
-    for loop in (0, 2):
+    for loop in (0, 2) if whole else (2,):
         check(cases[0], {**tiles, BandKernel.FORWARD: replace(tiles[BandKernel.FORWARD], loop=loop)}, repeats=whole)
     check(cases[1], tiles, dtype=torch.float16, tolerance=2e-3, repeats=whole)
 
@@ -85,7 +85,7 @@ def patterns(whole: bool) -> None:
 def hand_made(whole: bool) -> None:
     """Rows without keys, fewer keys than queries, one token, blocks that do not divide, no keys or queries at all."""
     cases = list({str(case): case for case in hand_made_cases() + empty_row_cases()}.values())
-    for case in cases if whole else cases[1:5]:
+    for case in cases if whole else cases[1:4]:
         check(case, SMALL if whole else LARGER)
     for mask in NOTHING_VISIBLE:
         check(Case(mask, 2, 1))
@@ -109,7 +109,7 @@ def heads(whole: bool) -> None:
 def random_bands(whole: bool) -> None:
     """Any disjoint bands, any blocks."""
     @seed(5)
-    @settings(max_examples=12 if whole else 4, deadline=None, database=None, phases=[Phase.generate],
+    @settings(max_examples=12 if whole else 3, deadline=None, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))
     @given(band_masks(max_groups=2) | grid_masks())
     def run(mask: Mask) -> None:
@@ -135,8 +135,7 @@ def carried(whole: bool) -> None:
         for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):
             carry(case)
     else:
-        for case in (Case(pattern_mask("block_sparse_variable", 1), 2, 1), Case(pattern_mask("causal_document", 1), 2, 1),
-                     hand_made_cases()[1]):
+        for case in (Case(pattern_mask("block_sparse_variable", 1), 2, 1), hand_made_cases()[1]):
             carry(case, LARGER)
 
 
