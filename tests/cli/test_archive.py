@@ -23,10 +23,11 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path):
     assert "byte for byte" in done.stdout
     subprocess.run(["tar", "-xzf", bundle, "-C", tmp_path], check=True)
     folder = tmp_path / "longca-tiny"
-    dry = subprocess.run([sys.executable, "-m", "snakemake", "--profile", "slurm", "--dry-run"], cwd=folder, capture_output=True,
-                         text=True, check=False, env={name: value for name, value in os.environ.items() if name != "LONGCA_RESULTS"})
-    assert dry.returncode == 0, dry.stdout + dry.stderr
-    assert "\nkernels " in dry.stdout and "\nreport " in dry.stdout
+    for profile in ("workflow/profiles/local", "slurm"):
+        dry = subprocess.run([sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run"], cwd=folder, capture_output=True,
+                             text=True, check=False, env={name: value for name, value in os.environ.items() if name != "LONGCA_RESULTS"})
+        assert dry.returncode == 0, dry.stdout + dry.stderr
+        assert "\nkernels " in dry.stdout and "\nreport " in dry.stdout
     (folder / "measured" / "report.html").write_text("another")
     changed = longca("verify", folder)
     assert changed.returncode == 1 and "files: measured/report.html was changed" in changed.stdout

@@ -50,8 +50,9 @@ def test_run_status_export_report(longca, tiny, tmp_path):
     assert exported.returncode == 0 and (folder / "records.csv").read_text().count("\n") == 10
     page = longca("report", tiny)
     assert page.stdout.strip() == str(folder / "report.html") and (folder / "report.html").stat().st_size > 10_000
-    again = longca("report", folder / "records.parquet", "--out", tmp_path / "again.html")
-    assert again.returncode == 0, again.stderr
+    for kind in ("parquet", "json"):
+        again = longca("report", folder / f"records.{kind}", "--out", tmp_path / f"{kind}.html")
+        assert again.returncode == 0, again.stderr
     told = longca("explain", tiny, "-k", "sdpa", "-m", "full", "-d", "fwd", "-c", "!*")
     assert "last result  ok\n" in told.stdout, told.stdout + told.stderr
 

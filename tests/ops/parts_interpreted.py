@@ -55,6 +55,8 @@ def band_in_parts() -> None:
                                                            (300, 400, 100, 500, -INF, INF)))  # of which most rows see nothing
     check(Case(Mask(520, 520, (causal, window)), 4, 2, head_dim=64), "contiguous", Ring(), 2)
     check(Case(Mask(520, 520, (block, causal)), 4, 2, head_dim=64), "zigzag", Gather(1), 3)
+    causal, block = (as_bands([band]) for band in ((0, 260, 0, 260, -INF, 0), (150, 200, 50, 250, -INF, INF)))
+    check(Case(Mask(260, 260, (block, causal)), 2, 2, head_dim=64), "zigzag", Ring(), 2)
 
 
 def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> None:
