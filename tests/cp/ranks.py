@@ -1,7 +1,9 @@
 """Real ranks: processes that talk over gloo. They are forked from a server that has imported torch once, which takes seconds."""
 
+import contextlib
 import gc
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,17 +13,21 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+import longca
 from longca.cp.comm.backend import Comm
+from tests.support import ROOT
 
 Job = Callable[..., Any]
-PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic"]  # nothing of longca: the server may find another checkout of it
+PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic", "pytest", "hypothesis", "longca.cp.planned", "tests.kernels.cases"]
 
 
 def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu") -> list[Any]:
     """job(comm, *arguments) on every rank → results by rank. The job is a function of a module."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        multiprocessing.set_forkserver_preload(PRELOADED)
+        with contextlib.chdir(ROOT):  # where a server that starts now finds this checkout
+            multiprocessing.set_forkserver_preload(PRELOADED)
+            multiprocessing.forkserver.ensure_running()
         torch.multiprocessing.start_processes(_rank, (world, folder, timeout_s, device_type, dict(os.environ), job, arguments),
                                               nprocs=world, start_method="forkserver" if device_type == "cpu" else "spawn")
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world)]
@@ -29,6 +35,7 @@ def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, 
 
 def _rank(rank: int, world: int, folder: Path, timeout_s: float, device_type: str, environ: dict[str, str], job: Job,
           arguments: tuple[object, ...]) -> None:
+    assert Path(longca.__file__).is_relative_to(ROOT), f"ranks run {longca.__file__}"
     os.environ.update(environ)  # a server has that of its start
     torch.set_num_threads(1)
     gc.freeze()  # what is imported stays: memory is then freed quickly between cells, as in the project's own workers

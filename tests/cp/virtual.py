@@ -7,8 +7,9 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ Outgoing = tuple[int, torch.Tensor, Any]
 
 
 class Job:
-    """What the ranks of a job share."""
+    """What the ranks of a job share. One rank computes at a time: threads that all compute pass the interpreter a million times around."""
 
     def __init__(self, world: int) -> None:
+        self.turn = threading.Lock()
+        self.holder: int | None = None
         self.board: list[Any] = [None] * world
         self.meetings: dict[tuple[int, ...], threading.Barrier] = {}
         self.mail: dict[tuple[Any, ...], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
@@ -33,7 +36,32 @@ class Job:
     def meet(self, ranks: tuple[int, ...]) -> None:
         with self.lock:
             meeting = self.meetings.setdefault(ranks, threading.Barrier(len(ranks), timeout=WAIT_S))
-        meeting.wait()
+        with self.paused():
+            meeting.wait()
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """This thread's turn."""
+        with self.turn:
+            self.holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self.holder = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Others' turn while this thread waits for them. A thread that has no turn, as that of a stream, just waits."""
+        if self.holder != threading.get_ident():
+            yield
+            return
+        self.holder = None
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+            self.holder = threading.get_ident()
 
     def box(self, *key: Any) -> queue.Queue[torch.Tensor]:
         with self.lock:
@@ -82,7 +110,7 @@ class VirtualCommStream:
             with _disable_current_modes():  # what is in the mail is on no rank
                 self._job.box(self._name, me, peer).put(x.clone())
             self._comm.moved_bytes += x.nbytes
-        return VirtualMessages([(self._job.box(self._name, peer, me), x) for peer, x in receives])
+        return VirtualMessages(self._job, [(self._job.box(self._name, peer, me), x) for peer, x in receives])
 
 
     def all_to_all(self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor], receive_sizes: Sequence[Sequence[int]],
@@ -106,7 +134,7 @@ class OrderedCommStream(VirtualCommStream):
         self._pause = random.Random(f"{name} {comm.rank}")
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> VirtualEvent:
-        return VirtualEvent(self._stream.submit(self._run, sends, receives))
+        return VirtualEvent(self._job, self._stream.submit(self._run, sends, receives))
 
     def _run(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> None:
         time.sleep(self._pause.random() * 2e-3)
@@ -114,22 +142,24 @@ class OrderedCommStream(VirtualCommStream):
 
 
 class VirtualEvent:
-    def __init__(self, done: Future[None]) -> None:
-        self._done = done
+    def __init__(self, job: Job, done: Future[None]) -> None:
+        self._job, self._done = job, done
 
     def wait(self) -> None:
-        self._done.result(WAIT_S)
+        with self._job.paused():
+            self._done.result(WAIT_S)
 
 
 class VirtualMessages:
-    def __init__(self, receives: list[tuple[queue.Queue[torch.Tensor], torch.Tensor]]) -> None:
-        self._receives = receives
+    def __init__(self, job: Job, receives: list[tuple[queue.Queue[torch.Tensor], torch.Tensor]]) -> None:
+        self._job, self._receives = job, receives
         for _, x in receives:
             x.fill_(torch.nan)  # who reads it before `wait` sees that
 
     def wait(self) -> None:
         for box, x in self._receives:
-            message = box.get(timeout=WAIT_S)
+            with self._job.paused():
+                message = box.get(timeout=WAIT_S)
             assert message.shape == x.shape
             x.copy_(message)
         self._receives = []
@@ -138,5 +168,10 @@ class VirtualMessages:
 def on_virtual_ranks(call: Callable[[VirtualComm], Any], world: int, keeps_order: bool = False) -> list[Any]:
     """call(comm) on every rank at once → results by rank."""
     job = Job(world)
+
+    def on_rank(rank: int) -> Any:
+        with job.computing():
+            return call(VirtualComm(rank, world, job, keeps_order=keeps_order))
+
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(lambda rank: call(VirtualComm(rank, world, job, keeps_order=keeps_order)), range(world)))
+        return list(pool.map(on_rank, range(world)))
