@@ -18,7 +18,8 @@ from longca.cp.comm.backend import Comm
 from tests.support import ROOT
 
 Job = Callable[..., Any]
-PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic", "pytest", "hypothesis", "longca.cp.planned", "tests.kernels.cases"]
+PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic", "pytest", "hypothesis", "torch._dynamo",
+             "torch.distributed.tensor.experimental", "longca.cp.planned", "tests.kernels.cases"]
 
 
 def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu") -> list[Any]:
