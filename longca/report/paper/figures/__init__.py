@@ -1,0 +1,1 @@
+"""One file is one figure or table of the study's report."""

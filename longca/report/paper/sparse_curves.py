@@ -1,0 +1,42 @@
+"""Throughput of block-sparse kernels over length, a panel for each block, density and heads: the base of both directions' figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from longca.report.paper.contract import PaperFigure
+from longca.report.paper.curves import most_often_fastest
+from longca.report.paper.select import block_panels, kernels, rates
+from longca.report.rates import draw_rates
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.style import Style
+
+DENSITIES = (0.2, 0.5, 0.8)  # the study's, which calls them sparsity ratios
+
+
+class SparseCurves(PaperFigure):
+    """Median rates of one direction under uniform blocks, a line for each kernel."""
+
+    section = "sparse"
+    direction: ClassVar[str]
+    word: ClassVar[str]
+    caption = ("Throughput of the blocks that are computed, over sequence length: higher is better. All kernels run the very same blocks, and "
+               "FLOPs count these. A panel is a block size, a share of blocks that is computed, and query:KV heads. Kernels that know one "
+               "block size or as many KV heads as query heads only are missing in the other panels.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = kernels(table, sparse=True, direction=self.direction)
+        rows = block_panels(rows[(rows["mask"] == "block_sparse_uniform") & rows.mask_density_asked.isin(DENSITIES)])
+        found = rates(rows, "mask", "mask_label", "setting", "detail", "mask_variant", "mask_density_asked", "heads", "method", "seqlen")
+        return found.sort_values(["mask_variant", "heads", "mask_density_asked", "method", "seqlen"], kind="stable", ignore_index=True,
+                                 key=lambda column: column.str.extract(r"(\d+)$")[0].astype(int) if column.name == "mask_variant" else column)
+
+    def title(self, data: pd.DataFrame) -> str:
+        return f"{self.word}: {most_often_fastest(data)}"
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        return draw_rates(data.assign(mask=data.mask_variant, detail=data.detail.str.split(" · ", n=1).str[-1]), style, per_row=6)
