@@ -1,6 +1,6 @@
 """The registry of plug-ins. A plug-in is a file in its kind's folder: the registry finds it there, and no list names it.
 
-Kernels, masks, strategies and figures are Python files that define one subclass of their kind's contract; corpora
+Kernels, masks, strategies, figures and claims are Python files that define one subclass of their kind's contract; corpora
 are JSON files. The file's name is the plug-in's name everywhere. Further folders are taken from `LONGCA_PLUGINS`
 (separated like `PATH`), each with sub-folders named like the kinds' plurals.
 """
@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
         Kind("kernel", "kernels", "kernels/backends", "longca.kernels.contract:Kernel"),
         Kind("strategy", "strategies", "cp/strategies", "longca.cp.contract:Strategy"),
         Kind("figure", "figures", "report/figures", "longca.report.contract:Figure"),
+        Kind("claim", "claims", "claims/study", "longca.claims.contract:Claim"),
     )
 }
 

@@ -1,0 +1,1 @@
+"""The study's claims as code: each is judged by records alone. Never imports torch."""

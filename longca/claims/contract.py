@@ -1,0 +1,118 @@
+"""The contract of claims. One file in `longca/claims/study` is one claim, and judges itself by the derived table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from longca.core.plugin import Plugin, Registry
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOSTLY = 0.75  # share of observations: a sentence that fails more than one time in four is wrong as a rule, not in its exceptions
+
+Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
+Gpus = Literal["one GPU", "2–4 GPUs", "several nodes"]
+Trust = Literal["paper", "second-hand", "reading of its code"]
+HOLDS: Status = "holds"
+EXCEPTIONS: Status = "holds with exceptions"
+CONTRADICTED: Status = "contradicted"
+OPEN: Status = "open"
+STATUSES: tuple[Status, ...] = (HOLDS, EXCEPTIONS, CONTRADICTED, OPEN)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One thing that the records say about a claim: with it, or against it."""
+
+    text: str
+    """what was compared, with its numbers"""
+    holds: bool
+    cell_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of one claim by the records at hand."""
+
+    status: Status
+    finding: str
+    """one plain sentence with the numbers"""
+    exceptions: tuple[str, ...] = ()
+    """observations against the claim, each with its numbers"""
+    cell_ids: tuple[str, ...] = ()
+    """the records behind the finding"""
+    missing: tuple[str, ...] = ()
+    """cells that the claim needs and the records do not have, and the hardware for them"""
+    part: str = ""
+    """the part of the claim that was judged; "" for all of it"""
+    note: str = ""
+    """what a reader must know, such as the GPU where it is not the study's"""
+
+
+class Claim(Plugin, ABC):
+    """A sentence of the study that records can confirm or overturn. `label` is its short form."""
+
+    number: int
+    """its place in the list: 1 to 23 are the study's"""
+    sentence: str
+    """the claim in the project's own words, so that a measurement can contradict it"""
+    source: str
+    """where the claim is from"""
+    trust: Trust
+    """how sure it is that the study says so: "paper" is its own text, "second-hand" a text about it"""
+    gpus: Gpus
+    """the hardware that judging all of it needs"""
+    overturned_by: str
+    """the result that would flip the verdict"""
+
+    @abstractmethod
+    def judge(self, table: pd.DataFrame) -> Verdict:
+        """The verdict of these records.
+
+        Args:
+            table: `longca.store.table.derived` of all records, of one study or of several.
+        """
+
+
+def all_claims() -> list[Claim]:
+    """Every claim there is, in the order of their numbers."""
+    return sorted(Registry("claim").load_all(), key=lambda claim: (claim.number, claim.name))
+
+
+def decided(finding: str, *parts: Sequence[Observation], missing: Iterable[str] = (), part: str = "", note: str = "",
+            is_open: bool = False) -> Verdict:
+    """The verdict that follows from observations: all hold, most do (`MOSTLY`), or fewer; open where there is none.
+
+    Args:
+        finding: what they say together; without observations it is replaced.
+        parts: of a claim that says several things, the observations of each; the worst of them decides.
+        is_open: they do not reach what the claim is about, so that they decide nothing.
+    """
+    observations = [one for those in parts for one in those]
+    if not observations:
+        return Verdict(OPEN, "No record says anything about it", missing=tuple(missing), note=note)
+    status = OPEN if is_open else max((_status(those) for those in parts if those), key=STATUSES.index)
+    against = tuple(one.text for one in observations if not one.holds)
+    ids = dict.fromkeys(cell_id for one in observations for cell_id in one.cell_ids)
+    return Verdict(status, finding, against, tuple(ids), tuple(missing), part, note)
+
+
+def _status(observations: Sequence[Observation]) -> Status:
+    share = sum(one.holds for one in observations) / len(observations)
+    return HOLDS if share == 1 else EXCEPTIONS if share >= MOSTLY else CONTRADICTED
+
+
+def summary(verdicts: Iterable[Verdict]) -> str:
+    """"23 claims: 9 hold, 4 hold with exceptions, 3 are contradicted, 7 are open"; what does not occur is left out."""
+    counts = dict.fromkeys(STATUSES, 0)
+    for verdict in verdicts:
+        counts[verdict.status] += 1
+    verbs = {HOLDS: ("holds", "hold"), EXCEPTIONS: ("holds with exceptions", "hold with exceptions"),
+             CONTRADICTED: ("is contradicted", "are contradicted"), OPEN: ("is open", "are open")}
+    parts = [f"{count} {verbs[status][count != 1]}" for status, count in counts.items() if count]
+    total = sum(counts.values())
+    return f"{total} claim{'' if total == 1 else 's'}: {', '.join(parts)}" if total else "No claim"

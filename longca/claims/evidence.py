@@ -1,0 +1,288 @@
+"""Questions to the derived table: the points that were measured, two of them beside each other, and the points that are missing.
+
+A point is one setting of one method, all seeds of its mask together. Only attention on GPUs counts: the claims are about nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from longca.claims.contract import Observation
+from longca.core.units import format_length
+from longca.store.text import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REGULAR = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window")
+HETEROGENEOUS = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window",
+                 "block_causal_document")
+DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn", "flex", "flashmask")  # the study's seven
+STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
+GQA, MHA = "64:8", "64:64"  # the study's heads
+LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
+STUDY_GPU = "H100"
+
+SAME = 0.025  # of 109 cells that two runs on H200 have in common, three quarters differ by less
+_IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
+             "num_kv_heads", "head_dim", "dtype", "direction")
+_SHOWN = {"world": lambda value: f"{value} ranks", "seqlen": format_length}  # values of axes that need words
+_NUMBERS = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "absolute_peak_bytes", "moved_bytes",
+            "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "density")
+_NOT_ASKED = "unavailable"  # a method that is not installed
+Wanted = Any  # a value, several values, or a predicate
+
+
+@dataclass(frozen=True)
+class _Cell:
+    cell_id: str
+    seed: int
+    status: str
+    reason: str
+    numbers: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method in one setting; its numbers are medians over the seeds that are ok."""
+
+    device: str
+    kind: str
+    kernel: str
+    strategy: str
+    world: int
+    mask: str
+    mask_params: str
+    corpus: str
+    seqlen: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    direction: str
+    cells: tuple[_Cell, ...]
+
+    @property
+    def heads(self) -> str:
+        return f"{self.num_q_heads}:{self.num_kv_heads}"
+
+    @property
+    def method(self) -> str:
+        return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Parameters of the mask, as text."""
+        return dict(part.split("=", 1) for part in self.mask_params.split(", ") if part)
+
+    @property
+    def statuses(self) -> set[str]:
+        return {cell.status for cell in self.cells}
+
+    @property
+    def ok(self) -> bool:
+        """At least one seed was measured, and was right."""
+        return "ok" in self.statuses
+
+    @property
+    def rate(self) -> float:
+        """TFLOP/s per device."""
+        return self.value("tflops_per_device")
+
+    @property
+    def cell_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(cell.cell_id for cell in self.cells))
+
+    def value(self, column: str) -> float:
+        """The median over its ok cells of a column of the table; NaN where none has it."""
+        known = [cell.numbers[column] for cell in self.cells if cell.status == "ok" and cell.numbers[column] == cell.numbers[column]]
+        return median(known) if known else float("nan")
+
+    def of_seeds(self, seeds: Collection[int]) -> Point:
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.seed in seeds))
+
+    @property
+    def ok_seeds(self) -> set[int]:
+        return {cell.seed for cell in self.cells if cell.status == "ok"}
+
+    @property
+    def where(self) -> str:
+        """Its setting, in words: "full 8K fwd 64:8"."""
+        told = ", ".join(f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density"))
+        ranks = f" on {self.world} ranks" if self.kind == "cp" else ""
+        return f"{self.mask}{f' ({told})' if told else ''} {format_length(self.seqlen)} {self.direction} {self.heads}{ranks}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two points whose settings differ in nothing but what is compared."""
+
+    first: Point
+    second: Point
+    column: str = "tflops_per_device"
+
+    @property
+    def ratio(self) -> float:
+        """The first's number over the second's."""
+        return self.first.value(self.column) / self.second.value(self.column)
+
+    @property
+    def order(self) -> str:
+        """"more", "less" or "same": the same if they differ by less than `SAME`, or their quartiles overlap."""
+        ratio = self.ratio
+        if abs(ratio - 1) <= SAME or self._overlap():
+            return "same"
+        return "more" if ratio > 1 else "less"
+
+    def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
+        """It as an observation; names default to the methods'."""
+        one, other = (number(point.value(self.column)) for point in (self.first, self.second))
+        names = first or self.first.method, second or self.second.method
+        text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
+        return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
+
+    def _overlap(self) -> bool:
+        if self.column != "tflops_per_device":
+            return False
+        low, high = "tflops_per_device_low", "tflops_per_device_high"
+        return self.first.value(low) <= self.second.value(high) and self.second.value(low) <= self.first.value(high)
+
+
+def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Point]:
+    """The points that fit, in the order of the table.
+
+    Args:
+        ok: only those with at least one ok seed; else all that were tried.
+        where: name → a value, several values or a predicate. Names are columns of the table, `heads` ("64:8"), and parameters of masks
+            (`block=64`; points without the parameter do not fit).
+    """
+    direct = {name: wanted for name, wanted in where.items() if name in table.columns}
+    keep = (table.device_type == "cuda") & ~table.is_control.astype(bool) & (table.status != _NOT_ASKED)
+    for name, wanted in direct.items():
+        keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
+    chosen = table[keep]
+    numbers = list(zip(*(chosen[name].astype(float) for name in _NUMBERS), strict=True))
+    groups: dict[tuple[Any, ...], list[_Cell]] = defaultdict(list)
+    identities = zip(*(chosen[name] for name in _IDENTITY), strict=True)
+    for identity, values, *facts in zip(identities, numbers, chosen.cell_id, chosen.seed, chosen.status, chosen.reason, strict=True):
+        groups[identity].append(_Cell(*facts, dict(zip(_NUMBERS, values, strict=True))))
+    found = [Point(*identity, tuple(cells)) for identity, cells in groups.items()]
+    rest = {name: wanted for name, wanted in where.items() if name not in direct}
+    return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
+
+
+def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = "tflops_per_device") -> list[Pair]:
+    """Each first point beside the second that differs from it in nothing but `vary`. Where masks are the same, of the seeds of both.
+
+    Args:
+        vary: fields of `Point` or parameters of masks; "mask" stands for all its parameters besides, "heads" for the KV heads.
+    """
+    return [pair for _, pair in _matched(first, second, vary, column)]
+
+
+def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
+    """Each point of one method beside the best other method of its setting; points that are alone are left out.
+
+    Args:
+        field: what names a method: "kernel" or "strategy".
+    """
+    own = [point for point in found if getattr(point, field) == name]
+    beside: dict[int, list[Pair]] = defaultdict(list)
+    for other in dict.fromkeys(getattr(point, field) for point in found):
+        if other != name:
+            for index, pair in _matched(own, [point for point in found if getattr(point, field) == other], (field,)):
+                beside[index].append(pair)
+    return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
+
+
+def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[str]:
+    """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
+
+    Args:
+        found: points of any status.
+        axes: as `points` takes them; each a sequence of values.
+    """
+    there = {tuple(_of(point, name) for name in axes) for point in found}
+    absent = [combination for combination in itertools.product(*axes.values())
+              if tuple(str(value) if name not in _FIELDS else value for name, value in zip(axes, combination, strict=True)) not in there]
+    merged = [tuple((value,) for value in combination) for combination in absent]
+    for axis in range(len(axes)):
+        together: dict[tuple[Any, ...], list[Any]] = {}
+        for combination in merged:
+            together.setdefault(combination[:axis] + combination[axis + 1:], []).extend(combination[axis])
+        merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
+    return [f"{'; '.join(_told(name, values) for name, values in zip(axes, combination, strict=True))} (needs {gpus})"
+            for combination in merged]
+
+
+def gpu_note(found: Iterable[Point], meaning: str) -> str:
+    """A sentence where GPUs are not the study's: what that means for the verdict."""
+    others = sorted({point.device for point in found if STUDY_GPU not in point.device})
+    return f"Measured on {' and '.join(others)}, the study on {STUDY_GPU} 80 GB: {meaning}" if others else ""
+
+
+def span(values: Iterable[float], digits: int = 2) -> str:
+    """The least and the most: "0.63–0.76", or one number where both read the same."""
+    known = sorted(values)
+    ends = [number(value, digits) for value in (known[0], known[-1])] if known else ["–"]
+    return "–".join(dict.fromkeys(ends))
+
+
+def held(observations: Sequence[Observation], noun: str = "point") -> str:
+    """How many of them hold: "3 of 14 points"."""
+    return of(sum(one.holds for one in observations), len(observations), noun)
+
+
+def of(count: int, total: int, noun: str) -> str:
+    """"3 of 14 points", "all 14 points", "none of 14 points"."""
+    amount = "all" if count == total else "none of" if not count else f"{count} of"
+    return f"{amount} {total} {noun}s" if total != 1 else f"{'the' if count else 'not the'} one {noun}"
+
+
+_FIELDS = {field.name for field in fields(Point)} | {"heads"}
+
+
+def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str],
+             column: str = "tflops_per_device") -> Iterator[tuple[int, Pair]]:
+    """(index in `first`, the pair of that point and its match)."""
+    loose = {"cells", "mask_params", *vary, *(("corpus",) if "mask" in vary else ()), *(("num_kv_heads",) if "heads" in vary else ())}
+    names = [field.name for field in fields(Point) if field.name not in loose]
+
+    def key(point: Point) -> tuple[Any, ...]:
+        params = () if "mask" in vary else tuple((name, value) for name, value in point.params.items() if name not in vary)
+        return (*(getattr(point, name) for name in names), params)
+
+    others = {key(point): point for point in second if point.ok}
+    for index, point in enumerate(first):
+        other = others.get(key(point))
+        if point.ok and other is not None:
+            shared = set() if "mask" in vary else point.ok_seeds & other.ok_seeds
+            pair = Pair(point.of_seeds(shared), other.of_seeds(shared), column) if shared else Pair(point, other, column)
+            if pair.ratio == pair.ratio:
+                yield index, pair
+
+
+def _several(wanted: Wanted) -> bool:
+    return isinstance(wanted, Collection) and not isinstance(wanted, str)
+
+
+def _of(point: Point, name: str) -> Any:
+    return getattr(point, name) if name in _FIELDS else point.params.get(name)
+
+
+def _fits(value: Any, wanted: Callable[[Any], bool] | Any) -> bool:
+    if callable(wanted):
+        return value is not None and bool(wanted(value))
+    options = list(wanted) if _several(wanted) else [wanted]
+    return value in options or (value is not None and str(value) in [str(option) for option in options])
+
+
+def _told(name: str, values: Sequence[Any]) -> str:
+    shown = _SHOWN.get(name, str)
+    told = ", ".join(shown(value) for value in values)
+    return told if name in _FIELDS else f"{name} {told}"

@@ -1,0 +1,39 @@
+"""Claim 5: backward beside forward, of dense kernels."""
+
+from longca.claims.contract import Claim, Observation, decided
+from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, gpu_note, held, missing, pairs, points, span
+from longca.store.text import number
+
+DOCUMENTS = {"full": "full_document", "causal": "causal_document"}
+MORE = 0.025  # of the ratio: as much as two runs differ
+
+
+class BackwardBelowForward(Claim):
+    number = 5
+    label = "Backward reaches fewer TFLOP/s than forward"
+    sentence = ("Each dense kernel does fewer TFLOP/s backward than forward on FULL, CAUSAL and documents, and the share that backward "
+                "reaches is lower on documents than on the whole sequence.")
+    source = "Texts about the paper: its curves of both directions"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "Backward is level with forward on more than a quarter of the points, or keeps a larger share on documents"
+
+    def judge(self, table):
+        masks = [mask for both in DOCUMENTS.items() for mask in both]
+        asked = points(table, ok=False, kind="kernel", kernel=DENSE, mask=masks, heads=(GQA, MHA))
+        found = pairs([point for point in asked if point.direction == "bwd"],
+                      [point for point in asked if point.direction == "fwd"], "direction")
+        below = [pair.observed(pair.order == "less", f"{pair.first.kernel} backward", "forward") for pair in found]
+        shares = {(pair.first.kernel, pair.first.mask, pair.first.seqlen, pair.first.heads, pair.first.device): pair for pair in found}
+        gaps = [self._gap(pair, shares[kernel, DOCUMENTS[mask], *rest]) for (kernel, mask, *rest), pair in shares.items()
+                if mask in DOCUMENTS and (kernel, DOCUMENTS[mask], *rest) in shares]
+        finding = (f"Backward is slower at {held(below)} "
+                   f"({span(pair.ratio for pair in found)}× forward); documents widen the gap at "
+                   f"{held(gaps)}")
+        return decided(finding, below, gaps, note=gpu_note(asked, "the same compute units, so that rates compare."),
+                       missing=missing(asked, self.gpus, kernel=DENSE, mask=masks, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd")))
+
+    def _gap(self, whole, documents):
+        text = (f"{whole.first.kernel} keeps {number(documents.ratio, 2)} of forward on {documents.first.where}, "
+                f"{number(whole.ratio, 2)} on {whole.first.mask}")
+        return Observation(text, documents.ratio < whole.ratio * (1 - MORE), documents.first.cell_ids + documents.second.cell_ids)

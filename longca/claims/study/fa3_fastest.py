@@ -1,0 +1,33 @@
+"""Claim 1: FlashAttention-3 on regular masks."""
+
+from longca.claims.contract import Claim, Observation, decided
+from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, rivals, span
+from longca.core.units import format_length
+
+FROM = 2048  # tokens; at 1K the study's own authors saw SDPA ahead
+FULL_FROM, FULL_RATE = 8192, 600  # tokens and TFLOP/s: the number that is told of FULL
+
+
+class Fa3IsFastest(Claim):
+    number = 1
+    label = "FA3 is the fastest dense kernel on regular masks"
+    sentence = ("Of the study's seven dense kernels none is faster forward than FA3 on any regular mask from 2K tokens, and FA3 reaches "
+                "600 TFLOP/s on FULL from 8K to 48K.")
+    source = "Texts about the paper: its figure of forward rates at 8K, and the curves over length"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "Another of the seven kernels is clearly faster on more than a quarter of the points, or FA3 stays below 600 on FULL"
+
+    def judge(self, table):
+        asked = points(table, ok=False, kind="kernel", kernel=DENSE, mask=REGULAR, direction="fwd", heads=(GQA, MHA),
+                       seqlen=lambda length: length >= FROM)
+        found = [point for point in asked if point.ok]
+        best = [pair for _, pair in rivals(found, "fa3")]
+        first = [pair.observed(pair.order != "less") for pair in best]
+        full = [point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM]
+        rates = [Observation(f"fa3 {point.rate:.0f} TFLOP/s: {point.where}", point.rate >= FULL_RATE, point.cell_ids) for point in full]
+        finding = (f"FA3 is first or level at {held(first)}, at "
+                   f"{span([pair.ratio for pair in best])}× the best other; {span([point.rate for point in full], 3)} TFLOP/s on FULL from "
+                   f"{format_length(FULL_FROM)}")
+        return decided(finding, first, rates, note=gpu_note(found, "the same compute units and more memory, so that rates compare."),
+                       missing=missing(asked, self.gpus, kernel=DENSE, mask=REGULAR, heads=[GQA], seqlen=LENGTHS[1:]))

@@ -1,0 +1,37 @@
+"""Claim 18: LoongTrain beside USP."""
+
+from longca.claims.contract import Claim, decided
+from longca.claims.evidence import gpu_note, held, missing, pairs, points, span
+
+FEWEST = 4  # ranks: on fewer neither is a hybrid
+WINDOWS = 32  # ranks: with eight in each Ulysses group, the fewest whose ring has more than one window, all that sets the two apart
+WORLDS = (32, 64, 96)
+MASKS = ("full", "causal", "full_document", "causal_document")  # the study's
+
+
+class LoongtrainOverUsp(Claim):
+    number = 18
+    label = "LoongTrain is slightly ahead of USP, forward alone"
+    sentence = "Forward LoongTrain is faster than USP; backward it is not."
+    source = "Texts about the paper; figures of its authors' other project do not show the lead"
+    trust = "second-hand"
+    gpus = "several nodes"
+    overturned_by = "On 32 GPUs or more USP is level forward, or LoongTrain is faster backward"
+
+    def judge(self, table):
+        asked = points(table, ok=False, kind="cp", strategy=("loongtrain", "usp"), mask=MASKS, world=lambda ranks: ranks >= FEWEST)
+        found = pairs([point for point in asked if point.strategy == "loongtrain"],
+                      [point for point in asked if point.strategy == "usp"], "strategy")
+        most = max((pair.first.world for pair in found), default=0)
+        if most >= WINDOWS:
+            found = [pair for pair in found if pair.first.world >= WINDOWS]
+        forward = [pair for pair in found if pair.first.direction == "fwd"]
+        backward = [pair for pair in found if pair.first.direction == "bwd"]
+        ahead = [pair.observed(pair.order == "more") for pair in forward]
+        level = [pair.observed(pair.order != "more") for pair in backward]
+        finding = (f"Up to {most} ranks, LoongTrain is ahead forward at {held(ahead)} "
+                   f"({span(pair.ratio for pair in forward)}× USP) and not ahead backward at "
+                   f"{held(level)} ({span(pair.ratio for pair in backward)}×)")
+        return decided(finding, ahead, level, is_open=most < WINDOWS, part=f"{most} ranks" if most < WINDOWS else "",
+                       missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
+                       note=gpu_note(asked, "of one host, where the two differ in their groups of ranks and not in windows."))

@@ -1,0 +1,32 @@
+"""Claim 2: the order of kernels on FULL."""
+
+from longca.claims.contract import Claim, decided
+from longca.claims.evidence import GQA, MHA, gpu_note, missing, pairs, points, span
+
+SEQLEN = 8192  # tokens: of the study's figure
+THIRD = ("fa2", "flex", "flashmask")  # the study does not order these
+ORDER = ("fa3", "cudnn", *THIRD)
+
+
+class OrderOnFull(Claim):
+    number = 2
+    label = "On FULL at 8K: FA3, then cuDNN, then the others"
+    sentence = "Forward on FULL at 8K tokens FA3 is faster than cuDNN, and cuDNN faster than FA2, FlexAttention and FlashMask."
+    source = "Texts about the paper: its figure of forward rates at 8K"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "cuDNN reaches FA3's rate, or one of FA2, FlexAttention and FlashMask reaches cuDNN's"
+
+    def judge(self, table):
+        asked = points(table, ok=False, kind="kernel", mask="full", seqlen=SEQLEN, direction="fwd", heads=(GQA, MHA))
+        named = {name: [point for point in asked if point.kernel == name] for name in (*ORDER, "sdpa")}
+        best = pairs(named["fa3"], named["cudnn"], "kernel")
+        others = [pair for name in THIRD for pair in pairs(named["cudnn"], named[name], "kernel")]
+        sdpa = pairs(named["sdpa"], named["cudnn"], "kernel")
+        told = f"; SDPA, which the study sees in the middle, is at {span(pair.ratio for pair in sdpa)}× cuDNN" if sdpa else ""
+        finding = (f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN, cuDNN at {span(pair.ratio for pair in others)}× FA2, "
+                   f"FlexAttention and FlashMask{told}")
+        return decided(finding, [pair.observed(pair.order == "more") for pair in best],
+                       [pair.observed(pair.order == "more") for pair in others],
+                       missing=missing(asked, self.gpus, kernel=ORDER, heads=(GQA, MHA)),
+                       note=gpu_note(asked, "the same compute units. FlashMask is this project's Triton operator, not Paddle's kernel."))

@@ -1,0 +1,33 @@
+"""Claim 11: backward of block-sparse kernels."""
+
+from longca.claims.contract import Claim, decided
+from longca.claims.evidence import MHA, gpu_note, held, missing, of, pairs, points, span
+
+KERNELS = ("vsa", "vsa_triton")
+MUCH = 2 / 3  # of forward at most; dense kernels keep more than that
+LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
+DENSITIES = ("0.2", "0.5", "0.8")
+
+
+class SparseBackward(Claim):
+    number = 11
+    label = "VSA is far slower backward than forward"
+    sentence = "Backward, VSA and its Triton version each reach at most two thirds of the TFLOP/s that they reach forward."
+    source = "Texts about the paper: shares from 20 % to 60 %, read by machine"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "Backward keeps more than two thirds of the forward rate on more than a quarter of the points"
+
+    def judge(self, table):
+        asked = points(table, ok=False, kind="kernel", kernel=KERNELS, mask="block_sparse_uniform")
+        found = pairs([point for point in asked if point.direction == "bwd"],
+                      [point for point in asked if point.direction == "fwd"], "direction")
+        observed = [pair.observed(pair.ratio <= MUCH, f"{pair.first.kernel} backward", "forward") for pair in found]
+        slower = sum(pair.order == "less" for pair in found)
+        told = ", ".join(f"{kernel} {span(shares)}×" for kernel in KERNELS
+                         if (shares := [pair.ratio for pair in found if pair.first.kernel == kernel]))
+        finding = (f"Backward is slower at {of(slower, len(found), 'point')}, but at most two thirds of forward at "
+                   f"{held(observed)}: {told}")
+        return decided(finding, observed, note=gpu_note(asked, "the same compute units, so that rates compare."),
+                       missing=missing(asked, self.gpus, kernel=KERNELS, block=["64"], density=DENSITIES, heads=[MHA], seqlen=LENGTHS,
+                                       direction=("fwd", "bwd")))

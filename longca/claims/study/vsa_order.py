@@ -1,0 +1,31 @@
+"""Claim 8: the order of block-sparse kernels at blocks of 64."""
+
+from longca.claims.contract import Claim, decided
+from longca.claims.evidence import MHA, gpu_note, missing, pairs, points, span
+
+KERNELS = ("vsa", "vsa_triton", "flashinfer")
+LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
+
+
+class VsaOrder(Claim):
+    number = 8
+    label = "Blocks of 64: VSA, then VSA in Triton, then FlashInfer"
+    sentence = ("Forward on blocks of 64, half of them kept, 64 heads each with KV of its own: VSA is faster than its Triton version, and "
+                "that faster than FlashInfer.")
+    source = "A text about the first version of the paper"
+    trust = "second-hand"
+    gpus = "one GPU"
+    overturned_by = "The Triton version reaches VSA's rate, or FlashInfer reaches that of the Triton version"
+
+    def judge(self, table):
+        asked = points(table, ok=False, kind="kernel", kernel=KERNELS, mask="block_sparse_uniform", direction="fwd", heads=MHA, block=64,
+                       density=0.5)
+        vsa, triton, flashinfer = ([point for point in asked if point.kernel == name] for name in KERNELS)
+        first, second = pairs(vsa, triton, "kernel"), pairs(triton, flashinfer, "kernel")
+        finding = (f"VSA is at {span(pair.ratio for pair in first)}× its Triton version, that at {span(pair.ratio for pair in second)}× "
+                   "FlashInfer")
+        return decided(finding, [pair.observed(pair.order == "more") for pair in first],
+                       [pair.observed(pair.order == "more") for pair in second],
+                       part=f"{span((pair.first.seqlen // 1024 for pair in first + second), 3)} K tokens",
+                       missing=missing(asked, self.gpus, kernel=KERNELS, seqlen=LENGTHS),
+                       note=gpu_note(asked, "the same compute units. All kernels get the same masks; the study gave FlashInfer others."))
