@@ -11,6 +11,9 @@ from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
 
 
+COMMITTED = STUDIES.parents[1] / "reports" / "h200"  # records of this project
+
+
 def _studies() -> list[str]:
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
@@ -43,6 +46,14 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
     config = load_config({"study": name, **overrides})
     study = load_study(config.study)
     return config, study, config.results / study.name
+
+
+def sources_of(names: list[str] | None, results: Path | None = None) -> list[Path]:
+    """The files and folders of records that a user names: files, folders, or studies; the committed ones if none is named."""
+    if not names:
+        return sorted(COMMITTED.glob("*.parquet"))
+    return [Path(name) if name.endswith((".parquet", ".json")) or Path(name).is_dir() else open_study(name, results=results)[2]
+            for name in names]
 
 
 def print_json(data: Any) -> None:
