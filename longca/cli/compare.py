@@ -27,6 +27,7 @@ from longca.cli.options import (
 if TYPE_CHECKING:
     from longca.compare.comparison import Comparison
     from longca.compare.tables import Described
+    from longca.compare.verdict import Rule
     from longca.core.record import Record
     from longca.core.select import Selection
 
@@ -44,7 +45,7 @@ def command(
     seqlen: SeqlenFilter = "",
     world: WorldFilter = "",
     tolerance: Annotated[str, typer.Option(help="Speeds that differ by no more are the same")] = "3%",
-    by_rate: Annotated[bool, typer.Option("--by-rate", help="Compare TFLOP/s as they are, even across models of GPUs")] = False,
+    by_rate: Annotated[bool, typer.Option("--by-rate", help="Compare TFLOP/s even across models of GPUs")] = False,
     fail_on: Annotated[str, typer.Option(help="Exit code 1 if a cell is so: 'slower:5%,broke,incorrect'")] = "",
     show_all: Annotated[bool, typer.Option("--all", help="Show all changes, not the ten largest")] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write it as a Markdown page, too", show_default=False)] = None,
@@ -90,7 +91,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _rule(tolerance: str, by_rate: bool):
+def _rule(tolerance: str, by_rate: bool) -> Rule:
     from longca.compare.fail_on import parse_share
     from longca.compare.verdict import Rule
 

@@ -123,7 +123,7 @@ class Comparison:
                 {"broke": "broke", "fixed": "were fixed" if counts.get("fixed", 0) > 1 else "was fixed", "new": "new", "gone": "gone",
                  "incomparable": "cannot be compared", "untimed": "ran on neither side"}.items() if outcome in counts]
         if not self.attention:
-            return f"No cell of A has its like in {name}."
+            return f"No cell of {self.names[0]} has its like in {name}." if self.num_alone is None else "No cell has a published rate."
         if not timed:
             return f"No cell ran on both sides; {', '.join(rest)}."
         if counts.get("same") == timed:
@@ -136,7 +136,8 @@ class Comparison:
                 parts.append(f"ambiguous in {counts['ambiguous']:,}")
             found = f"{name} is " + ", ".join(part for part in parts if part)
         share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {"share of peak"}
-        return ("By share of peak, " if share else "") + found + (f"; {', '.join(rest)}" if rest else "") + "."
+        found = f"By share of peak, {found}" if share else f"{found[0].upper()}{found[1:]}"
+        return found + (f"; {', '.join(rest)}" if rest else "") + "."
 
     def _extreme(self, outcome: str, word: str) -> str:
         """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" if none is."""
@@ -185,7 +186,7 @@ def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[st
     return _judged(names, pair_records(a, b, load_hardware() if hardware is None else hardware), rule)
 
 
-def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *, names: tuple[str, str] = ("A", "published"),
+def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *, names: tuple[str, str] = ("A", "the published rate"),
                       rule: Rule | None = None, hardware: Hardware | None = None) -> Comparison:
     """Compare records, as A, with published rates, as B."""
     paired = pair_published(records, rates, load_hardware() if hardware is None else hardware)

@@ -11,7 +11,7 @@ from longca.compare.comparison import Change, Comparison
 from longca.compare.verdict import OUTCOMES, Rule
 from longca.core.errors import UserError, unknown
 from longca.core.record import STATUSES
-from longca.store.text import number, percent, plural
+from longca.store.text import percent, plural
 
 WITH_LIMIT = ("slower", "faster", "ambiguous")
 NAMES = (*(outcome for outcome in OUTCOMES if outcome != "same"), *(status for status in STATUSES if status != "ok"))
@@ -27,7 +27,7 @@ class FailCondition:
     """the larger speed over the smaller, less 1; 0.03 is written 3%"""
 
     def __str__(self) -> str:
-        return f"{self.name}:{number(100 * self.limit)}%" if self.limit else self.name
+        return f"{self.name}:{100 * self.limit:g}%" if self.limit else self.name
 
     def matches(self, change: Change) -> bool:
         if self.name in STATUSES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from longca.compare.pairs import Pair
 from longca.compare.side import Side
@@ -18,11 +18,11 @@ class Labels:
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         content = list(cells)
-        values: dict[str, set[str]] = defaultdict(set)
+        values: dict[Hashable, set[str]] = defaultdict(set)
         for cell in content:
             for name, text in _rest(cell).items():
-                values[name].add(text)
-        self._varying = {name for name, found in values.items() if len(found) > 1}
+                values[_scope(name, cell)].add(text)
+        self._varying = {scope for scope, found in values.items() if len(found) > 1}
         variants: dict[str, set[tuple[object, ...]]] = defaultdict(set)
         for cell in content:
             variants[cell.mask].add(tuple(sorted(cell.mask_params.items())))
@@ -37,13 +37,18 @@ class Labels:
         params = ",".join(f"{key}={value}" for key, value in cell.mask_params.items() if value is not False)
         mask = f"{cell.mask}({params})" if cell.mask in self._has_variants and params else cell.mask
         world = [f"×{cell.world}"] if cell.kind == "cp" else []
-        rest = [text for name, text in _rest(cell).items() if name in self._varying and text]
+        rest = [text for name, text in _rest(cell).items() if text and _scope(name, cell) in self._varying]
         return " ".join([method or cell.method, *world, mask, format_length(cell.seqlen), cell.direction, *rest])
 
 
 def _rest(cell: Cell) -> dict[str, str]:
     return {"heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head dim": f"D={cell.head_dim}", "dtype": cell.dtype,
             "corpus": cell.corpus or "", "seed": f"seed={cell.seed}"}
+
+
+def _scope(name: str, cell: Cell) -> Hashable:
+    """The cells among which a name is needed: what is drawn belongs to one mask at one length, the rest to the whole study."""
+    return (name, cell.mask, cell.seqlen) if name in ("corpus", "seed") else name
 
 
 def ratio_text(ratio: float | None) -> str:

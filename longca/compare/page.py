@@ -10,8 +10,7 @@ from longca import __version__
 from longca.compare.comparison import WORDS, Comparison
 from longca.compare.tables import Described, lines, tables
 from longca.compare.verdict import OUTCOMES
-from longca.report.style import theme
-from longca.report.template import environment, static_text
+from longca.report.style import page_templates, static_text, theme
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDEST = math.log(2)  # a bar is full at twice the speed, and at half
@@ -25,7 +24,7 @@ def page(comparison: Comparison, sides: Sequence[Described], count: int | None =
     """
     rows = comparison.methods
     outcomes = [outcome for outcome in OUTCOMES if outcome in comparison.counts]
-    return environment(TEMPLATES).get_template("compare.html.j2").render(
+    return page_templates(TEMPLATES).get_template("compare.html.j2").render(
         title=f"{sides[1].name} against {sides[0].name}", conclusion=comparison.conclusion, lines=lines(comparison, sides),
         counts=[(WORDS[outcome], comparison.counts[outcome]) for outcome in outcomes], words=WORDS, outcomes=outcomes,
         methods=[(row, _bar(row.mean_ratio)) for row in rows], tables=tables(comparison, count)[1 if rows else 0:],

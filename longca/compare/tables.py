@@ -53,7 +53,7 @@ def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
     found = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
     broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
     by_share = any(change.verdict.basis == "share of peak" for change in largest)
-    unit = "TFLOP/s per GPU or share of peak" if by_share else "TFLOP/s per GPU"
+    unit = "TFLOP/s per device, or share of peak" if by_share else "TFLOP/s per device"
     found.append(TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count)))
     found.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
         (ratio_text(change.verdict.ratio), comparison.labels.of(change.pair.cell, change.method),

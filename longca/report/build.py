@@ -14,9 +14,8 @@ from longca.core.record import STATUSES, Record
 from longca.report import answers, matrix, tables, winners
 from longca.report.rows import rows_json
 from longca.report.series import labelled, rate_unit, sampled
-from longca.report.style import Style, theme
+from longca.report.style import Style, page_templates, static_text, theme
 from longca.report.svg import draw, inline
-from longca.report.template import environment, static_text
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import csv_bytes, export
@@ -105,7 +104,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "commits": _counted(table.git_sha), "css": static_text("report.css"), "js": static_text("report.js"),
         "generator": __version__,
     }
-    template = environment().get_template("page.html.j2")
+    template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
         rows = rows_json(ordered, named, samples=level["samples"], details=level["details"])
         page = template.render(context | {"rows": rows, "narrow": level["narrow"], "left_out": left_out})
