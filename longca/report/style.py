@@ -1,4 +1,4 @@
-"""The look of figures and pages: one colour and one marker for each method in all of them, in light and in dark; and templates."""
+"""The look of figures, the same colour and marker for a method in all of them, and of pages: their theme and their templates."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 HERE = Path(__file__).parent
+
 # Colours for light and for dark ground. The first eight follow Okabe and Ito's set, which colour-blind people can tell
 # apart (https://jfly.uni-koeln.de/color/); its yellow and its light blue are darkened so that they stand out on white.
 SERIES = (("#0072b2", "#5aa9e6"), ("#d55e00", "#ff8c42"), ("#009e73", "#3ecfa3"), ("#b8538f", "#e58fc4"), ("#8c6d00", "#e3c04b"),
