@@ -1,7 +1,10 @@
 """Options that several commands share, and their output as tables and JSON."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -9,6 +12,10 @@ from longca.core.config import Config, load_config
 from longca.core.plugin import Registry
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
+
+if TYPE_CHECKING:
+    from longca.core.record import Record
+    from longca.store.cells import UnusableFile
 
 
 def _studies() -> list[str]:
@@ -45,10 +52,67 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
     return config, study, config.results / study.name
 
 
+class OpenedRecords(NamedTuple):
+    """Records that a command was given."""
+
+    title: str
+    """of the study that they belong to"""
+    folder: Path
+    """where they lie: the study's results, or the first file's folder"""
+    records: list[Record]
+    problems: list[UnusableFile]
+    """files and rows that could not be read"""
+
+
+def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
+    """Load the records of one study, or of one or more files.
+
+    Args:
+        sources: a study's name, its YAML file or its folder of results; or files of records. None of them: the configured study.
+        results: folder of results, where studies are asked for.
+
+    Raises:
+        UserError: there is no such study or file, or several sources are not all files.
+    """
+    from longca.core.errors import UserError
+    from longca.store.load import load
+
+    files = [Path(text) for text in sources if text.endswith((".parquet", ".json"))]
+    if len(sources) > 1 and len(files) < len(sources):
+        raise UserError(f"'{next(text for text in sources if Path(text) not in files)}' is no file of records",
+                        why="only files go together: give one study, or one or more files of records")
+    if files:
+        title, folder, given = _title(files[0].stem), files[0].parent, files
+    elif sources and _holds_records(Path(sources[0])):
+        folder = Path(sources[0])
+        title, given = _title(folder.name), [folder]
+    else:
+        _, study, folder = open_study(sources[0] if sources else None, results=results)
+        title, given = study.title or study.name, [folder]
+    loaded = load(*given)
+    return OpenedRecords(title, folder, loaded.records, loaded.problems)
+
+
+def _title(name: str) -> str:
+    """The title of the study with this name; the name itself if there is no such study here."""
+    return load_study(name).title or name if (STUDIES / f"{name}.yaml").exists() else name
+
+
+def _holds_records(folder: Path) -> bool:
+    return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()
+
+
 def print_json(data: Any) -> None:
     import json
 
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Print a paragraph, wrapped to the terminal."""
+    from rich.console import Console
+
+    Console(markup=False, emoji=False, highlight=False).print(text, style=style or None)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
