@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca import __version__
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
-from longca.core.units import format_length
 from longca.report import answers, matrix, tables, winners
 from longca.report.rows import rows_json
 from longca.report.series import labelled, rate_unit, sampled
-from longca.report.style import Style, theme
+from longca.report.style import Style, page_templates, static_text, theme
 from longca.report.svg import draw, inline
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
@@ -23,15 +22,13 @@ from longca.store.export import csv_bytes, export
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, in_order
-from longca.store.text import format_bytes, number, percent, plural
+from longca.store.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
-    from jinja2 import Environment
 
     from longca.report.contract import Figure
 
-HERE = Path(__file__).parent
 MAX_BYTES = 3_000_000
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
             "accuracy": "Accuracy", "noise": "Noise and ceilings"}
@@ -104,10 +101,10 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "downloads": _downloads(ordered, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
         "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())) | {"count": len(ordered)},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": _static("report.css"), "js": _static("report.js"),
+        "commits": _counted(table.git_sha), "css": static_text("report.css"), "js": static_text("report.js"),
         "generator": __version__,
     }
-    template = _environment().get_template("page.html.j2")
+    template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
         rows = rows_json(ordered, named, samples=level["samples"], details=level["details"])
         page = template.render(context | {"rows": rows, "narrow": level["narrow"], "left_out": left_out})
@@ -166,18 +163,3 @@ def _downloads(records: list[Record], folder: Path) -> list[str]:
 def _counted(column: pd.Series) -> list[tuple[str, int]]:
     return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(),
                                                                 key=lambda item: -item[1])]
-
-
-def _static(name: str) -> str:
-    return (HERE / "static" / name).read_text(encoding="utf-8")
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
-    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length,
-                               "plural": plural}
-    environment.filters.update(filters)
-    return environment

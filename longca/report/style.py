@@ -1,15 +1,22 @@
-"""The look of figures: one colour and one marker for each method in all of them, in light and in dark."""
+"""The look of figures, the same colour and marker for a method in all of them, and of pages: their theme and their templates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.store.text import format_bytes, number, percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
+    from jinja2 import Environment
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+
+HERE = Path(__file__).parent
 
 # Colours for light and for dark ground. The first eight follow Okabe and Ito's set, which colour-blind people can tell
 # apart (https://jfly.uni-koeln.de/color/); its yellow and its light blue are darkened so that they stand out on white.
@@ -157,3 +164,22 @@ def theme() -> dict[str, tuple[str, str, str]]:
     named = {f"series-{index}": pair for index, pair in enumerate(SERIES)}
     named |= {"ink": INK, "muted": MUTED, "rule": RULE, "ground": GROUND, "bad": BAD}
     return {light: (name, light, dark) for name, (light, dark) in named.items()}
+
+
+def page_templates(*folders: Path) -> Environment:
+    """Templates of these folders and of the report; what they show is escaped.
+
+    A page's head includes `style.html.j2`, which wants `theme` (`theme`) and `css` (`static_text("report.css")`).
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(loader=FileSystemLoader([*folders, HERE / "templates"]), autoescape=True, undefined=StrictUndefined,
+                       trim_blocks=True, lstrip_blocks=True)
+    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length, "plural": plural}
+    made.filters.update(filters)
+    return made
+
+
+def static_text(name: str) -> str:
+    """A style sheet or script of the report."""
+    return (HERE / "static" / name).read_text(encoding="utf-8")

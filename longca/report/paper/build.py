@@ -17,10 +17,9 @@ from longca.report.paper.gallery import gallery
 from longca.report.paper.grid import coverage
 from longca.report.paper.repairs import REPAIRS
 from longca.report.series import sampled
-from longca.report.style import Style, theme
+from longca.report.style import Style, page_templates, static_text, theme
 from longca.report.svg import draw, inline
 from longca.report.tables import machines, runs, software
-from longca.report.template import environment, static_text
 from longca.store.cells import UnusableFile
 from longca.store.export import csv_bytes, export
 from longca.store.files import replace_file
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 TITLES: dict[Section, str] = {"data": "Document lengths", "dense": "Dense kernels", "sparse": "Block-sparse kernels", "memory": "Memory",
                               "cp": "Context parallelism", "beyond": "Beyond the study"}
 PAGE, DATA = "index.html", "data"
+HERE = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Judged:
     verdict: Verdict
 
 
-def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *, sources: Sequence[str] = (),
+def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
                 hardware: Hardware | None = None) -> Path:
     """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside it.
 
@@ -65,7 +65,6 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
 
     Args:
         problems: files and rows that could not be read; the page names them.
-        sources: names of what the records were read from.
         hardware: what GPUs can do; that of `load_hardware` if not given.
 
     Raises:
@@ -86,10 +85,10 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
         "num_records": len(ordered), "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
-        "sources": sources, "problems": problems, "machines": machines(ordered, hardware), "software": software(ordered), "runs": runs(table),
-        "theme": theme(), "css": static_text("report.css") + (Path(__file__).parent / "templates/paper.css").read_text(encoding="utf-8"),
+        "problems": problems, "machines": machines(ordered, hardware), "software": software(ordered), "runs": runs(table),
+        "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
     }
-    page = environment(Path(__file__).parent / "templates").get_template("paper.html.j2").render(context)
+    page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
         ["number", "label", "status", "finding", "missing", "cell_ids"],
         [[entry.claim.number, entry.claim.label, entry.verdict.status, entry.verdict.finding, "; ".join(entry.verdict.missing),

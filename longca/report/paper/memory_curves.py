@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from longca.core.units import format_length
 from longca.report.panels import draw_panels
 from longca.report.paper.contract import PaperFigure
-from longca.report.paper.select import GQA, block_panels, kernels
+from longca.report.paper.select import GQA, kernels
 from longca.report.series import DIRECTIONS, join, points
 from longca.store.text import format_bytes, number
 
@@ -37,7 +37,8 @@ class MemoryCurves(PaperFigure):
         rows = kernels(table, sparse=self.sparse, heads=None if self.sparse else GQA)
         rows = rows[rows["mask"].isin(self.masks)]
         if self.densities:
-            rows = block_panels(rows[rows.mask_density_asked.isin(self.densities)])
+            rows = rows[rows.mask_density_asked.isin(self.densities)]
+            rows = rows.assign(mask=rows.mask_variant, detail=rows.heads)
         parts = []
         for column, word in COLUMNS.items():
             known = rows[rows[column].notna() | (rows.status == "oom")]
@@ -57,7 +58,7 @@ class MemoryCurves(PaperFigure):
         least, most = widest.iloc[0], widest.iloc[-1]
         failed = data[(data.status == "oom") & (data.measure == COLUMNS["absolute_peak_bytes"])]
         out = f"; {', '.join(sorted(set(failed.method)))} ran out of memory, first at {format_length(int(failed.seqlen.min()))}" if len(failed) else ""
-        return (f"{join(least['mask'], least.detail)}, {format_length(int(least.seqlen))}: {least.method} takes {format_bytes(least.value)}, "
+        return (f"{join(least["mask"], least.detail)}, {format_length(int(least.seqlen))}: {least.method} takes {format_bytes(least.value)}, "
                 f"{most.method} {number(most.value / least.value)} times as much{out}")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

@@ -59,7 +59,7 @@ class Corpora(PaperFigure):
         return "; ".join(parts)
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        from longca.report.style import MUTED, SERIES
+        from longca.report.style import SERIES
 
         panels = [(corpus, what) for corpus in dict.fromkeys(data.corpus) for what in ("documents", "tokens")]
         legend = [("counted", {"color": SERIES[0][0]}), ("drawn", {"color": SERIES[1][0]})]
@@ -74,6 +74,5 @@ class Corpora(PaperFigure):
             ticks = [2 ** power for power in range(4, 21, 4)]
             ax.set_xticks(ticks, [format_length(tick) if tick >= 1024 else str(tick) for tick in ticks])
             ax.minorticks_off()
-            ax.set_ylim(0, float(data[what].max()) * 1.05)
-            ax.tick_params(labelleft=True, colors=MUTED[0])
+            ax.set_ylim(0, float(data[["documents", "tokens"]].to_numpy().max()) * 1.05)
         return canvas

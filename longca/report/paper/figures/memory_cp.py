@@ -20,7 +20,7 @@ class MemoryCp(PaperTable):
     label = "Memory of context parallelism"
     section, number, order = "memory", "beyond the study", 30
     caption = ("Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the buffers that a strategy "
-               "needs. The least of a column's strategies over one kernel is marked.")
+               "needs.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = parallel(table)
@@ -29,7 +29,8 @@ class MemoryCp(PaperTable):
         return points(rows, KEY, "above_shards_bytes", unit="bytes").sort_values(KEY, kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
-        widest = max((rows for _, rows in data.groupby(["kernel", "direction", "tokens", "world"])), key=len).sort_values("value", kind="stable")
+        groups = [rows for _, rows in data.groupby(["kernel", "direction", "tokens", "world"])]
+        widest = max(groups, key=lambda rows: (len(rows), rows.world.iloc[0], rows.tokens.iloc[0])).sort_values("value", kind="stable")
         least, most = widest.iloc[0], widest.iloc[-1]
         return (f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, {least.direction}: {least.strategy} takes "
                 f"{format_bytes(least.value)} above its shards, {most.strategy} {number(most.value / max(least.value, 1))} times as much")

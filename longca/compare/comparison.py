@@ -1,0 +1,223 @@
+"""What the verdicts add up to: counts, methods, the largest changes, and the conclusion in words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from longca.compare.label import Labels, ratio_text
+from longca.compare.pairs import Pair, pair_published, pair_records
+from longca.compare.verdict import OUTCOMES, TIMED, Basis, Rule, Verdict, judge
+from longca.core.record import Record
+from longca.published.load import PublishedRate
+from longca.store.hardware import Hardware, load_hardware
+from longca.store.text import number, plural
+
+WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous": "ambiguous", "broke": "broke", "fixed": "fixed",
+         "new": "new", "gone": "gone", "incomparable": "not comparable", "untimed": "timed on neither side"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A pair and the verdict on it."""
+
+    pair: Pair
+    verdict: Verdict
+
+    @property
+    def method(self) -> str:
+        """The method, and the source where it is published."""
+        source = self.pair.b.source if self.pair.b else ""
+        return f"{self.pair.cell.method} · {source}" if source else self.pair.cell.method
+
+    @property
+    def size(self) -> float:
+        """How far the two speeds are apart, whichever is larger; 0 without speeds."""
+        return abs(math.log(self.verdict.ratio)) if self.verdict.ratio else 0.0
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """All pairs of one method."""
+
+    method: str
+    mean_ratio: float | None
+    """geometric mean of speed of B over that of A; None where no pair was timed on both sides"""
+    counts: dict[str, int]
+    """outcome → pairs, those that occur"""
+
+    @property
+    def outcomes(self) -> str:
+        return ", ".join(f"{count:,} {WORDS[outcome]}" for outcome, count in self.counts.items())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sets of results, compared.
+
+    Args:
+        names: of A and B.
+        changes: pairs with verdicts, in an order that does not depend on the records'.
+        num_alone: (cells of A without a published rate, published rates without a cell), where B is published.
+    """
+
+    names: tuple[str, str]
+    changes: tuple[Change, ...]
+    rule: Rule
+    num_alone: tuple[int, int] | None = None
+
+    @cached_property
+    def attention(self) -> tuple[Change, ...]:
+        """The changes without those of controls, which tell of the machine alone."""
+        return tuple(change for change in self.changes if not _is_control(change.pair))
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Outcome → cells of attention, those that occur."""
+        return _counted(self.attention)
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels(change.pair.cell for change in self.changes)
+
+    @property
+    def methods(self) -> list[MethodRow]:
+        """One row a method, the slowest B first; methods without a time last."""
+        groups: dict[str, list[Change]] = defaultdict(list)
+        for change in self.attention:
+            groups[change.method].append(change)
+        rows = [MethodRow(method, _geometric_mean(changes), _counted(changes)) for method, changes in groups.items()]
+        return sorted(rows, key=lambda row: (row.mean_ratio is None, row.mean_ratio or 0.0, row.method))
+
+    def largest(self, count: int | None = 10) -> list[Change]:
+        """The pairs whose speeds differ most, of those that are not the same; all if `count` is None."""
+        found = [change for change in self.attention if change.verdict.outcome in ("faster", "slower", "ambiguous")]
+        return sorted(found, key=lambda change: -change.size)[:count]
+
+    def of(self, *outcomes: str) -> list[Change]:
+        """The pairs of attention with one of these outcomes."""
+        return [change for change in self.attention if change.verdict.outcome in outcomes]
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """(source, what a reader must know of its numbers), of published rates that were paired."""
+        found = ((change.pair.b.source, note) for change in self.attention if change.pair.b and change.pair.b.source
+                 for note in change.pair.b.note.split("; ") if note)
+        return sorted(set(found))
+
+    @property
+    def reasons(self) -> list[tuple[str, int]]:
+        """(why pairs cannot be compared, how many), most first."""
+        return _most(change.verdict.why for change in self.of("incomparable"))
+
+    @property
+    def conclusion(self) -> str:
+        """The whole comparison in one sentence."""
+        counts, name = self.counts, self.names[1]
+        timed = sum(counts.get(outcome, 0) for outcome in TIMED)
+        rest = [f"{counts[outcome]:,} {words}" for outcome, words in
+                {"broke": "broke", "fixed": "were fixed" if counts.get("fixed", 0) > 1 else "was fixed", "new": "new", "gone": "gone",
+                 "incomparable": "cannot be compared", "untimed": "ran on neither side"}.items() if outcome in counts]
+        if not self.attention:
+            return f"No cell of {self.names[0]} has its like in {name}." if self.num_alone is None else "No cell has a published rate."
+        if not timed:
+            return f"No cell ran on both sides; {', '.join(rest)}."
+        if counts.get("same") == timed:
+            found = f"{name} is the same in {'all ' if timed > 1 else ''}{plural(timed, 'cell')}"
+        else:
+            parts = [self._extreme("faster", "best"), self._extreme("slower", "worst")]
+            if "same" in counts:
+                parts.append(f"the same in {counts['same']:,}")
+            if "ambiguous" in counts:
+                parts.append(f"ambiguous in {counts['ambiguous']:,}")
+            found = f"{name} is " + ", ".join(part for part in parts if part)
+        share = {change.verdict.basis for change in self.attention if change.verdict.basis} == {"share of peak"}
+        found = f"By share of peak, {found}" if share else f"{found[0].upper()}{found[1:]}"
+        return found + (f"; {', '.join(rest)}" if rest else "") + "."
+
+    def _extreme(self, outcome: str, word: str) -> str:
+        """"faster in 12 cells (best 1.40×: fa3 causal 32K fwd)"; "" if none is."""
+        found = self.of(outcome)
+        if not found:
+            return ""
+        cells = plural(len(found), "cell") if outcome == "faster" or "faster" not in self.counts else f"{len(found):,}"
+        most = max(found, key=lambda change: change.size)
+        return f"{outcome} in {cells} ({word} {ratio_text(most.verdict.ratio)}: {self.labels.of(most.pair.cell)})"
+
+    @property
+    def bases(self) -> list[str]:
+        """What was compared, a line each: by time, by rate, or by share of which peaks."""
+        found: Counter[tuple[Basis, str]] = Counter()
+        for change in self.attention:
+            if change.verdict.basis:
+                found[change.verdict.basis, _devices(change.pair, change.verdict.basis)] += 1
+        return [f"{plural(count, 'pair')} by {basis}: {devices}" for (basis, devices), count in sorted(found.items())]
+
+    @property
+    def controls(self) -> list[tuple[str, float]]:
+        """(control, geometric mean of B over A): how much the machines themselves differ."""
+        groups: dict[str, list[Change]] = defaultdict(list)
+        for change in self.changes:
+            if _is_control(change.pair) and change.pair.cell.kernel != "control":  # a wait of known length tells of the timer alone
+                groups[change.method].append(change)
+        means = ((name, _geometric_mean(changes)) for name, changes in sorted(groups.items()))
+        return [(name, mean) for name, mean in means if mean is not None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        return {
+            "conclusion": self.conclusion, "a": self.names[0], "b": self.names[1], "rule": asdict(self.rule), "counts": self.counts,
+            "without_partner": self.num_alone and dict(zip(("cells", "published_rates"), self.num_alone, strict=True)),
+            "compared": self.bases, "controls": dict(self.controls),
+            "notes": [{"source": source, "note": note} for source, note in self.notes],
+            "methods": [asdict(row) for row in self.methods],
+            "pairs": [{"cell": change.pair.cell.model_dump(), "method": change.method, **asdict(change.verdict),
+                       "a": change.pair.a and change.pair.a.as_dict(), "b": change.pair.b and change.pair.b.as_dict()}
+                      for change in self.changes]}
+
+
+def compare_records(a: Sequence[Record], b: Sequence[Record], *, names: tuple[str, str] = ("A", "B"), rule: Rule | None = None,
+                    hardware: Hardware | None = None) -> Comparison:
+    """Compare two sets of records. Peaks are those of `config/hardware.yaml` if `hardware` is not given."""
+    return _judged(names, pair_records(a, b, load_hardware() if hardware is None else hardware), rule)
+
+
+def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate], *, names: tuple[str, str] = ("A", "the published rate"),
+                      rule: Rule | None = None, hardware: Hardware | None = None) -> Comparison:
+    """Compare records, as A, with published rates, as B."""
+    paired = pair_published(records, rates, load_hardware() if hardware is None else hardware)
+    return _judged(names, paired.pairs, rule, (paired.num_cells_alone, paired.num_rates_alone))
+
+
+def _judged(names: tuple[str, str], pairs: Iterable[Pair], rule: Rule | None, num_alone: tuple[int, int] | None = None) -> Comparison:
+    chosen = rule or Rule()
+    return Comparison(names, tuple(Change(pair, judge(pair, chosen)) for pair in pairs), chosen, num_alone)
+
+
+def _is_control(pair: Pair) -> bool:
+    return any(side is not None and side.is_control for side in (pair.a, pair.b))
+
+
+def _counted(changes: Iterable[Change]) -> dict[str, int]:
+    counts = Counter(change.verdict.outcome for change in changes)
+    return {outcome: counts[outcome] for outcome in OUTCOMES if outcome in counts}
+
+
+def _most(texts: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(Counter(texts).items(), key=lambda item: (-item[1], item[0]))
+
+
+def _geometric_mean(changes: Iterable[Change]) -> float | None:
+    ratios = [change.verdict.ratio for change in changes if change.verdict.ratio]
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def _devices(pair: Pair, basis: Basis) -> str:
+    """The two devices, with their peaks where these matter; one name where they are the same."""
+    sides = [side for side in (pair.a, pair.b) if side is not None]
+    names = [f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device for side in sides]
+    return names[0] if len(set(names)) == 1 else " → ".join(names)

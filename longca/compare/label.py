@@ -1,0 +1,77 @@
+"""Short texts for cells, ratios and speeds, as tables and pages of a comparison share them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+
+from longca.compare.pairs import Pair
+from longca.compare.side import Side
+from longca.compare.verdict import Basis
+from longca.core.cell import Cell
+from longca.core.units import format_length
+from longca.store.text import NONE, number, percent
+
+
+class Labels:
+    """Short names of cells: method, mask, length and direction, and of the rest what these cells differ in."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        content = list(cells)
+        values: dict[Hashable, set[str]] = defaultdict(set)
+        for cell in content:
+            for name, text in _rest(cell).items():
+                values[_scope(name, cell)].add(text)
+        self._varying = {scope for scope, found in values.items() if len(found) > 1}
+        variants: dict[str, set[tuple[object, ...]]] = defaultdict(set)
+        for cell in content:
+            variants[cell.mask].add(tuple(sorted(cell.mask_params.items())))
+        self._has_variants = {mask for mask, found in variants.items() if len(found) > 1}
+
+    def of(self, cell: Cell, method: str = "") -> str:
+        """"fa3 causal 32K fwd", and further what other cells of the comparison have otherwise.
+
+        Args:
+            method: the method's name, if another than the cell's own.
+        """
+        params = ",".join(f"{key}={value}" for key, value in cell.mask_params.items() if value is not False)
+        mask = f"{cell.mask}({params})" if cell.mask in self._has_variants and params else cell.mask
+        world = [f"×{cell.world}"] if cell.kind == "cp" else []
+        rest = [text for name, text in _rest(cell).items() if text and _scope(name, cell) in self._varying]
+        return " ".join([method or cell.method, *world, mask, format_length(cell.seqlen), cell.direction, *rest])
+
+
+def _rest(cell: Cell) -> dict[str, str]:
+    return {"heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head dim": f"D={cell.head_dim}", "dtype": cell.dtype,
+            "corpus": cell.corpus or "", "seed": f"seed={cell.seed}"}
+
+
+def _scope(name: str, cell: Cell) -> Hashable:
+    """The cells among which a name is needed: what is drawn belongs to one mask at one length, the rest to the whole study."""
+    return (name, cell.mask, cell.seqlen) if name in ("corpus", "seed") else name
+
+
+def ratio_text(ratio: float | None) -> str:
+    """1.4 → "1.40×"."""
+    return NONE if ratio is None else f"{number(ratio)}×"
+
+
+def speed_texts(pair: Pair, basis: Basis | None) -> tuple[str, str]:
+    """What A and B reached, in the same unit: TFLOP/s per device, shares of peak, or milliseconds where there is no rate."""
+    if basis == "share of peak":
+        return _share(pair.a), _share(pair.b)
+    if all(side is None or side.tflops or not side.time_ms for side in (pair.a, pair.b)):
+        return _rate(pair.a), _rate(pair.b)
+    return _time(pair.a), _time(pair.b)
+
+
+def _share(side: Side | None) -> str:
+    return percent(side.share.middle, 3) if side and side.share else NONE
+
+
+def _rate(side: Side | None) -> str:
+    return number(side.tflops.middle) if side and side.tflops else NONE
+
+
+def _time(side: Side | None) -> str:
+    return f"{number(side.time_ms.middle)} ms" if side and side.time_ms else NONE

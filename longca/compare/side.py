@@ -1,0 +1,79 @@
+"""One side's result for a cell: the facts of a record or of a published rate that a comparison needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from longca.core.cell import Cell
+from longca.core.record import Record
+from longca.published.load import PublishedRate
+from longca.store.hardware import Hardware
+from longca.store.view import View
+
+
+class Spread(NamedTuple):
+    """A number and how far it spreads: quartiles of samples, or how far a published number may be off."""
+
+    low: float
+    middle: float
+    high: float
+
+    def scaled(self, factor: float) -> Spread:
+        return Spread(self.low * factor, self.middle * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A result for one cell."""
+
+    status: str
+    reason: str
+    """why there is no number; "" for ok"""
+    device: str
+    """model of the GPU; "" if not known"""
+    cell: Cell | None = None
+    """what was asked; None for a published rate"""
+    digest: str = ""
+    """of the mask that was drawn; "" if not known"""
+    time_ms: Spread | None = None
+    """quartiles of a call's times"""
+    tflops: Spread | None = None
+    """rate per device; of a copy and of a call of known length there is none"""
+    peak_tflops: float | None = None
+    """of the GPU in the cell's dtype"""
+    is_control: bool = False
+    source: str = ""
+    """of a published rate, its short name"""
+    note: str = ""
+
+    @property
+    def share(self) -> Spread | None:
+        """Rate over the GPU's peak."""
+        return self.tflops.scaled(1 / self.peak_tflops) if self.tflops and self.peak_tflops else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"status": self.status, "reason": self.reason, "device": self.device, "cell_id": self.cell.cell_id if self.cell else None,
+                "source": self.source, "time_ms": self.time_ms and self.time_ms._asdict(),
+                "tflops_per_device": self.tflops and self.tflops._asdict(), "share_of_peak": self.share and self.share._asdict()}
+
+
+def of_record(record: Record, hardware: Hardware) -> Side:
+    """The facts of a record."""
+    view = View(record, hardware)
+    time_ms = tflops = None
+    _, first, middle, third = view.quartiles_ms
+    if first and middle and third:  # a clock too coarse may see no time at all
+        time_ms = Spread(first, middle, third)
+        rates = [view.per_device(time) for time in (third, middle, first)]  # the longer the slower
+        tflops = Spread(*(rate for rate in rates if rate is not None)) if None not in rates else None
+    return Side(status=record.outcome.status, reason=view.reason, device=view.device, cell=record.cell,
+                digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops, peak_tflops=view.peak_tflops,
+                is_control=view.is_control)
+
+
+def of_published(rate: PublishedRate, hardware: Hardware) -> Side:
+    """The facts of a published rate."""
+    value, off = rate.tflops_per_device, rate.plus_minus
+    return Side(status="ok", reason="", device=rate.hardware, tflops=Spread(value - off, value, value + off),
+                peak_tflops=hardware.peak_tflops(rate.hardware, rate.dtype), source=rate.title, note=rate.note)

@@ -1,0 +1,71 @@
+"""A comparison as lines and tables of text: the same for the terminal, Markdown and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from longca.compare.comparison import Change, Comparison
+from longca.compare.label import ratio_text, speed_texts
+from longca.store.text import percent, plural
+
+
+class TableOfText(NamedTuple):
+    """A title, the columns' names, and rows of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A side as its user knows it."""
+
+    name: str
+    text: str
+    """what it holds: records, GPUs, days"""
+
+
+def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
+    """What a reader must know before the tables: the sides, what was compared, controls, and what has no partner."""
+    found = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
+    found += comparison.bases
+    found.append(f"the same: within {percent(comparison.rule.tolerance)}; ambiguous: the quartiles overlap")
+    if comparison.controls:
+        means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)
+        found.append(f"controls, B over A: {means}: so much do the machines themselves differ")
+    if comparison.num_alone:
+        cells, rates = comparison.num_alone
+        found.append(f"without a partner: {plural(cells, 'cell')} of A, {plural(rates, 'published rate')}")
+    found += [f"not comparable, {plural(count, 'cell')}: {why}" for why, count in comparison.reasons]
+    return found
+
+
+def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
+    """The tables that have rows: methods, what broke, the largest changes, what was fixed.
+
+    Args:
+        count: most rows of the last three; None for all.
+    """
+    methods = [(row.method, ratio_text(row.mean_ratio), row.outcomes) for row in comparison.methods]
+    found = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
+    broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
+    by_share = any(change.verdict.basis == "share of peak" for change in largest)
+    unit = "TFLOP/s per device, or share of peak" if by_share else "TFLOP/s per device"
+    found.append(TableOfText(_title("Broke", broke, count), ("cell", "why"), _reasons(comparison, broke, count)))
+    found.append(TableOfText(f"{_title('Largest changes', largest, count)}, {unit}", ("B/A", "cell", "A", "B", ""), [
+        (ratio_text(change.verdict.ratio), comparison.labels.of(change.pair.cell, change.method),
+         *speed_texts(change.pair, change.verdict.basis), change.verdict.outcome) for change in largest[:count]]))
+    found.append(TableOfText(_title("Fixed", fixed, count), ("cell", "why"), _reasons(comparison, fixed, count)))
+    return [table for table in found if table.rows]
+
+
+def _title(name: str, changes: Sequence[Change], count: int | None) -> str:
+    shown = len(changes[:count])
+    return f"{name} ({shown:,} of {len(changes):,})" if shown < len(changes) else f"{name} ({shown:,})"
+
+
+def _reasons(comparison: Comparison, changes: Sequence[Change], count: int | None) -> list[tuple[str, ...]]:
+    return [(comparison.labels.of(change.pair.cell, change.method), change.verdict.why) for change in changes[:count]]

@@ -1,0 +1,60 @@
+"""Dense kernels beside the numbers that others published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.units import format_length
+from longca.published.rates import load_published
+from longca.report.paper.contract import Cells, PaperTable
+from longca.report.paper.select import kernels, rates
+from longca.store.hardware import load_hardware
+from longca.store.text import number, percent, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ON = ["kernel", "mask", "direction", "seqlen", "heads"]
+
+
+class DensePublished(PaperTable):
+    label = "Beside published numbers"
+    section, number, order = "dense", "published beside measured", 50
+    caption = ("Share of the GPU's peak, bf16: measured here, and published for another GPU or another version. Charts were read by hand, to "
+               "± 3 TFLOP/s. Published document masks come from another sampler, so that only the other masks are alike.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        hardware = load_hardware()
+        published = pd.DataFrame(
+            [(rate.title, rate.hardware, rate.kernel, rate.mask, rate.direction, rate.seqlen, f"{rate.num_q_heads}:{rate.num_kv_heads}",
+              rate.tflops_per_device, 100 * rate.tflops_per_device / peak)
+             for rate in load_published()
+             if rate.kind == "kernel" and rate.seqlen and (peak := hardware.peak_tflops(rate.hardware, rate.dtype))],
+            columns=["source", "hardware", *ON, "published_tflops", "published_percent"])
+        rows = kernels(table, sparse=False)
+        measured = rates(rows[rows.status == "ok"], *ON)
+        peaks = rows.groupby(ON).peak_tflops.first().rename("peak").reset_index()
+        both = published.merge(measured, on=ON).merge(peaks, on=ON)
+        both["measured_percent"] = 100 * both.value / both.peak
+        both["ratio"] = both.measured_percent / both.published_percent
+        return both.dropna(subset=["ratio"]).sort_values(["source", *ON], kind="stable", ignore_index=True)
+
+    def title(self, data: pd.DataFrame) -> str:
+        dense = data[~data["mask"].str.contains("document")]
+        parts = [f"{number(float(np.exp(np.log(rows.ratio).mean())), 3)} times {source} ({rows.hardware.iloc[0]}, n = {len(rows)})"
+                 for source, rows in dense.groupby("source")]
+        near = float(((dense.ratio - 1).abs() <= 0.1).mean())
+        return (f"Without documents, the share of peak measured here is {', '.join(parts)} in the mean; {percent(near)} of "
+                f"{plural(len(dense), 'pair')} lie within 10 %")
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        lengths = sorted(data.seqlen.unique())
+        rows = []
+        for key, of_key in data.groupby(["source", "kernel", "mask", "heads", "direction"], sort=False):
+            values = {row.seqlen: f"{number(row.measured_percent, 3)} / {number(row.published_percent, 3)}" for row in of_key.itertuples()}
+            rows.append((*map(str, key), *(values.get(length, "") for length in lengths)))
+        return Cells(("source", "kernel", "mask", "heads", "pass", *(format_length(int(length)) for length in lengths)), tuple(rows), num_keys=5)
