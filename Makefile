@@ -1,4 +1,5 @@
 # make report   measure config/studies/$(STUDY).yaml, or the file STUDY=….yaml, on this machine and build its page
+# make paper    the whole study's page, with every figure, table and verdict, from the committed records or from RUNS="…"; no GPU, a minute
 # make test     a few honest cases of everything: minutes
 # make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root
@@ -7,11 +8,14 @@ STUDY ?= quick
 ARGS ?=
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report test test-all test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report paper test test-all test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
 	@name=$$(basename "$(STUDY)"); echo "$(CURDIR)/results/$${name%.y*ml}/report.html"
+
+paper: setup
+	@longca paper $(RUNS)
 
 test: setup
 	@python -m pytest $(ARGS)

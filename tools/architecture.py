@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops.band": {"core", "masks", "ops.band"},
     "kernels": {"core", "masks", "lowering", "ops"},
     "report": {"core", "store"},
+    "report.paper": {"core", "data", "masks", "store", "published", "claims", "report"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},
     "images": {"core", "store"},

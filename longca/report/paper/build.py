@@ -15,6 +15,7 @@ from longca.core.record import Record
 from longca.report.paper.contract import Cells, Exhibit, PaperFigure, Section
 from longca.report.paper.gallery import gallery
 from longca.report.paper.grid import coverage
+from longca.report.paper.index import write_index
 from longca.report.paper.repairs import REPAIRS
 from longca.report.series import sampled
 from longca.report.style import Style, page_templates, static_text, theme
@@ -94,7 +95,9 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         [[entry.claim.number, entry.claim.label, entry.verdict.status, entry.verdict.finding, "; ".join(entry.verdict.missing),
           " ".join(entry.verdict.cell_ids)] for entry in judged]))
     export(ordered, folder / DATA)
-    return replace_file(folder / PAGE, page.encode())
+    made = replace_file(folder / PAGE, page.encode())
+    write_index(folder.parent)
+    return made
 
 
 def exhibits() -> list[Exhibit]:

@@ -58,7 +58,7 @@ class MemoryCurves(PaperFigure):
         least, most = widest.iloc[0], widest.iloc[-1]
         failed = data[(data.status == "oom") & (data.measure == COLUMNS["absolute_peak_bytes"])]
         out = f"; {', '.join(sorted(set(failed.method)))} ran out of memory, first at {format_length(int(failed.seqlen.min()))}" if len(failed) else ""
-        return (f"{join(least["mask"], least.detail)}, {format_length(int(least.seqlen))}: {least.method} takes {format_bytes(least.value)}, "
+        return (f"{join(least['mask'], least.detail)}, {format_length(int(least.seqlen))}: {least.method} takes {format_bytes(least.value)}, "
                 f"{most.method} {number(most.value / least.value)} times as much{out}")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.units import format_length
-from longca.published.rates import load_published
+from longca.published.load import load_published
 from longca.report.paper.contract import Cells, PaperTable
 from longca.report.paper.select import kernels, rates
 from longca.store.hardware import load_hardware
