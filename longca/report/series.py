@@ -98,7 +98,8 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
     import pandas as pd
 
     found = []
-    for key, group in table.groupby(by, sort=False, dropna=False):
+    needed = [*by, value, low or value, high or value, "status", "num_samples", "cell_id"]
+    for key, group in table[list(dict.fromkeys(needed))].groupby(by, sort=False, dropna=False):  # fewer columns are cut faster
         ok = group[group.status == "ok"]
         ids = " ".join(group.cell_id)
         row: dict[str, Any] = {**dict(zip(by, key, strict=True)), "unit": unit}
