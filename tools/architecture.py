@@ -31,8 +31,9 @@ ALLOWED: dict[str, set[str]] = {
     "ops.band.sm90": {"ops.band.tables", "ops.band.triton", "ops.band.config", "ops.band.plan"},
     "ops.band": {"core", "masks", "ops.band"},
     "kernels": {"core", "masks", "lowering", "ops"},
-    "report": {"core", "store"},
-    "archive": {"core", "store", "report"},
+    "claims": {"core", "store"},
+    "report": {"core", "store", "claims"},
+    "archive": {"core", "store", "report", "claims"},
     "images": {"core", "store"},
     "cp": set(),
     "cp.comm": {"core"},
@@ -50,11 +51,11 @@ ALLOWED: dict[str, set[str]] = {
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
     "bench.workers": {"core", "store", "cp.comm", "bench.measure"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
-    "cli": {"core", "data", "masks", "kernels", "cp", "store", "report", "archive", "images", "bench"},
+    "cli": {"core", "data", "masks", "kernels", "cp", "store", "claims", "report", "archive", "images", "bench"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "report", "archive", "images", "cp.partition", "cp.schedule")
+NEVER_TORCH = ("core", "data", "masks", "store", "claims", "report", "archive", "images", "cp.partition", "cp.schedule")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 
 

@@ -95,7 +95,7 @@ def decided(finding: str, *parts: Sequence[Observation], missing: Iterable[str] 
     observations = [one for those in parts for one in those]
     if not observations:
         return Verdict(OPEN, "No record says anything about it", missing=tuple(missing), note=note)
-    status = OPEN if is_open else max((_status(those) for those in parts if those), key=STATUSES.index)
+    status: Status = OPEN if is_open else STATUSES[max(STATUSES.index(_status(those)) for those in parts if those)]
     against = tuple(one.text for one in observations if not one.holds)
     ids = dict.fromkeys(cell_id for one in observations for cell_id in one.cell_ids)
     return Verdict(status, finding, against, tuple(ids), tuple(missing), part, note)

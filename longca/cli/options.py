@@ -1,11 +1,13 @@
 """Options that several commands share, and their output as tables and JSON."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from longca.core.config import Config, load_config
+from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
@@ -43,6 +45,39 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
     config = load_config({"study": name, **overrides})
     study = load_study(config.study)
     return config, study, config.results / study.name
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The records that a user names: their title, where they lie, and the folder that output of them belongs into."""
+
+    title: str
+    sources: list[Path]
+    folder: Path
+
+
+def choose_records(given: list[str] | None, results: Path | None) -> Chosen:
+    """The records of a study by its name or YAML file, of a folder of results, or of one or more files of records.
+
+    Raises:
+        UserError: several are given and one of them is no file of records, or there is no such study.
+    """
+    names = given or []
+    files = [Path(text) for text in names if text.endswith((".parquet", ".json"))]
+    if len(names) > 1 and len(files) < len(names):
+        raise UserError(f"'{next(text for text in names if Path(text) not in files)}' is no file of records",
+                        why="take one study, or one or more files of records")
+    if files:
+        return Chosen(_title(files[0].stem), files, files[0].parent)
+    if names and Path(names[0]).is_dir() and not (STUDIES / f"{names[0]}.yaml").exists():
+        return Chosen(_title(Path(names[0]).name), [Path(names[0])], Path(names[0]))
+    _, study, folder = open_study(names[0] if names else None, results=results)
+    return Chosen(study.title or study.name, [folder], folder)
+
+
+def _title(name: str) -> str:
+    """The title of the study with this name; the name itself if there is no such study here."""
+    return load_study(name).title or name if (STUDIES / f"{name}.yaml").exists() else name
 
 
 def print_json(data: Any) -> None:
