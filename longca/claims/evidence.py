@@ -160,10 +160,10 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
 
     Args:
         ok: only those with at least one ok seed; else all that were tried.
-        where: name → a value, several values or a predicate. Names are columns of the table, `heads` ("64:8"), and parameters of masks
-            (`block=64`; points without the parameter do not fit).
+        where: name → a value, several values or a predicate. Names are fields of `Point`, `heads` ("64:8"), and parameters of
+            masks (`block=64`; points without the parameter do not fit).
     """
-    direct = {name: wanted for name, wanted in where.items() if name in table.columns}
+    direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
     keep = (table.device_type == "cuda") & ~table.is_control.astype(bool) & (table.status != _NOT_ASKED)
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])

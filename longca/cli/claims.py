@@ -91,10 +91,10 @@ def _whole(claim: "Claim", verdict: "Verdict") -> str:
     """All that is known of one claim, as a few paragraphs."""
     import textwrap
 
-    against = "Against it" if verdict.status != "open" else "Against so far"
     parts = [("Claim", claim.sentence), ("Source", f"{claim.source} ({claim.trust})"), ("Verdict", verdict.status),
              ("Judged", verdict.part), ("Finding", verdict.finding), ("Note", verdict.note),
-             *_list(against, verdict.exceptions), *_list("Missing", verdict.missing), ("Overturned by", claim.overturned_by), ("Evidence", _evidence(verdict))]
+             *_list("Against it" if verdict.status != "open" else "Against so far", verdict.exceptions), *_list("Missing", verdict.missing),
+             ("Overturned by", claim.overturned_by), ("Evidence", _evidence(verdict))]
     lines = [f"{claim.number}. {claim.label}"]
     lines += [textwrap.fill(text, WIDTH, initial_indent=f"{name:15}", subsequent_indent=" " * 15, break_on_hyphens=False)
               for name, text in parts if text]

@@ -48,8 +48,8 @@ def _row(rate: float | None, fields: dict[str, Any]) -> dict[str, Any]:
     row["kind"] = "cp" if row["strategy"] else "kernel"
     if row["status"] == "ok" and rate is not None:
         row |= {"tflops_per_device": float(rate), "tflops_per_device_low": 0.995 * rate, "tflops_per_device_high": 1.005 * rate}
-    named = [str(row[name]) for name in ("kernel", "strategy", "world", "mask", "mask_params", "seqlen", "num_kv_heads", "direction", "seed")]
-    row["cell_id"] = hashlib.sha256(" ".join(named).encode()).hexdigest()[:16]
+    asked = ("kernel", "strategy", "world", "mask", "mask_params", "seqlen", "num_kv_heads", "direction", "seed")
+    row["cell_id"] = hashlib.sha256(" ".join(str(row[name]) for name in asked).encode()).hexdigest()[:16]
     assert row.keys() == _types().keys(), "no such column"
     return row
 

@@ -29,7 +29,7 @@ def test_the_study_has_23_claims():
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.name)
 def test_a_claim_is_complete_and_open_without_records(claim):
     for text in (claim.label, claim.sentence, claim.source, claim.overturned_by):
-        assert len(text) > 15 and text[0].isupper()
+        assert len(text) > 15 and not text.endswith(" ")
     assert claim.sentence.endswith(".") and len(claim.label) <= 60
     assert claim.gpus in ("one GPU", "2–4 GPUs", "several nodes") and claim.trust in ("paper", "second-hand", "reading of its code")
     verdict = claim.judge(table())
@@ -39,7 +39,7 @@ def test_a_claim_is_complete_and_open_without_records(claim):
 
 @pytest.mark.parametrize("number", CASES)
 def test_records_flip_a_claim(number):
-    found = [CLAIMS[number].judge(records) for _, records in CASES[number]]
+    found = [CLAIMS[number].judge(table(rows)) for _, rows in CASES[number]]
     assert [verdict.status for verdict in found] == [status for status, _ in CASES[number]]
     assert len({verdict.status for verdict in found}) > 1
     for verdict in found:
@@ -90,7 +90,7 @@ def test_pairs_are_of_the_seeds_that_both_have():
     assert not pairs(points(records, kernel="fa3"), points(records, kernel="fa2"), "direction")
 
 
-@pytest.mark.parametrize(("rate", "half", "order"), [(512, 0.001, "same"), (520, 0.001, "more"), (520, 0.03, "same"), (470, 0.001, "less")])
+@pytest.mark.parametrize(("rate", "half", "order"), [(512, 0.001, "same"), (520, 0.001, "more"), (520, 0.04, "same"), (470, 0.001, "less")])
 def test_close_rates_and_overlapping_quartiles_are_the_same(rate, half, order):
     wide = {"tflops_per_device_low": rate * (1 - half), "tflops_per_device_high": rate * (1 + half)}
     records = table([row | wide for row in grid(rate, kernel="fa3")], grid(500, kernel="fa2"))

@@ -1,7 +1,7 @@
 """Claim 3: the kernels that run heterogeneous masks."""
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import GQA, HETEROGENEOUS, held, missing, points, span
+from longca.claims.evidence import GQA, HETEROGENEOUS, gpu_note, held, missing, points, span
 from longca.core.units import format_length
 from longca.store.text import number
 
@@ -29,6 +29,6 @@ class HeterogeneousSupport(Claim):
         masks = sorted({point.mask for point in told if point.kernel in CANNOT and point.ok})
         where = f", and run {' and '.join(masks)} at {span(run, format_length)}" if run else ""
         finding = f"FA2, FA3 and cuDNN refuse {held(no)}{where}; the other four run {held(yes)}"
-        note = "A mask whose blocks or windows reach over the whole sequence is a regular one there." if run else ""
-        return decided(finding, no, yes, note=note,
+        regular = "A mask whose blocks or windows reach over the whole sequence is a regular one there. " if run else ""
+        return decided(finding, no, yes, note=regular + gpu_note(told, "the masks that a kernel takes do not depend on that"),
                        missing=missing(asked, self.gpus, kernel=(*CANNOT, *CAN), mask=HETEROGENEOUS, heads=[GQA], seqlen=(8192,)))
