@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.claims.contract import Observation
+from longca.claims.contract import Gaps, Observation
 from longca.core.units import format_length
 from longca.store.text import format_bytes, number
 
@@ -203,7 +203,7 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
-def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[str]:
+def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> Gaps:
     """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
 
     Args:
@@ -211,7 +211,8 @@ def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[st
         axes: as `points` takes them; each a sequence of values.
     """
     there = {tuple(_of(point, name) for name in axes) for point in found}
-    absent = [combination for combination in itertools.product(*axes.values())
+    asked = list(itertools.product(*axes.values()))
+    absent = [combination for combination in asked
               if tuple(str(value) if name not in _FIELDS else value for name, value in zip(axes, combination, strict=True)) not in there]
     merged = [tuple((value,) for value in combination) for combination in absent]
     for axis in range(len(axes)):
@@ -219,8 +220,8 @@ def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[st
         for combination in merged:
             together.setdefault(combination[:axis] + combination[axis + 1:], []).extend(combination[axis])
         merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
-    return [f"{'; '.join(_told(name, values) for name, values in zip(axes, combination, strict=True))} (needs {gpus})"
-            for combination in merged]
+    texts = ("; ".join(_told(name, values) for name, values in zip(axes, combination, strict=True)) for combination in merged)
+    return Gaps(tuple(f"{text} (needs {gpus})" for text in texts), len(absent), len(asked))
 
 
 def gpu_note(found: Iterable[Point], meaning: str = "") -> str:

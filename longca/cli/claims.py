@@ -24,9 +24,9 @@ def command(
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Judge the study's claims by records: which hold, which do not, and what is missing.
+    """Judge the study's claims by records.
 
-    A claim that does not hold is no error: the exit code is 0.
+    Says which hold, which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
     from longca.claims.contract import all_claims, summary
     from longca.core.errors import UserError

@@ -38,8 +38,8 @@ def _order(cudnn):
 def _support(status, mask):
     others = [one for one in HETEROGENEOUS if one != mask]
     return rows(grid(None, kernel=["fa2", "fa3", "cudnn"], mask=others, status="unsupported"),
-                grid(400, kernel=["flex", "naive"], mask=HETEROGENEOUS), grid(400, kernel=["fa2", "fa3", "cudnn"], mask=mask,
-                                                                              status=status))
+                grid(400, kernel=["fa2", "fa3", "cudnn"], mask=mask, status=status),
+                grid(400, kernel=["flex", "naive"], mask=HETEROGENEOUS))
 
 
 def _memory(status, gib):

@@ -106,7 +106,8 @@ def test_the_best_rival_is_the_fastest():
 def test_missing_points_are_told_together():
     records = table(grid(500, kernel="fa3", seqlen=[8192, 16384]), grid(None, kernel="fa2", status="oom"))
     told = missing(points(records, ok=False), "one GPU", kernel=("fa3", "fa2"), seqlen=(8192, 16384, 32768))
-    assert sorted(told) == ["fa2; 16K (needs one GPU)", "fa3, fa2; 32K (needs one GPU)"]
+    assert told.judged == "3 of 6 points asked for"
+    assert sorted(told.texts) == ["fa2; 16K (needs one GPU)", "fa3, fa2; 32K (needs one GPU)"]
 
 
 def test_the_note_says_what_another_gpu_means():

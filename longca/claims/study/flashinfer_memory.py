@@ -31,7 +31,7 @@ class FlashinferMemory(Claim):
                    f"{f'; the largest that ran needs {format_bytes(max(ran))}' if ran else ''}"
                    f"{f'; {len(others)} failed otherwise' if others else ''}")
         note = gpu_note(told, "memory is compared with 80 GB, not with the GPU's own")
-        return decided(finding, observed, is_open=bool(lacking) and not failed, missing=lacking, note=note)
+        return decided(finding, observed, is_open=lacking.absent > 0 and not failed, missing=lacking, note=note)
 
     def _what(self, point):
         if point.ok:

@@ -24,8 +24,9 @@ class OrderOnFull(Claim):
         others = [pair for cudnn in CUDNN for name in THIRD for pair in pairs(named[cudnn], named[name], "kernel")]
         sdpa = [pair for cudnn in CUDNN for pair in pairs(named["sdpa"], named[cudnn], "kernel")]
         told = f"; SDPA, which the study sees in the middle, is at {span(pair.ratio for pair in sdpa)}× cuDNN" if sdpa else ""
-        finding = (f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN, cuDNN at {span(pair.ratio for pair in others)}× FA2, "
-                   f"FlexAttention and FlashMask{told}")
+        third = ", ".join(name for name in THIRD if any(pair.second.kernel == name for pair in others))
+        finding = (f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN, cuDNN at {span(pair.ratio for pair in others)}× "
+                   f"{third or 'the others'}{told}")
         return decided(finding, [pair.observed(pair.order == "more") for pair in best],
                        [pair.observed(pair.order == "more") for pair in others],
                        missing=missing(asked, self.gpus, kernel=("fa3", "cudnn", *THIRD), heads=(GQA, MHA)),
