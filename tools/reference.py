@@ -16,7 +16,7 @@ FOLDER = ROOT / "docs/reference"
 NOTE = "Made by `make docs` from the code; a test fails when it is stale."
 TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "floats": "list of numbers"}
 OTHER_VARIABLES = {  # read beside the settings; longca.core.config.NOT_SETTINGS names those that begin with LONGCA_
-    "LONGCA_PLUGINS": "a folder with your own `kernels`, `masks`, `strategies`, `corpora` and `figures`; several are divided by `:`",
+    "LONGCA_PLUGINS": "a folder with your own `kernels`, `masks`, `strategies`, `corpora`, `figures`, `claims`; several are divided by `:`",
     "LONGCA_CONTAINER": "digest of the container that the process runs in; the workflow sets it, records name it",
     "LONGCA_LOCK": "digest of the lock that the container was built from; set inside the image",
     "LONGCA_COMMIT": "commit of the code, where there is no Git to ask; a bundle sets it",

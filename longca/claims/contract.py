@@ -35,6 +35,21 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Gaps:
+    """The points that a claim asks for and the records do not have."""
+
+    texts: tuple[str, ...] = ()
+    """the points, neighbours together, and the hardware for them"""
+    absent: int = 0
+    asked: int = 0
+
+    @property
+    def judged(self) -> str:
+        """The part that is there: "45 of 96 points asked for"; "" where nothing is absent."""
+        return f"{self.asked - self.absent} of {self.asked} points asked for" if self.absent else ""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The judgement of one claim by the records at hand."""
 
@@ -83,22 +98,24 @@ def all_claims() -> list[Claim]:
     return sorted(Registry("claim").load_all(), key=lambda claim: (claim.number, claim.name))
 
 
-def decided(finding: str, *parts: Sequence[Observation], missing: Iterable[str] = (), part: str = "", note: str = "",
+def decided(finding: str, *parts: Sequence[Observation], missing: Gaps = Gaps(), part: str = "", note: str = "",
             is_open: bool = False) -> Verdict:
     """The verdict that follows from observations: all hold, most do (`MOSTLY`), or fewer; open where there is none.
 
     Args:
         finding: what they say together; without observations it is replaced.
         parts: of a claim that says several things, the observations of each; the worst of them decides.
+        missing: what the claim asks for besides.
+        part: the part of the claim that was judged; by default as much as is not missing.
         is_open: they do not reach what the claim is about, so that they decide nothing.
     """
     observations = [one for those in parts for one in those]
     if not observations:
-        return Verdict(OPEN, "No record says anything about it", missing=tuple(missing), note=note)
-    status = OPEN if is_open else max((_status(those) for those in parts if those), key=STATUSES.index)
+        return Verdict(OPEN, "No record says anything about it", missing=missing.texts, note=note)
+    status: Status = OPEN if is_open else STATUSES[max(STATUSES.index(_status(those)) for those in parts if those)]
     against = tuple(one.text for one in observations if not one.holds)
     ids = dict.fromkeys(cell_id for one in observations for cell_id in one.cell_ids)
-    return Verdict(status, finding, against, tuple(ids), tuple(missing), part, note)
+    return Verdict(status, finding, against, tuple(ids), missing.texts, part or missing.judged, note)
 
 
 def _status(observations: Sequence[Observation]) -> Status:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.claims.contract import Observation
+from longca.claims.contract import Gaps, Observation
 from longca.core.units import format_length
-from longca.store.text import number
+from longca.store.text import format_bytes, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 REGULAR = ("full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window")
 HETEROGENEOUS = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window",
                  "block_causal_document")
-DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn", "flex", "flashmask")  # the study's seven
+DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask")  # the study's seven; as its cuDNN, this one keeps its plans
 STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
 GQA, MHA = "64:8", "64:64"  # the study's heads
 LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
-STUDY_GPU = "H100"
+STUDY_GPU, STUDY_PEAK = "H100", 989  # TFLOP/s, of config/hardware.yaml
+STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there, whatever the GPU here
 
 SAME = 0.025  # of 109 cells that two runs on H200 have in common, three quarters differ by less
 _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_params", "corpus", "seqlen", "num_q_heads",
              "num_kv_heads", "head_dim", "dtype", "direction")
-_SHOWN = {"world": lambda value: f"{value} ranks", "seqlen": format_length}  # values of axes that need words
 _NUMBERS = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "absolute_peak_bytes", "moved_bytes",
-            "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "density")
+            "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "density", "peak_tflops",
+            "num_nodes")
 _NOT_ASKED = "unavailable"  # a method that is not installed
 Wanted = Any  # a value, several values, or a predicate
 
@@ -141,7 +142,8 @@ class Pair:
 
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
         """It as an observation; names default to the methods'."""
-        one, other = (number(point.value(self.column)) for point in (self.first, self.second))
+        show = format_bytes if self.column.endswith("bytes") else number
+        one, other = (show(point.value(self.column)) for point in (self.first, self.second))
         names = first or self.first.method, second or self.second.method
         text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
@@ -158,10 +160,10 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
 
     Args:
         ok: only those with at least one ok seed; else all that were tried.
-        where: name → a value, several values or a predicate. Names are columns of the table, `heads` ("64:8"), and parameters of masks
-            (`block=64`; points without the parameter do not fit).
+        where: name → a value, several values or a predicate. Names are fields of `Point`, `heads` ("64:8"), and parameters of
+            masks (`block=64`; points without the parameter do not fit).
     """
-    direct = {name: wanted for name, wanted in where.items() if name in table.columns}
+    direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
     keep = (table.device_type == "cuda") & ~table.is_control.astype(bool) & (table.status != _NOT_ASKED)
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
@@ -169,9 +171,10 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     numbers = list(zip(*(chosen[name].astype(float) for name in _NUMBERS), strict=True))
     groups: dict[tuple[Any, ...], list[_Cell]] = defaultdict(list)
     identities = zip(*(chosen[name] for name in _IDENTITY), strict=True)
-    for identity, values, *facts in zip(identities, numbers, chosen.cell_id, chosen.seed, chosen.status, chosen.reason, strict=True):
-        groups[identity].append(_Cell(*facts, dict(zip(_NUMBERS, values, strict=True))))
-    found = [Point(*identity, tuple(cells)) for identity, cells in groups.items()]
+    facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, numbers, strict=True)
+    for identity, (cell_id, seed, status, reason, values) in zip(identities, facts, strict=True):
+        groups[identity].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True))))
+    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells)) for identity, cells in groups.items()]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
     return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
 
@@ -200,7 +203,7 @@ def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tup
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
 
 
-def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[str]:
+def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> Gaps:
     """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
 
     Args:
@@ -208,7 +211,8 @@ def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[st
         axes: as `points` takes them; each a sequence of values.
     """
     there = {tuple(_of(point, name) for name in axes) for point in found}
-    absent = [combination for combination in itertools.product(*axes.values())
+    asked = list(itertools.product(*axes.values()))
+    absent = [combination for combination in asked
               if tuple(str(value) if name not in _FIELDS else value for name, value in zip(axes, combination, strict=True)) not in there]
     merged = [tuple((value,) for value in combination) for combination in absent]
     for axis in range(len(axes)):
@@ -216,21 +220,46 @@ def missing(found: Iterable[Point], gpus: str, **axes: Sequence[Any]) -> list[st
         for combination in merged:
             together.setdefault(combination[:axis] + combination[axis + 1:], []).extend(combination[axis])
         merged = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in together.items()]
-    return [f"{'; '.join(_told(name, values) for name, values in zip(axes, combination, strict=True))} (needs {gpus})"
-            for combination in merged]
+    texts = ("; ".join(_told(name, values) for name, values in zip(axes, combination, strict=True)) for combination in merged)
+    return Gaps(tuple(f"{text} (needs {gpus})" for text in texts), len(absent), len(asked))
 
 
-def gpu_note(found: Iterable[Point], meaning: str) -> str:
-    """A sentence where GPUs are not the study's: what that means for the verdict."""
-    others = sorted({point.device for point in found if STUDY_GPU not in point.device})
-    return f"Measured on {' and '.join(others)}, the study on {STUDY_GPU} 80 GB: {meaning}" if others else ""
+def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
+    """A sentence where GPUs are not the study's.
+
+    Args:
+        meaning: what that means for the verdict; by default what the GPUs' peaks mean for rates.
+    """
+    others = {point.device: point.value("peak_tflops") for point in found if STUDY_GPU not in point.device and point.ok}
+    if not others:
+        return ""
+    same = all(peak == STUDY_PEAK for peak in others.values())
+    rates = (f"their peaks are the same {STUDY_PEAK} TFLOP/s, so that rates compare" if same else
+             f"peaks are {span(others.values())} and {STUDY_PEAK} TFLOP/s, so that orders may differ, and rates will")
+    return f"Measured on {' and '.join(sorted(others))}, the study on {STUDY_GPU} 80 GB: {meaning or rates}."
 
 
-def span(values: Iterable[float], digits: int = 2) -> str:
-    """The least and the most: "0.63–0.76", or one number where both read the same."""
+def num_hosts(found: Iterable[Point]) -> int:
+    """The most hosts that took part in one ok point; 0 without any."""
+    return max((int(point.value("num_nodes")) for point in found if point.ok), default=0)
+
+
+def reach(found: Sequence[Point]) -> str:
+    """The part of a claim about many GPUs that points reach: "up to 4 ranks of one host"."""
+    hosts = num_hosts(found)
+    ranks = max((point.world for point in found if point.ok), default=0)
+    return f"up to {ranks} ranks of {'one host' if hosts == 1 else f'{hosts} hosts'}"
+
+
+def span(values: Iterable[float], show: Callable[[Any], str] | None = None) -> str:
+    """The least and the most: "0.63–0.76", or one number where both read the same; "–" without values.
+
+    Args:
+        show: how a value is written; by default with two decimals below 10, and three digits above.
+    """
     known = sorted(values)
-    ends = [number(value, digits) for value in (known[0], known[-1])] if known else ["–"]
-    return "–".join(dict.fromkeys(ends))
+    write = show or (lambda value: f"{value:.2f}" if value < 10 else number(value))
+    return "–".join(dict.fromkeys(write(value) for value in (known[0], known[-1]))) if known else "–"
 
 
 def held(observations: Sequence[Observation], noun: str = "point") -> str:
@@ -283,6 +312,9 @@ def _fits(value: Any, wanted: Callable[[Any], bool] | Any) -> bool:
 
 
 def _told(name: str, values: Sequence[Any]) -> str:
-    shown = _SHOWN.get(name, str)
-    told = ", ".join(shown(value) for value in values)
-    return told if name in _FIELDS else f"{name} {told}"
+    if name == "mask":
+        kinds = {"regular masks": REGULAR, "heterogeneous masks": HETEROGENEOUS}
+        whole = {kind: masks for kind, masks in kinds.items() if set(masks) <= set(values)}
+        return ", ".join([*whole, *(value for value in values if not any(value in masks for masks in whole.values()))])
+    told = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
+    return f"{told} ranks" if name == "world" else told if name in _FIELDS else f"{name} {told}"

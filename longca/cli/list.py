@@ -14,12 +14,12 @@ def _plurals() -> list[str]:
 
 
 def command(
-    kind: Annotated[str | None, typer.Argument(help="masks, kernels, strategies, corpora or figures", show_default=False,
+    kind: Annotated[str | None, typer.Argument(help="masks, kernels, strategies, corpora, figures or claims", show_default=False,
                                                autocompletion=_plurals)] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the file of each")] = False,
     as_json: Json = False,
 ) -> None:
-    """List masks, kernels, strategies, corpora and figures.
+    """List masks, kernels, strategies, corpora, figures and claims.
 
     Beside each kernel and strategy stands whether it can run here.
     """
@@ -58,6 +58,8 @@ def _facts(kind: str, plugin: Any) -> dict[str, Any]:
         facts |= {"label": plugin.label, "summary": plugin.summary}
     elif kind == "figure":
         facts |= {"section": plugin.section, "caption": plugin.caption}
+    elif kind == "claim":
+        facts |= {"no.": plugin.number, "label": plugin.label, "needs": plugin.gpus}
     return facts | {"file": str(plugin.path)}
 
 

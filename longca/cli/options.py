@@ -96,9 +96,13 @@ def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:
     Raises:
         UserError: there is no such study or file.
     """
+    from longca.core.errors import UserError
     from longca.store.load import load
 
-    return load(*(_place(text, results)[1] for text in sources or sorted(map(str, COMMITTED.glob("*.parquet")))))
+    places = [_place(text, results)[1] for text in sources] or sorted(COMMITTED.glob("*.parquet"))
+    if not places:
+        raise UserError(f"There are no records in '{COMMITTED}'", todo="Give a study, a folder of results, or files of records")
+    return load(*places)
 
 
 def _place(source: str | None, results: Path | None) -> tuple[str, Path]:

@@ -17,7 +17,7 @@ def test_help_names_every_command(longca):
 
 def test_list_shows_all_kinds_and_is_json(longca):
     found = json.loads(longca("list", "--json").stdout)
-    assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures"}
+    assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures", "claims"}
     assert [mask["no."] for mask in found["masks"]][:14] == list(range(1, 15))
     assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {kernel["name"] for kernel in found["kernels"]}
 

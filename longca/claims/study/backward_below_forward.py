@@ -24,14 +24,17 @@ class BackwardBelowForward(Claim):
         found = pairs([point for point in asked if point.direction == "bwd"],
                       [point for point in asked if point.direction == "fwd"], "direction")
         below = [pair.observed(pair.order == "less", f"{pair.first.kernel} backward", "forward") for pair in found]
-        shares = {(pair.first.kernel, pair.first.mask, pair.first.seqlen, pair.first.heads, pair.first.device): pair for pair in found}
-        gaps = [self._gap(pair, shares[kernel, DOCUMENTS[mask], *rest]) for (kernel, mask, *rest), pair in shares.items()
-                if mask in DOCUMENTS and (kernel, DOCUMENTS[mask], *rest) in shares]
+        shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in found}
+        gaps = [self._gap(pair, shares[DOCUMENTS[mask], setting]) for (mask, setting), pair in shares.items()
+                if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares]
         finding = (f"Backward is slower at {held(below)} "
                    f"({span(pair.ratio for pair in found)}× forward); documents widen the gap at "
                    f"{held(gaps)}")
-        return decided(finding, below, gaps, note=gpu_note(asked, "the same compute units, so that rates compare."),
+        return decided(finding, below, gaps, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=DENSE, mask=masks, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd")))
+
+    def _setting(self, point):
+        return point.device, point.kernel, point.seqlen, point.heads, point.head_dim, point.dtype
 
     def _gap(self, whole, documents):
         text = (f"{whole.first.kernel} keeps {number(documents.ratio, 2)} of forward on {documents.first.where}, "

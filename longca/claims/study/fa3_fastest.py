@@ -19,7 +19,7 @@ class Fa3IsFastest(Claim):
     overturned_by = "Another of the seven kernels is clearly faster on more than a quarter of the points, or FA3 stays below 600 on FULL"
 
     def judge(self, table):
-        asked = points(table, ok=False, kind="kernel", kernel=DENSE, mask=REGULAR, direction="fwd", heads=(GQA, MHA),
+        asked = points(table, ok=False, kind="kernel", kernel=(*DENSE, "cudnn"), mask=REGULAR, direction="fwd", heads=(GQA, MHA),
                        seqlen=lambda length: length >= FROM)
         found = [point for point in asked if point.ok]
         best = [pair for _, pair in rivals(found, "fa3")]
@@ -27,7 +27,7 @@ class Fa3IsFastest(Claim):
         full = [point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM]
         rates = [Observation(f"fa3 {point.rate:.0f} TFLOP/s: {point.where}", point.rate >= FULL_RATE, point.cell_ids) for point in full]
         finding = (f"FA3 is first or level at {held(first)}, at "
-                   f"{span([pair.ratio for pair in best])}× the best other; {span([point.rate for point in full], 3)} TFLOP/s on FULL from "
+                   f"{span([pair.ratio for pair in best])}× the best other; {span([point.rate for point in full])} TFLOP/s on FULL from "
                    f"{format_length(FULL_FROM)}")
-        return decided(finding, first, rates, note=gpu_note(found, "the same compute units and more memory, so that rates compare."),
+        return decided(finding, first, rates, note=gpu_note(found),
                        missing=missing(asked, self.gpus, kernel=DENSE, mask=REGULAR, heads=[GQA], seqlen=LENGTHS[1:]))

@@ -24,5 +24,5 @@ class FlashinferBlocks(Claim):
         observed = [pair.observed(pair.ratio >= ALMOST_DOUBLE, "blocks of 128", "of 64") for pair in found]
         finding = (f"Blocks of 128 reach {span(pair.ratio for pair in found)}× the rate of blocks of 64; {ALMOST_DOUBLE}× or more at "
                    f"{held(observed)}")
-        return decided(finding, observed, note=gpu_note(asked, "the same compute units, so that rates compare."),
+        return decided(finding, observed, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, block=("64", "128"), density=DENSITIES, heads=(GQA, MHA), seqlen=LENGTHS))

@@ -1,11 +1,10 @@
 """Claim 14: memory of FlashInfer under small blocks."""
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import GQA, MHA, gpu_note, missing, of, points
+from longca.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, missing, of, points
 from longca.store.text import format_bytes
 
 BLOCK, FROM = 64, 65536  # tokens: the study's smaller block, and twice its shortest sequence
-STUDY_BYTES = 80 << 30  # of the study's GPU
 LENGTHS = tuple(1024 * length for length in (64, 96, 128))
 DENSITIES = ("0.2", "0.5", "0.8")  # the study's
 
@@ -28,14 +27,13 @@ class FlashinferMemory(Claim):
         others = [point for point in told if "error" in point.statuses]
         ran = [point.value("absolute_peak_bytes") for point in told if point.ok]
         observed = [Observation(f"flashinfer {self._what(point)}: {point.where}", bool(failed), point.cell_ids) for point in told]
-        reasons = {cell.reason for point in others for cell in point.cells if cell.status == "error"}
         finding = (f"FlashInfer lacks memory at {of(len(failed), len(told), 'point')}"
                    f"{f'; the largest that ran needs {format_bytes(max(ran))}' if ran else ''}"
-                   f"{f'; {len(others)} failed otherwise ({sorted(reasons)[0]})' if others else ''}")
-        note = gpu_note(told, "memory is compared with 80 GB, not with the GPU's own.")
-        return decided(finding, observed, is_open=bool(lacking) and not failed, missing=lacking, note=note)
+                   f"{f'; {len(others)} failed otherwise' if others else ''}")
+        note = gpu_note(told, "memory is compared with 80 GB, not with the GPU's own")
+        return decided(finding, observed, is_open=lacking.absent > 0 and not failed, missing=lacking, note=note)
 
     def _what(self, point):
         if point.ok:
             return f"needs {format_bytes(point.value('absolute_peak_bytes'))}"
-        return "runs out of memory" if "oom" in point.statuses else "fails for another reason"
+        return "runs out of memory" if "oom" in point.statuses else f"fails ({point.cells[0].reason})"

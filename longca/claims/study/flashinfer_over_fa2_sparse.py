@@ -24,7 +24,6 @@ class FlashinferOverFa2Sparse(Claim):
         observed = [pair.observed(pair.order == "more") for pair in found]
         finding = (f"FlashInfer is faster at {held(observed)}, at "
                    f"{span(pair.ratio for pair in found)}× FA2-Sparse")
-        note = gpu_note(asked, "the same compute units. FA2-Sparse is this project's own operator after the description of the study's, which "
-                        "no package has; both get the same masks.")
-        return decided(finding, observed, note=note,
+        note = f"{gpu_note(asked)} FA2-Sparse is this project's own operator, since no package has the study's; both get the same masks."
+        return decided(finding, observed, note=note.strip(),
                        missing=missing(asked, self.gpus, kernel=KERNELS, density=DENSITIES, heads=(GQA, MHA), seqlen=LENGTHS))

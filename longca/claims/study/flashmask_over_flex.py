@@ -21,7 +21,7 @@ class FlashmaskOverFlex(Claim):
         told = ", ".join(f"{span(ratios)}× {word}" for direction, word in (("fwd", "forward"), ("bwd", "backward"))
                          if (ratios := [pair.ratio for pair in found if pair.first.direction == direction]))
         finding = f"FlashMask is faster at {held(observed)}: {told}"
-        note = gpu_note(asked, "the same compute units.") + " FlashMask is this project's Triton operator, not Paddle's kernel."
+        note = f"{gpu_note(asked)} FlashMask is this project's Triton operator, not Paddle's kernel."
         return decided(finding, observed, note=note.strip(),
                        missing=missing(asked, self.gpus, kernel=("flashmask", "flex"), mask=HETEROGENEOUS, heads=[GQA], seqlen=LENGTHS,
                                        direction=("fwd", "bwd")))

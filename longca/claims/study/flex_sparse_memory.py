@@ -1,12 +1,11 @@
 """Claim 13: memory of FlexAttention under block-sparse masks."""
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import GQA, MHA, gpu_note, held, missing, points
+from longca.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, points
 from longca.core.units import format_length
 from longca.store.text import format_bytes
 
 FROM = 32768  # tokens: the study's shortest
-STUDY_BYTES = 80 << 30  # of the study's GPU: what took more on a larger one does not fit there
 MASKS = ("block_sparse_uniform", "block_sparse_variable")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
 
@@ -29,7 +28,7 @@ class FlexSparseMemory(Claim):
                 if longest else "")
         finding = f"FlexAttention lacks memory at {held(observed)}{most}"
         note = gpu_note(told, "memory is compared with 80 GB. The block mask here is built from blocks, never from S² pairs, so that the "
-                        "claim is about how a mask is built and not about the kernel.")
+                        "claim is about how a mask is built and not about the kernel")
         return decided(finding, observed, note=note,
                        missing=missing(asked, self.gpus, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS, direction=("fwd", "bwd")))
 

@@ -11,7 +11,7 @@ LITTLE = 0.1  # of the rate
 class HeadsMatterLittle(Claim):
     number = 12
     label = "GQA changes rates little and saves memory"
-    sentence = ("With 64 query heads, 8 KV heads instead of 64 change a kernel's rate by less than a tenth, and it needs less memory with 8.")
+    sentence = "With 64 query heads, 8 KV heads instead of 64 change a kernel's rate by less than a tenth, and save memory."
     source = "Texts about the paper: its tables of both head counts"
     trust = "second-hand"
     gpus = "one GPU"
@@ -19,12 +19,12 @@ class HeadsMatterLittle(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, heads=(GQA, MHA))
-        both = [[point for point in asked if point.heads == heads] for heads in (GQA, MHA)]
-        rates, memory = pairs(*both, "heads"), pairs(*both, "heads", column="absolute_peak_bytes")
+        few, many = ([point for point in asked if point.heads == heads] for heads in (GQA, MHA))
+        rates, memory = pairs(few, many, "heads"), pairs(few, many, "heads", column="absolute_peak_bytes")
         little = [pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{pair.first.method} {GQA}", MHA) for pair in rates]
         less = [pair.observed(pair.ratio < 1, f"{pair.first.method} {GQA} bytes", MHA) for pair in memory]
         finding = (f"Rates with 8 KV heads are at {span(pair.ratio for pair in rates)}× those with 64, within {percent(LITTLE)} at "
                    f"{held(little)}; memory is less at "
                    f"{held(less)}")
-        return decided(finding, little, less, note=gpu_note(asked, "the same compute units, so that rates compare."),
+        return decided(finding, little, less, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=KERNELS, heads=(GQA, MHA), seqlen=(32768,), direction=("fwd",)))

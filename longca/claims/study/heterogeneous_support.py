@@ -1,19 +1,19 @@
 """Claim 3: the kernels that run heterogeneous masks."""
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import GQA, HETEROGENEOUS, held, missing, points
+from longca.claims.evidence import GQA, HETEROGENEOUS, gpu_note, held, missing, points, span
 from longca.core.units import format_length
 from longca.store.text import number
 
-CANNOT = ("fa2", "fa3", "cudnn")
+CANNOT = ("fa2", "fa3", "cudnn", "cudnn_graph")
 CAN = ("flex", "flashmask", "sdpa", "naive")
 
 
 class HeterogeneousSupport(Claim):
     number = 3
     label = "FA2, FA3 and cuDNN run no heterogeneous mask"
-    sentence = ("FA2, FA3 and cuDNN run none of the six heterogeneous masks; FlexAttention, FlashMask, SDPA and the naive kernel run all of "
-                "them.")
+    sentence = ("FA2, FA3 and cuDNN run none of the six heterogeneous masks; FlexAttention, FlashMask, SDPA and the naive kernel run all "
+                "of them.")
     source = "Texts about the paper: its table of kernels and masks; its code agrees"
     trust = "second-hand"
     gpus = "one GPU"
@@ -26,10 +26,9 @@ class HeterogeneousSupport(Claim):
                           point.cell_ids) for point in told if point.kernel in CANNOT]
         yes = [Observation(f"{point.method} refuses {point.where}", point.ok, point.cell_ids) for point in told if point.kernel in CAN]
         run = sorted({point.seqlen for point in told if point.kernel in CANNOT and point.ok})
-        where = f", but for the shortest, {' and '.join(map(format_length, run))}" if run else ""
-        masks = {point.mask for point in told if point.kernel in CANNOT and point.ok}
-        finding = (f"FA2, FA3 and cuDNN refuse {held(no)}{where}"
-                   f"{f', of {len(masks)} masks' if masks else ''}; the other four run {held(yes)}")
-        note = "A mask whose blocks or windows reach over the whole sequence is a regular one there." if run else ""
-        return decided(finding, no, yes, note=note,
+        masks = sorted({point.mask for point in told if point.kernel in CANNOT and point.ok})
+        where = f", and run {' and '.join(masks)} at {span(run, format_length)}" if run else ""
+        finding = f"FA2, FA3 and cuDNN refuse {held(no)}{where}; the other four run {held(yes)}"
+        regular = "A mask whose blocks or windows reach over the whole sequence is a regular one there. " if run else ""
+        return decided(finding, no, yes, note=regular + gpu_note(told, "the masks that a kernel takes do not depend on that"),
                        missing=missing(asked, self.gpus, kernel=(*CANNOT, *CAN), mask=HETEROGENEOUS, heads=[GQA], seqlen=(8192,)))

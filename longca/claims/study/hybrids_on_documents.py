@@ -3,12 +3,11 @@
 from collections import defaultdict
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import SAME, gpu_note, held, missing, pairs, points, span
+from longca.claims.evidence import SAME, gpu_note, held, missing, num_hosts, pairs, points, reach, span
 from longca.store.text import number
 
 HYBRIDS, PURE = ("usp", "loongtrain"), ("ulysses", "ring_p2p")
 FEWEST = 4  # ranks: on fewer a hybrid is one of the pure strategies
-ACROSS_NODES = 16  # ranks: the first number that does not fit a node of eight
 WORLDS = (8, 16, 32, 64, 96)
 
 
@@ -28,12 +27,13 @@ class HybridsOnDocuments(Claim):
         found = [pair for hybrid in HYBRIDS for pure in PURE for pair in pairs(named[hybrid], named[pure], "strategy")]
         ahead = [pair.observed(pair.order != "less") for pair in found]
         grown = list(self._growth(found))
-        most = max((pair.first.world for pair in found), default=0)
+        firsts = [pair.first for pair in found]
+        few = num_hosts(firsts) < 2  # nothing about growth over nodes
         growth = f"; the lead grows in {held(grown, 'case')}" if grown else ""
-        finding = (f"Up to {most} ranks, hybrids are ahead or level at {held(ahead)}, at "
+        finding = (f"Hybrids are ahead or level at {held(ahead)}, at "
                    f"{span(pair.ratio for pair in found)}× the pure strategies{growth}")
-        return decided(finding, ahead, grown, is_open=most < ACROSS_NODES, part=f"{most} ranks" if most < ACROSS_NODES else "",
-                       missing=missing(asked, self.gpus, strategy=(*HYBRIDS, *PURE), world=WORLDS), note=gpu_note(asked, "of one host."))
+        return decided(finding, ahead, grown, is_open=few, part=reach(firsts) if few else "",
+                       missing=missing(asked, self.gpus, strategy=(*HYBRIDS, *PURE), world=WORLDS), note=gpu_note(asked))
 
     def _growth(self, found):
         groups = defaultdict(list)

@@ -1,7 +1,7 @@
 """Claim 18: LoongTrain beside USP."""
 
 from longca.claims.contract import Claim, decided
-from longca.claims.evidence import gpu_note, held, missing, pairs, points, span
+from longca.claims.evidence import gpu_note, held, missing, pairs, points, reach, span
 
 FEWEST = 4  # ranks: on fewer neither is a hybrid
 WINDOWS = 32  # ranks: with eight in each Ulysses group, the fewest whose ring has more than one window, all that sets the two apart
@@ -29,9 +29,9 @@ class LoongtrainOverUsp(Claim):
         backward = [pair for pair in found if pair.first.direction == "bwd"]
         ahead = [pair.observed(pair.order == "more") for pair in forward]
         level = [pair.observed(pair.order != "more") for pair in backward]
-        finding = (f"Up to {most} ranks, LoongTrain is ahead forward at {held(ahead)} "
+        finding = (f"LoongTrain is ahead forward at {held(ahead)} "
                    f"({span(pair.ratio for pair in forward)}× USP) and not ahead backward at "
                    f"{held(level)} ({span(pair.ratio for pair in backward)}×)")
-        return decided(finding, ahead, level, is_open=most < WINDOWS, part=f"{most} ranks" if most < WINDOWS else "",
+        return decided(finding, ahead, level, is_open=most < WINDOWS, part=reach([pair.first for pair in found]) if most < WINDOWS else "",
                        missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
-                       note=gpu_note(asked, "of one host, where the two differ in their groups of ranks and not in windows."))
+                       note=f"Below {WINDOWS} ranks the two differ in their groups of ranks, not in windows. {gpu_note(asked)}".strip())

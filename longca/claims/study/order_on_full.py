@@ -5,7 +5,7 @@ from longca.claims.evidence import GQA, MHA, gpu_note, missing, pairs, points, s
 
 SEQLEN = 8192  # tokens: of the study's figure
 THIRD = ("fa2", "flex", "flashmask")  # the study does not order these
-ORDER = ("fa3", "cudnn", *THIRD)
+CUDNN = ("cudnn", "cudnn_graph")  # inside torch, and by itself
 
 
 class OrderOnFull(Claim):
@@ -19,14 +19,15 @@ class OrderOnFull(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", mask="full", seqlen=SEQLEN, direction="fwd", heads=(GQA, MHA))
-        named = {name: [point for point in asked if point.kernel == name] for name in (*ORDER, "sdpa")}
-        best = pairs(named["fa3"], named["cudnn"], "kernel")
-        others = [pair for name in THIRD for pair in pairs(named["cudnn"], named[name], "kernel")]
-        sdpa = pairs(named["sdpa"], named["cudnn"], "kernel")
+        named = {name: [point for point in asked if point.kernel == name] for name in ("fa3", *CUDNN, *THIRD, "sdpa")}
+        best = [pair for cudnn in CUDNN for pair in pairs(named["fa3"], named[cudnn], "kernel")]
+        others = [pair for cudnn in CUDNN for name in THIRD for pair in pairs(named[cudnn], named[name], "kernel")]
+        sdpa = [pair for cudnn in CUDNN for pair in pairs(named["sdpa"], named[cudnn], "kernel")]
         told = f"; SDPA, which the study sees in the middle, is at {span(pair.ratio for pair in sdpa)}× cuDNN" if sdpa else ""
-        finding = (f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN, cuDNN at {span(pair.ratio for pair in others)}× FA2, "
-                   f"FlexAttention and FlashMask{told}")
+        third = ", ".join(name for name in THIRD if any(pair.second.kernel == name for pair in others))
+        finding = (f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN, cuDNN at {span(pair.ratio for pair in others)}× "
+                   f"{third or 'the others'}{told}")
         return decided(finding, [pair.observed(pair.order == "more") for pair in best],
                        [pair.observed(pair.order == "more") for pair in others],
-                       missing=missing(asked, self.gpus, kernel=ORDER, heads=(GQA, MHA)),
-                       note=gpu_note(asked, "the same compute units. FlashMask is this project's Triton operator, not Paddle's kernel."))
+                       missing=missing(asked, self.gpus, kernel=("fa3", "cudnn", *THIRD), heads=(GQA, MHA)),
+                       note=f"{gpu_note(asked)} FlashMask is this project's Triton operator, not Paddle's kernel.".strip())

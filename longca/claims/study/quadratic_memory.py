@@ -1,14 +1,13 @@
 """Claim 4: memory of SDPA and of the naive kernel."""
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import GQA, HETEROGENEOUS, REGULAR, gpu_note, held, missing, points
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, STUDY_BYTES, gpu_note, held, missing, points
 from longca.core.units import format_length
 from longca.store.text import format_bytes
 
 KERNELS = ("sdpa", "naive")
 MASKS = (*REGULAR[2:], *HETEROGENEOUS)  # SDPA gets no mask tensor for FULL and CAUSAL
 FROM = 32768  # tokens: texts put the first failure at 16K to 32K, so that at 32K all must have failed
-STUDY_BYTES = 80 << 30  # of the study's GPU: what took more on a larger one does not fit there
 
 
 class QuadraticMemory(Claim):
@@ -23,14 +22,16 @@ class QuadraticMemory(Claim):
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, mask=MASKS)
-        observed = [self._observed(point) for point in asked if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
+        long = [point for point in asked if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
+        observed = [self._observed(point) for point in long]
+        judged = [kernel for kernel in KERNELS if any(point.kernel == kernel for point in long)]
         parts = [self._told(kernel, [point for point in asked if point.kernel == kernel]) for kernel in KERNELS]
         finding = (f"At 32K and beyond, {held(observed)} needs more than 80 GB; "
                    f"{'; '.join(filter(None, parts))}")
         note = gpu_note(asked, "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, which keeps "
-                        "torch on fused paths; the study's call had GQA and a mask, which torch runs unfused.")
-        return decided(finding, observed, note=note,
-                       missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, heads=[GQA], seqlen=(16384, FROM)))
+                        "torch on fused paths; the study's call had GQA and a mask, which torch runs unfused")
+        return decided(finding, observed, note=note, part=f"{judged[0]} alone" if len(judged) == 1 else "",
+                       missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)))
 
     def _observed(self, point):
         needed = point.value("absolute_peak_bytes")
@@ -39,8 +40,10 @@ class QuadraticMemory(Claim):
 
     def _told(self, kernel, found):
         """The memory of the longest sequence that ran, and how it grew from half of that."""
-        most = {point.seqlen: point.value("absolute_peak_bytes") for point in sorted(found, key=lambda one: one.value("absolute_peak_bytes"))
-                if point.ok}
+        most: dict[int, float] = {}
+        for point in found:
+            if point.ok:
+                most[point.seqlen] = max(most.get(point.seqlen, 0), point.value("absolute_peak_bytes"))
         if not most:
             return ""
         length = max(most)

@@ -3,20 +3,19 @@
 from collections import defaultdict
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, points, span
+from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, num_hosts, points, reach, span
 from longca.store.text import number
 
 PER_RANK = 8192  # tokens: the study's
 CONSTANT = 1.1  # times: best over worst number of ranks
-ACROSS_NODES = 16  # ranks: the first number that does not fit a node of eight
 WORLDS = (8, 16, 32, 64, 96)
 
 
 class RateOverRanks(Claim):
     number = 21
     label = "Rates per GPU stay as GPUs are added"
-    sentence = ("On FULL and CAUSAL, with 8K tokens for each GPU, a strategy's TFLOP/s per GPU differ by less than a tenth from 8 to 96 GPUs; "
-                "what they lose, links between nodes take.")
+    sentence = ("On FULL and CAUSAL, with 8K tokens for each GPU, a strategy's TFLOP/s per GPU differ by less than a tenth from 8 to 96 "
+                "GPUs; what they lose, links between nodes take.")
     source = "Texts about the paper: its figures from 8 to 96 GPUs"
     trust = "second-hand"
     gpus = "several nodes"
@@ -30,13 +29,13 @@ class RateOverRanks(Claim):
                 groups[point.method, point.mask, point.direction, point.heads, point.device].append(point)
         ranked = [sorted(group, key=lambda one: one.rate) for group in groups.values() if len(group) > 1]
         observed = [self._observed(group) for group in ranked]
-        worlds = sorted({point.world for group in ranked for point in group})
-        most = max(worlds, default=0)
-        finding = (f"From {span(worlds, 3).replace('–', ' to ')} ranks, rates per GPU differ by {span(group[-1].rate / group[0].rate for group in ranked)}×, "
-                   f"less than a tenth in {held(observed, 'case')}")
-        return decided(finding, observed, is_open=most < ACROSS_NODES, part=f"{most} ranks" if most < ACROSS_NODES else "",
+        compared = [point for group in ranked for point in group]
+        few = num_hosts(compared) < 2  # nothing about links between nodes
+        finding = (f"On {span((point.world for point in compared), show=str)} ranks, rates per GPU differ by "
+                   f"{span(group[-1].rate / group[0].rate for group in ranked)}×, less than a tenth in {held(observed, 'case')}")
+        return decided(finding, observed, is_open=few, part=reach(compared) if few else "",
                        missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=("full", "causal"), world=WORLDS),
-                       note=gpu_note(asked, "of one host: nothing is known of links between nodes."))
+                       note=gpu_note(asked))
 
     def _observed(self, group):
         low, high = group[0], group[-1]

@@ -26,7 +26,7 @@ class RingVolume(Claim):
                                            if pair.first.strategy == name]) for name in RINGS)
         return decided(f"Bytes over those of FULL: {told}", observed,
                        missing=missing(asked, self.gpus, strategy=RINGS, mask=MASKS, world=(2, 4)),
-                       note=gpu_note(asked, "bytes are counted, and depend on no GPU."))
+                       note=gpu_note(asked, "bytes are counted, and depend on no GPU"))
 
     def _told(self, name, found):
         if not found:

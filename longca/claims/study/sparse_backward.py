@@ -26,8 +26,8 @@ class SparseBackward(Claim):
         slower = sum(pair.order == "less" for pair in found)
         told = ", ".join(f"{kernel} {span(shares)}×" for kernel in KERNELS
                          if (shares := [pair.ratio for pair in found if pair.first.kernel == kernel]))
-        finding = (f"Backward is slower at {of(slower, len(found), 'point')}, but at most two thirds of forward at "
-                   f"{held(observed)}: {told}")
-        return decided(finding, observed, note=gpu_note(asked, "the same compute units, so that rates compare."),
+        finding = (f"Backward reaches at most two thirds of forward at {held(observed)} ({told}); it is slower at "
+                   f"{of(slower, len(found), 'point')}")
+        return decided(finding, observed, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=KERNELS, block=["64"], density=DENSITIES, heads=[MHA], seqlen=LENGTHS,
                                        direction=("fwd", "bwd")))

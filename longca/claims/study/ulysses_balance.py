@@ -1,7 +1,7 @@
 """Claim 17: balance and scale of Ulysses."""
 
 from longca.claims.contract import Claim, Observation, decided
-from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, reach
 from longca.store.text import number
 
 BALANCED = 2.0  # %: what the slowest rank takes longer than the median rank; timers and clocks alone make about one
@@ -11,8 +11,8 @@ WORLDS = (8, 16, 32, 64, 96)
 class UlyssesBalance(Claim):
     number = 17
     label = "Ulysses balances perfectly; heads cap its scale"
-    sentence = ("Under Ulysses the slowest rank takes at most 2 % longer than the median rank, whatever the mask, and more ranks than query "
-                "heads are refused.")
+    sentence = ("Under Ulysses the slowest rank takes at most 2 % longer than the median rank, whatever the mask, and more ranks than "
+                "query heads are refused.")
     source = "Texts about the paper and its code: 64 heads, so that 64 GPUs are the most"
     trust = "second-hand"
     gpus = "several nodes"
@@ -25,12 +25,10 @@ class UlyssesBalance(Claim):
                 for point, value in timed if value == value]
         beyond = [point for point in asked if point.world > point.num_q_heads]
         capped = [Observation(f"{point.method} runs {point.where}", not point.ok, point.cell_ids) for point in beyond]
-        most = max((point.world for point, _ in timed), default=0)
         latest = max((value for _, value in timed if value == value), default=float("nan"))
         scale = f"more ranks than heads are refused at {held(capped)}" if capped else "more ranks than heads were not tried"
-        finding = (f"The slowest rank is at most {number(latest, 2)} % later, within {number(BALANCED, 2)} % at {held(even)} up to {most} "
-                   f"ranks; {scale}")
+        finding = (f"The slowest rank is at most {number(latest, 2)} % later, within {number(BALANCED, 2)} % at {held(even)}; {scale}")
         note = "The exchange at the end lets fast ranks wait, so that equal times show no more than that no rank was late. "
-        return decided(finding, even, capped, part="" if capped else f"the balance, up to {most} ranks",
+        return decided(finding, even, capped, part="" if capped else f"the balance, {reach(asked)}",
                        missing=missing(asked, self.gpus, mask=("full", "full_document"), world=WORLDS),
-                       note=note + gpu_note(asked, "of one host."))
+                       note=note + gpu_note(asked))

@@ -2,6 +2,7 @@
 
 from longca.claims.contract import Claim, decided
 from longca.claims.evidence import MHA, gpu_note, missing, pairs, points, span
+from longca.core.units import format_length
 
 KERNELS = ("vsa", "vsa_triton", "flashinfer")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
@@ -26,6 +27,6 @@ class VsaOrder(Claim):
                    "FlashInfer")
         return decided(finding, [pair.observed(pair.order == "more") for pair in first],
                        [pair.observed(pair.order == "more") for pair in second],
-                       part=f"{span((pair.first.seqlen // 1024 for pair in first + second), 3)} K tokens",
+                       part=f"{span((pair.first.seqlen for pair in first + second), show=format_length)} tokens",
                        missing=missing(asked, self.gpus, kernel=KERNELS, seqlen=LENGTHS),
-                       note=gpu_note(asked, "the same compute units. All kernels get the same masks; the study gave FlashInfer others."))
+                       note=f"{gpu_note(asked)} All kernels get the same masks; the study gave FlashInfer others.".strip())

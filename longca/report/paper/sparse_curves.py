@@ -32,11 +32,12 @@ class SparseCurves(PaperFigure):
         rows = kernels(table, sparse=True, direction=self.direction)
         rows = block_panels(rows[(rows["mask"] == "block_sparse_uniform") & rows.mask_density_asked.isin(DENSITIES)])
         found = rates(rows, "mask", "mask_label", "setting", "detail", "mask_variant", "mask_density_asked", "heads", "method", "seqlen")
-        return found.sort_values(["mask_variant", "heads", "mask_density_asked", "method", "seqlen"], kind="stable", ignore_index=True,
-                                 key=lambda column: column.str.extract(r"(\d+)$")[0].astype(int) if column.name == "mask_variant" else column)
+        block = found.mask_variant.str.extract(r"(\d+)$")[0].fillna(0).astype(int)
+        return found.assign(block=block).sort_values(["block", "heads", "mask_density_asked", "method", "seqlen"], kind="stable",
+                                                     ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
         return f"{self.word}: {most_often_fastest(data)}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        return draw_rates(data.assign(mask=data.mask_variant, detail=data.detail.str.split(" · ", n=1).str[-1]), style, per_row=6)
+        return draw_rates(data.assign(mask=data.mask_variant.where(data.mask_variant != "", "uniform blocks"), detail=data.detail.str.split(" · ", n=1).str[-1]), style, per_row=6)

@@ -1,0 +1,98 @@
+"""The command `longca claims`: the study's claims, judged by records."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longca.cli.options import Json, Results, open_runs, print_json
+
+if TYPE_CHECKING:
+    from longca.claims.contract import Claim, Verdict
+
+WIDTH, VERDICT = 80, 12  # columns of a terminal, and of them for the verdict
+MOST_SHOWN = 12  # of exceptions and of records; `--json` has all
+
+
+def command(
+    runs: Annotated[list[str] | None, typer.Argument(
+        metavar="[RUN]...", show_default=False,
+        help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the project]; a "
+             "number alone shows that claim")] = None,
+    number: Annotated[int | None, typer.Option("--number", "-n", help="Show this claim whole", show_default=False)] = None,
+    results: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Judge the study's claims by records.
+
+    Says which hold, which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
+    """
+    from longca.claims.contract import all_claims, summary
+    from longca.core.errors import UserError
+    from longca.store.table import derived
+
+    sources = [run for run in runs or [] if not run.isdigit()]
+    wanted = {int(run) for run in runs or [] if run.isdigit()} | ({number} if number is not None else set())
+    claims = all_claims()
+    strange = sorted(wanted - {claim.number for claim in claims})
+    if strange:
+        raise UserError(f"There is no claim '{strange[0]}'", why=f"they have the numbers 1 to {claims[-1].number}",
+                        todo="`longca list claims` shows all")
+    loaded = open_runs(sources, results)
+    table = derived(loaded.records)
+    judged = [(claim, claim.judge(table)) for claim in claims if not wanted or claim.number in wanted]
+    if as_json:
+        print_json({"summary": summary(verdict for _, verdict in judged), "claims": [_facts(*both) for both in judged],
+                    "problems": [vars(problem) for problem in loaded.problems]})
+        return
+    for problem in loaded.problems:
+        print(f"skipped {problem.path}: {problem.reason}")
+    if wanted:
+        print("\n\n".join(_whole(claim, verdict) for claim, verdict in judged))
+    else:
+        print(summary(verdict for _, verdict in judged))
+        print("", *(_row(claim, verdict) for claim, verdict in judged), sep="\n")
+
+
+def _row(claim: "Claim", verdict: "Verdict") -> str:
+    """Number, verdict and finding, wrapped to 80 columns."""
+    import textwrap
+    from itertools import zip_longest
+
+    left, right = textwrap.wrap(verdict.status, VERDICT), textwrap.wrap(_finding(verdict), WIDTH - VERDICT - 6, break_on_hyphens=False)
+    lines = zip_longest([str(claim.number)], left, right, fillvalue="")
+    return "\n".join(f"{number:>2}  {status:{VERDICT}}  {finding}".rstrip() for number, status, finding in lines)
+
+
+def _finding(verdict: "Verdict") -> str:
+    """The finding, and the part of the claim that it is about."""
+    return f"{verdict.finding} [{verdict.part}]" if verdict.part else verdict.finding
+
+
+def _facts(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
+    about = ("number", "name", "label", "sentence", "source", "trust", "gpus", "overturned_by")
+    return {name: getattr(claim, name) for name in about} | vars(verdict)
+
+
+def _whole(claim: "Claim", verdict: "Verdict") -> str:
+    """All that is known of one claim, as a few paragraphs."""
+    import textwrap
+
+    parts = [("Claim", claim.sentence), ("Source", f"{claim.source} ({claim.trust})"), ("Verdict", verdict.status),
+             ("Judged", verdict.part), ("Finding", verdict.finding), ("Note", verdict.note),
+             *_list("Against it" if verdict.status != "open" else "Against so far", verdict.exceptions), *_list("Missing", verdict.missing),
+             ("Overturned by", claim.overturned_by), ("Evidence", _evidence(verdict))]
+    lines = [f"{claim.number}. {claim.label}"]
+    lines += [textwrap.fill(text, WIDTH, initial_indent=f"{name:15}", subsequent_indent=" " * 15, break_on_hyphens=False)
+              for name, text in parts if text]
+    return "\n".join(lines)
+
+
+def _list(name: str, texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    shown = [*texts[:MOST_SHOWN], *([f"and {len(texts) - MOST_SHOWN} more, which --json names"] if len(texts) > MOST_SHOWN else [])]
+    return [(name if index == 0 else "", text) for index, text in enumerate(shown)]
+
+
+def _evidence(verdict: "Verdict") -> str:
+    shown = ", ".join(verdict.cell_ids[:MOST_SHOWN // 3])
+    more = len(verdict.cell_ids) - MOST_SHOWN // 3
+    return f"{len(verdict.cell_ids)} cells: {shown}{f' and {more} more, which --json names' if more > 0 else ''}" if shown else "none"

@@ -1,0 +1,116 @@
+"""The study's claims: each is complete, is flipped by records that say otherwise, and judges the records of the project."""
+
+import re
+
+import pytest
+
+from longca.claims.contract import STATUSES, Verdict, all_claims, decided, summary
+from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
+from longca.store.load import load
+from longca.store.table import derived
+from tests.claims.cases import CASES
+from tests.claims.made import grid, table
+from tests.support import ROOT
+
+CLAIMS = {claim.number: claim for claim in all_claims()}
+
+
+@pytest.fixture(scope="module")
+def committed():
+    """The verdicts over the records that come with the project."""
+    records = derived(load(*sorted((ROOT / "reports/h200").glob("*.parquet"))).records)
+    return records, {number: claim.judge(records) for number, claim in CLAIMS.items()}
+
+
+def test_the_study_has_23_claims():
+    assert [claim.number for claim in all_claims()] == list(range(1, 24))
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.name)
+def test_a_claim_is_complete_and_open_without_records(claim):
+    for text in (claim.label, claim.sentence, claim.source, claim.overturned_by):
+        assert len(text) > 15 and not text.endswith(" ")
+    assert claim.sentence.endswith(".") and len(claim.label) <= 60
+    assert claim.gpus in ("one GPU", "2–4 GPUs", "several nodes") and claim.trust in ("paper", "second-hand", "reading of its code")
+    verdict = claim.judge(table())
+    assert verdict.status == "open" and not verdict.cell_ids and not verdict.exceptions
+    assert verdict.missing and all(claim.gpus in text for text in verdict.missing)
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_records_flip_a_claim(number):
+    found = [CLAIMS[number].judge(table(rows)) for _, rows in CASES[number]]
+    assert [verdict.status for verdict in found] == [status for status, _ in CASES[number]]
+    assert len({verdict.status for verdict in found}) > 1
+    for verdict in found:
+        assert bool(verdict.exceptions) == (verdict.status in ("contradicted", "holds with exceptions")) or verdict.status == "open"
+
+
+def test_every_claim_has_records_that_flip_it():
+    assert CASES.keys() == CLAIMS.keys()
+
+
+def test_the_records_of_the_project_are_judged(committed):
+    records, verdicts = committed
+    known = set(records.cell_id)
+    for number, verdict in verdicts.items():
+        assert verdict.status in STATUSES
+        assert re.search(r"\d", verdict.finding) and "nan" not in verdict.finding and "–×" not in verdict.finding, number
+        assert len(verdict.finding) <= 230 and verdict.cell_ids and set(verdict.cell_ids) <= known
+        assert "H200" in verdict.note
+    assert sum(verdict.status == "open" for verdict in verdicts.values()) < len(verdicts) / 2
+
+
+def test_claims_of_several_nodes_say_what_they_judged(committed):
+    for number, verdict in committed[1].items():
+        if CLAIMS[number].gpus == "several nodes":
+            assert "4 ranks of one host" in verdict.part
+            assert all("96 ranks (needs several nodes)" in text for text in verdict.missing) and verdict.missing
+
+
+def test_a_summary_counts_verdicts():
+    verdicts = [Verdict("holds", ""), Verdict("holds", ""), Verdict("contradicted", ""), Verdict("open", "")]
+    assert summary(verdicts) == "4 claims: 2 hold, 1 is contradicted, 1 is open"
+    assert decided("unused").status == "open"
+
+
+def test_points_are_medians_over_seeds_that_are_right():
+    records = table(*(grid(rate, kernel="fa3", seed=seed) for seed, rate in enumerate((400, 500, 900))),
+                    grid(None, kernel="fa3", seed=3, status="incorrect"), grid(990, kernel="matmul", is_control=True),
+                    grid(700, kernel="fa2", device_type="cpu"), grid(None, kernel="fa2", status="unavailable"))
+    (point,) = points(records, ok=False)
+    assert (point.rate, len(point.cell_ids), point.where) == (500, 4, "full 8K fwd 64:8")
+    assert not points(records, kernel="fa2") and not points(records, seqlen=lambda length: length > 8192)
+
+
+def test_pairs_are_of_the_seeds_that_both_have():
+    records = table(grid(400, kernel="fa3", seed=[0, 1]), grid(800, kernel="fa3", seed=2), grid(400, kernel="fa2", seed=2))
+    (pair,) = pairs(points(records, kernel="fa3"), points(records, kernel="fa2"), "kernel")
+    assert pair.ratio == 2 and pair.order == "more" and set(pair.observed(True).cell_ids) == set(records.cell_id[2:])
+    assert not pairs(points(records, kernel="fa3"), points(records, kernel="fa2"), "direction")
+
+
+@pytest.mark.parametrize(("rate", "half", "order"), [(512, 0.001, "same"), (520, 0.001, "more"), (520, 0.04, "same"), (470, 0.001, "less")])
+def test_close_rates_and_overlapping_quartiles_are_the_same(rate, half, order):
+    wide = {"tflops_per_device_low": rate * (1 - half), "tflops_per_device_high": rate * (1 + half)}
+    records = table([row | wide for row in grid(rate, kernel="fa3")], grid(500, kernel="fa2"))
+    assert Pair(points(records, kernel="fa3")[0], points(records, kernel="fa2")[0]).order == order
+
+
+def test_the_best_rival_is_the_fastest():
+    records = table(grid(500, kernel="fa3", seqlen=[8192, 16384]), grid(300, kernel="fa2"), grid(600, kernel="cudnn"))
+    ((point, pair),) = rivals(points(records), "fa3")
+    assert point.seqlen == 8192 and pair.second.kernel == "cudnn"
+
+
+def test_missing_points_are_told_together():
+    records = table(grid(500, kernel="fa3", seqlen=[8192, 16384]), grid(None, kernel="fa2", status="oom"))
+    told = missing(points(records, ok=False), "one GPU", kernel=("fa3", "fa2"), seqlen=(8192, 16384, 32768))
+    assert told.judged == "3 of 6 points asked for"
+    assert sorted(told.texts) == ["fa2; 16K (needs one GPU)", "fa3, fa2; 32K (needs one GPU)"]
+
+
+def test_the_note_says_what_another_gpu_means():
+    notes = [gpu_note(points(table(grid(500, device=device, peak_tflops=peak))))
+             for device, peak in (("NVIDIA H100 80GB HBM3", 989.0), ("NVIDIA H200", 989.0), ("NVIDIA A100-SXM4-80GB", 312.0))]
+    assert notes[0] == "" and "so that rates compare" in notes[1] and "312 and 989" in notes[2]

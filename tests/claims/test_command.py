@@ -1,0 +1,89 @@
+"""The command `longca claims`, and a claim in a user's own folder."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from longca.claims.contract import all_claims
+from longca.cli import claims
+from longca.core.cell import Cell
+from longca.store.columns import COLUMNS
+from longca.store.table import derived
+from tests.claims.made import grid, table
+from tests.records import record
+from tests.support import ROOT
+
+
+def _records() -> list:
+    rates = {"fa3": 700, "cudnn": 600, "fa2": 400, "flex": 390}
+    return [record(Cell(kind="kernel", kernel=kernel, mask="full", seqlen=8192, num_q_heads=64, num_kv_heads=8, head_dim=128, dtype="bf16",
+                        direction="fwd"), tflops=rate, gpu="NVIDIA H200") for kernel, rate in rates.items()]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    path = tmp_path / "records.json"
+    path.write_text(json.dumps({"records": [json.loads(one.model_dump_json()) for one in _records()]}), encoding="utf-8")
+    return path
+
+
+def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
+    done = longca("claims", records)
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert re.fullmatch(r"23 claims: 2 hold, 21 are open", first), first
+    assert all(len(line) <= 80 for line in lines)
+    assert [int(line[:2]) for line in lines if line[:2].strip()] == list(range(1, 24))
+
+
+def test_one_claim_is_shown_whole(longca, records):
+    told = longca("claims", 2, records).stdout
+    assert told == longca("claims", "--number", 2, records).stdout
+    parts = ("2. On FULL", "Verdict        holds", "Judged         4 of 10 points", "FA3 is at 1.1", "flashmask; 64:8",
+             "Evidence       4 cells")
+    assert all(part in told for part in parts), told
+    assert "and 1 more" not in told and all(len(line) <= 80 for line in told.splitlines())
+
+
+def test_json_has_everything(longca, records):
+    found = json.loads(longca("claims", records, "--json").stdout)
+    assert found["summary"].startswith("23 claims") and len(found["claims"]) == 23
+    second = found["claims"][1]
+    assert second["status"] == "holds" and set(second["cell_ids"]) == {one.cell_id for one in _records()}
+    assert {"sentence", "source", "gpus", "overturned_by", "finding", "exceptions", "missing", "part", "note"} <= second.keys()
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["99"], ["There is no claim '99'", "1 to 23"]),
+    (["not_there.parquet"], ["There is no file 'not_there.parquet'"]),
+    (["quick", "2.parquet"], ["'quick' is no file of records"]),
+    (["quik"], ["Unknown study 'quik'", "'quick'"]),
+])
+def test_mistakes_get_one_line(longca, arguments, expected):
+    done = longca("claims", *arguments)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert all(part in done.stderr for part in expected)
+
+
+def test_the_records_of_the_project_are_the_default():
+    assert {path.stem for path in claims._committed()} >= {"h200-cp", "h200-dense", "h200-sparse"}
+
+
+def test_made_up_rows_have_the_types_of_real_records():
+    real, made = derived(_records()), table(grid(500))
+    assert list(made.columns) == [column.name for column in COLUMNS] and (made.dtypes == real.dtypes).all()
+
+
+def test_the_claim_of_the_page_is_judged(tmp_path, monkeypatch):
+    text = (ROOT / "docs/guide/claims.md").read_text(encoding="utf-8")
+    path = tmp_path / re.search(r"`mine/(\S+)`", text)[1]
+    path.parent.mkdir()
+    path.write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], encoding="utf-8")
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+    claim = all_claims()[-1]
+    assert claim.number == 24 and claim.name == "band_over_flex"
+    for rate, status in ((600, "holds"), (300, "contradicted")):
+        verdict = claim.judge(table(grid(rate, kernel="band"), grid(400, kernel="flex")))
+        assert verdict.status == status and f"{rate / 400:.2f}×" in verdict.finding
