@@ -58,7 +58,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "cp.partition", "cp.schedule")
+NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "cp.partition",
+               "cp.schedule")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 
 

@@ -83,7 +83,8 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
 
     alone = [text for text in sources if not text.endswith(FILES)]
     if len(sources) > 1 and alone:
-        raise UserError(f"'{alone[0]}' is no file of records", why="only files go together: give one study, or one or more files of records")
+        raise UserError(f"'{alone[0]}' is no file of records",
+                        why="only files go together: give one study, or one or more files of records")
     places = [_place(text, results) for text in sources or [None]]
     loaded = load(*(path for _, path in places))
     title, path = places[0]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from longca.report.style import RC, theme
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure as Canvas
 
-    from longca.report.contract import Figure
     from longca.report.style import Style
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -28,7 +28,13 @@ _FONT = re.compile(r" ?font-family: " + re.escape(SANS) + ";?")
 _HEAD = re.compile(r"^.*?<svg[^>]*?viewBox=\"([^\"]+)\"[^>]*>", re.DOTALL)
 
 
-def draw(figure: Figure, data: pd.DataFrame, style: Style) -> str:
+class Drawable(Protocol):
+    """A figure of the report or of the study's page."""
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas: ...
+
+
+def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
     """A figure as an SVG document of its own, in light colours; the same data give the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -142,7 +142,8 @@ def test_an_index_names_the_pages(page: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_made_without_torch(tmp_path: Path) -> None:
-    code = ("import sys; from pathlib import Path; from tests.report.conftest import few; from longca.report.paper.build import build_paper;"
+    code = ("import sys; from pathlib import Path; from tests.report.conftest import few; "
+            "from longca.report.paper.build import build_paper;"
             f"build_paper(few()[:2], [], Path({str(tmp_path / 'paper')!r})); print('torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "False"

@@ -12,7 +12,7 @@ from longca.claims.contract import Claim, Verdict, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import Record
-from longca.report.paper.contract import Cells, Exhibit, PaperFigure, Section
+from longca.report.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.report.paper.gallery import gallery
 from longca.report.paper.grid import coverage
 from longca.report.paper.index import write_index
@@ -119,7 +119,9 @@ def _shown(exhibit: Exhibit, table: pd.DataFrame, methods: tuple[str, ...], fold
         amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
         if isinstance(exhibit, PaperFigure):
             return Shown(exhibit, title, amount, svg=inline(draw(exhibit, data, Style(methods)), exhibit.name, title))
-        return Shown(exhibit, title, amount, cells=exhibit.cells(data))
+        if isinstance(exhibit, PaperTable):
+            return Shown(exhibit, title, amount, cells=exhibit.cells(data))
+        raise TypeError("it is neither a figure nor a table")
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything

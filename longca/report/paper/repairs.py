@@ -24,8 +24,8 @@ class Repair:
 
 
 REPAIRS = (
-    Repair(1, "Window counted on one side", "Slices and FLOPs of the sliding window, and the masks of SDPA and Naive, are those of the causal "
-           "window; the other kernels run both sides.", "FLOPs are counted 2.0 times too low, and two kernels run another mask.",
+    Repair(1, "Window counted on one side", "Slices and FLOPs of the sliding window, and the masks of SDPA and Naive, are those of the "
+           "causal window; the other kernels run both sides.", "FLOPs are counted 2.0 times too low, and two kernels run another mask.",
            "One definition of each mask; area and every kernel's form follow from it.", True),
     Repair(2, "Global window in three versions", "The global columns are a triangle of the last rows, one window wide; FlexAttention and "
            "FlashMask take two windows.", "Kernels cannot be compared under this mask; FlexAttention and FlashMask are counted 1.8 to 2.0 "
@@ -38,14 +38,15 @@ REPAIRS = (
            "The row shows the bus, not the kernel.", "Masks are made before the timed call, and their cost is a column of its own."),
     Repair(6, "SDPA is held back", "An explicit mask together with `enable_gqa` leaves PyTorch its unfused kernel alone.",
            "Memory grows with S², so that SDPA fails early.", "KV heads are expanded outside the call where a mask needs it."),
-    Repair(7, "FlexAttention is held back", "Block masks are made without a compiler, over the whole S × S; where that fails, a way that skips "
-           "nothing is taken in silence.", "Out of memory, or a slow row, under the same name.",
+    Repair(7, "FlexAttention is held back", "Block masks are made without a compiler, over the whole S × S; where that fails, a way that "
+           "skips nothing is taken in silence.", "Out of memory, or a slow row, under the same name.",
            "Block masks are made from rows and blocks; which way ran stands in the record."),
     Repair(8, "Block-sparse scripts stop", "One of their kernels has no branch, and a row of a failed kernel is too short for its table.",
            "The scripts as released end with an error.", "Each outcome is a record with a reason; a failure costs its cell alone.", True),
     Repair(9, "Another mask for FlashInfer", "FlashInfer gets blocks drawn anew instead of those of the others; all are counted with the "
            "share asked for.", "Its row has another mask and another area.", "All kernels get the same blocks, and FLOPs count them."),
-    Repair(10, "Backward without a mask", "Kernels that cannot run a mask are called before this is asked, with variables that do not exist.",
+    Repair(10, "Backward without a mask",
+           "Kernels that cannot run a mask are called before this is asked, with variables that do not exist.",
            "The backward pass under heterogeneous masks ends with an error.", "A kernel says whether it runs a cell before it is started."),
     Repair(11, "Out of memory or unsupported", "Both are written as −1.", "A table cannot tell them apart.",
            "Seven outcomes, each with its reason."),
@@ -54,7 +55,8 @@ REPAIRS = (
     Repair(13, "LoongTrain's document table", "With more than one window, offsets of documents belong to another rank.",
            "7 of 16 steps are wrong at 32 ranks, 63 of 144 at 96; padding is attended to.",
            "Every rank's result is compared with one device's.", True),
-    Repair(14, "Backward times more than attention", "The timed call holds three linear layers' backward and a scatter over the whole input.",
+    Repair(14, "Backward times more than attention",
+           "The timed call holds three linear layers' backward and a scatter over the whole input.",
            "Backward rates are too low by an amount that depends on the method.", "The timed call is attention alone."),
     Repair(15, "Race in the all-gather ring", "Gradients of one stream are read on another without waiting.",
            "Results can be wrong, unnoticed.", "Gradients are checked, and checked to repeat."),
@@ -63,7 +65,8 @@ REPAIRS = (
     Repair(17, "Gradients are added up", "Gradients are not cleared between calls for some kernels.",
            "An addition is timed and counted in memory for some rows.", "Each call has fresh gradients."),
     Repair(18, "A ring that keeps everything", "The ring keeps the keys and partial results of every step.",
-           "Memory grows with the number of ranks: 12.9 GB at 96.", "Rings of any length keep two buffers; measured as memory above the shards."),
+           "Memory grows with the number of ranks: 12.9 GB at 96.",
+           "Rings of any length keep two buffers; measured as memory above the shards."),
     Repair(19, "Out of memory on one rank", "A rank that fails leaves the others waiting.", "The job hangs.",
            "A rank that fails ends the cell on all ranks, within a bound."),
     Repair(20, "SDPA without its mask", "Where the mask cannot be made, a line is printed and the call runs without one.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from longca.report.rates import RATE
 from longca.report.series import FAILURES, join, labelled, points
@@ -15,18 +16,18 @@ GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
 
 def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None = None, direction: str | None = None) -> pd.DataFrame:
     """Attention of one device that was tried, under static or under block-sparse masks, labelled."""
-    rows = table[(table.kind == "kernel") & ~table.is_control.astype(bool) & table.status.isin(("ok", *FAILURES))
-                 & ((table.mask_family == "block-sparse") == sparse)]
+    rows = table.loc[(table.kind == "kernel") & ~table.is_control.astype(bool) & table.status.isin(("ok", *FAILURES))
+                     & ((table.mask_family == "block-sparse") == sparse)]
     if heads is not None:
-        rows = rows[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
+        rows = rows.loc[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
     if direction is not None:
-        rows = rows[rows.direction == direction]
+        rows = rows.loc[rows.direction == direction]
     return labelled(rows)
 
 
 def parallel(table: pd.DataFrame) -> pd.DataFrame:
     """Context parallelism that was tried, labelled."""
-    return labelled(table[(table.kind == "cp") & table.status.isin(("ok", *FAILURES))])
+    return labelled(table.loc[(table.kind == "cp") & table.status.isin(("ok", *FAILURES))])
 
 
 def block_panels(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,3 +40,8 @@ def block_panels(rows: pd.DataFrame) -> pd.DataFrame:
 def rates(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
     """Throughput of each device: one row for each combination of `by` (`longca.report.series.points`)."""
     return points(rows, list(by), *RATE, unit="TFLOP/s")
+
+
+def grouped(data: pd.DataFrame, by: list[str], *, sort: bool = True) -> Iterable[tuple[Any, pd.DataFrame]]:
+    """The groups of rows that are alike in `by`, each after its values of these columns."""
+    return data.groupby(by, sort=sort)

@@ -27,9 +27,9 @@ class Corpora(PaperFigure):
     label = "Lengths of documents"
     section, number, order = "data", "Figure 7", 10
     needs_records = False
-    caption = ("Share of documents and share of tokens by length. \"Counted\" is the published count of documents; \"drawn\" is what this project's "
-               "sampler makes of it for a sequence of that length, where documents longer than a quarter of the sequence are split, so that "
-               "one of them does not make a document mask a full one.")
+    caption = ("Share of documents and share of tokens by length. \"Counted\" is the published count of documents; \"drawn\" is what this "
+               "project's sampler makes of it for a sequence of that length, where documents longer than a quarter of the sequence are "
+               "split, so that one of them does not make a document mask a full one.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
@@ -55,7 +55,8 @@ class Corpora(PaperFigure):
         for corpus, rows in data[data.source == "counted"].groupby("corpus", sort=False):
             short = rows.documents[rows.from_tokens < 1024].sum()
             long = rows.tokens[rows.from_tokens >= 8192].sum()
-            parts.append(f"{corpus} has {percent(short)} of its documents below 1K tokens and {percent(long)} of its tokens in documents from 8K")
+            parts.append(f"{corpus} has {percent(short)} of its documents below 1K tokens and {percent(long)} of its tokens in documents "
+                         "from 8K")
         return "; ".join(parts)
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
@@ -65,11 +66,11 @@ class Corpora(PaperFigure):
         legend = [("counted", {"color": SERIES[0][0]}), ("drawn", {"color": SERIES[1][0]})]
         canvas, axes = style.panels(len(panels), per_row=2, title_lines=2, legend=legend)
         for ax, (corpus, what) in zip(axes, panels, strict=True):
-            rows = data[data.corpus == corpus]
+            rows = data.loc[data.corpus == corpus]
             style.title(ax, str(corpus), f"share of {what}, drawn for {format_length(int(rows.seqlen.iloc[0]))}", 2)
             for (source, look) in legend:
-                part = rows[rows.source == source]
-                ax.step(part.from_tokens, part[what], where="post", **look, linewidth=1.4)
+                part = rows.loc[rows.source == source]
+                ax.step(part.from_tokens, part[what], where="post", color=look["color"], linewidth=1.4)
             ax.set_xscale("log", base=2)
             ticks = [2 ** power for power in range(4, 21, 4)]
             ax.set_xticks(ticks, [format_length(tick) if tick >= 1024 else str(tick) for tick in ticks])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.report.paper.contract import Cells, PaperTable
-from longca.report.paper.select import parallel
+from longca.report.paper.select import grouped, parallel
 from longca.report.series import points
 from longca.store.text import number
 
@@ -30,12 +30,13 @@ class CpPlanning(PaperTable):
 
     def title(self, data: pd.DataFrame) -> str:
         worst = data.loc[data.value.idxmax()]
-        return f"Planning takes at most {number(float(worst.value))} ms in the median of a strategy: {worst.cost} of {worst.strategy} over {worst.kernel}"
+        return (f"Planning takes at most {number(float(worst.value))} ms in the median of a strategy: {worst.cost} of {worst.strategy} "
+                f"over {worst.kernel}")
 
     def cells(self, data: pd.DataFrame) -> Cells:
         rows = []
-        for (strategy, kernel), of_method in data.groupby(["strategy", "kernel"]):
-            by_cost = of_method.set_index("cost")
-            rows.append((str(strategy), str(kernel), *(f"{number(float(by_cost.value[word]), 2)}, at most {number(float(by_cost.high[word]), 2)}"
-                                                       if word in by_cost.index else "" for word in COSTS.values())))
+        for (strategy, kernel), of_method in grouped(data, ["strategy", "kernel"]):
+            costs = {word: f"{number(float(value), 2)}, at most {number(float(high), 2)}"
+                     for word, value, high in zip(of_method.cost, of_method.value, of_method.high, strict=True)}
+            rows.append((str(strategy), str(kernel), *(costs.get(word, "") for word in COSTS.values())))
         return Cells(("strategy", "kernel", *COSTS.values()), tuple(rows), num_keys=2)

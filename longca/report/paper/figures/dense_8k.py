@@ -22,11 +22,12 @@ SEQLEN = 8192
 class Dense8K(PaperFigure):
     label = "Dense kernels at 8K, forward"
     section, number, order = "dense", "Figure 3", 10
-    caption = "Forward throughput at 8K tokens, 64 query and 8 KV heads. Points are medians; bars reach from the first to the third quartile."
+    caption = ("Forward throughput at 8K tokens, 64 query and 8 KV heads. Points are medians; bars reach from the first to the third "
+               "quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=False, heads=GQA, direction="fwd")
-        rows = rows[rows.seqlen == SEQLEN]
+        rows = rows.loc[rows.seqlen == SEQLEN]
         return in_panel_order(rates(rows, *MASK, "method", "seqlen"), rows)
 
     def title(self, data: pd.DataFrame) -> str:
