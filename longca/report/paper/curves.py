@@ -8,7 +8,7 @@ import numpy as np
 
 from longca.report.panels import MASK, in_panel_order
 from longca.report.paper.contract import PaperFigure
-from longca.report.paper.select import GQA, kernels, rates
+from longca.report.paper.select import kernels, main_heads, rates
 from longca.report.rates import draw_rates
 from longca.store.text import percent, plural
 
@@ -27,12 +27,12 @@ class Curves(PaperFigure):
     section = "dense"
     direction: ClassVar[str]
     word: ClassVar[str]
-    caption = ("Throughput over sequence length, 64 query and 8 KV heads, head dimension 128, bf16: higher is better. FLOPs count visible "
+    caption = ("Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension 128, bf16: higher is better. FLOPs count visible "
                "pairs only. Points are medians over all samples and seeds; bars reach from the first to the third quartile. A kernel "
                "that does not run a mask has no line there.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        rows = kernels(table, sparse=False, heads=GQA, direction=self.direction)
+        rows = kernels(table, sparse=False, heads=main_heads(table), direction=self.direction)
         return in_panel_order(rates(rows, *MASK, "method", "direction", "seqlen"), rows)
 
     def title(self, data: pd.DataFrame) -> str:

@@ -25,6 +25,13 @@ def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None 
     return labelled(rows)
 
 
+def main_heads(table: pd.DataFrame) -> tuple[int, int]:
+    """The heads of the study's main figures, 64:8; where nothing ran with them, those that most records of one device have."""
+    alone = table[(table.kind == "kernel") & ~table.is_control.astype(bool)]
+    counts = alone.groupby(["num_q_heads", "num_kv_heads"]).size()
+    return GQA if GQA in counts.index or not len(counts) else tuple(map(int, counts.idxmax()))
+
+
 def parallel(table: pd.DataFrame) -> pd.DataFrame:
     """Context parallelism that was tried, labelled."""
     return labelled(table.loc[(table.kind == "cp") & table.status.isin(("ok", *FAILURES))])

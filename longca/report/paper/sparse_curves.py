@@ -24,15 +24,15 @@ class SparseCurves(PaperFigure):
     section = "sparse"
     direction: ClassVar[str]
     word: ClassVar[str]
-    caption = ("Throughput of the blocks that are computed, over sequence length: higher is better. All kernels run the very same blocks, "
-               "and FLOPs count these. A panel is a block size, a share of blocks that is computed, and query:KV heads. Kernels that know "
-               "one block size or as many KV heads as query heads only are missing in the other panels.")
+    caption = ("Throughput of the blocks that are computed, over sequence length: higher is better. All kernels run the very same blocks, and "
+               "FLOPs count these. A panel is a block size, a share of blocks that is computed, and query:KV heads. Kernels that know one "
+               "block size or as many KV heads as query heads only are missing in the other panels.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True, direction=self.direction)
-        rows = block_panels(rows.loc[(rows["mask"] == "block_sparse_uniform") & rows.mask_density_asked.isin(DENSITIES)])
+        rows = block_panels(rows[(rows["mask"] == "block_sparse_uniform") & rows.mask_density_asked.isin(DENSITIES)])
         found = rates(rows, "mask", "mask_label", "setting", "detail", "mask_variant", "mask_density_asked", "heads", "method", "seqlen")
-        block = found.mask_variant.str.extract(r"(\d+)$")[0].fillna(0).astype(int)
+        block = found.mask_variant.str.extract(r"(\d+)$")[0].fillna("0").astype(int)
         return found.assign(block=block).sort_values(["block", "heads", "mask_density_asked", "method", "seqlen"], kind="stable",
                                                      ignore_index=True)
 
@@ -40,6 +40,4 @@ class SparseCurves(PaperFigure):
         return f"{self.word}: {most_often_fastest(data)}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        blocks = data.mask_variant.where(data.mask_variant != "", "uniform blocks")
-        settings = data.detail.str.split(" · ", n=1).str[-1]
-        return draw_rates(data.assign(mask=blocks, detail=settings), style, per_row=6)
+        return draw_rates(data.assign(mask=data.mask_variant.where(data.mask_variant != "", "uniform blocks"), detail=data.detail.str.split(" · ", n=1).str[-1]), style, per_row=6)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.report.panels import MASK, in_panel_order
 from longca.report.paper.contract import PaperFigure
 from longca.report.paper.curves import most_often_fastest
-from longca.report.paper.select import GQA, kernels, rates
+from longca.report.paper.select import kernels, main_heads, rates
 from longca.report.rates import draw_rates
 
 if TYPE_CHECKING:
@@ -22,12 +22,20 @@ SEQLEN = 8192
 class Dense8K(PaperFigure):
     label = "Dense kernels at 8K, forward"
     section, number, order = "dense", "Figure 3", 10
+<<<<<<< worktree
+    caption = "Forward throughput at 8K tokens, 64 query and 8 KV heads where these were measured. Points are medians; bars reach from the first to the third quartile."
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = kernels(table, sparse=False, heads=main_heads(table), direction="fwd")
+        rows = rows[rows.seqlen == SEQLEN]
+=======
     caption = ("Forward throughput at 8K tokens, 64 query and 8 KV heads. Points are medians; bars reach from the first to the third "
                "quartile.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=False, heads=GQA, direction="fwd")
         rows = rows.loc[rows.seqlen == SEQLEN]
+>>>>>>> lines
         return in_panel_order(rates(rows, *MASK, "method", "seqlen"), rows)
 
     def title(self, data: pd.DataFrame) -> str:

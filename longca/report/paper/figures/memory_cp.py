@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
 from longca.report.paper.contract import Cells, PaperTable
-from longca.report.paper.select import grouped, parallel
+from longca.report.paper.select import parallel
 from longca.report.series import points
 from longca.store.text import format_bytes, number
 
@@ -19,12 +19,12 @@ KEY = ["strategy", "kernel", "direction", "tokens", "world"]
 class MemoryCp(PaperTable):
     label = "Memory of context parallelism"
     section, number, order = "memory", "beyond the study", 30
-    caption = ("Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the buffers that a "
-               "strategy needs.")
+    caption = ("Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: the buffers that a strategy "
+               "needs.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = parallel(table)
-        rows = rows.loc[(rows["mask"] == "full") & rows.above_shards_bytes.notna()]
+        rows = rows[(rows["mask"] == "full") & rows.above_shards_bytes.notna()]
         rows = rows.assign(tokens=rows.seqlen // rows.world)
         return points(rows, KEY, "above_shards_bytes", unit="bytes").sort_values(KEY, kind="stable", ignore_index=True)
 
@@ -36,12 +36,10 @@ class MemoryCp(PaperTable):
                 f"{format_bytes(least.value)} above its shards, {most.strategy} {number(most.value / max(least.value, 1))} times as much")
 
     def cells(self, data: pd.DataFrame) -> Cells:
-        found = set(zip(data.world, data.tokens, data.direction, strict=True))
-        places = sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))
+        places = sorted({(row.world, row.tokens, row.direction) for row in data.itertuples()}, key=lambda place: (*place[:2], place[2] == "bwd"))
         rows = []
-        for (strategy, kernel), of_method in grouped(data, ["strategy", "kernel"]):
-            at = zip(of_method.world, of_method.tokens, of_method.direction, strict=True)
-            values = {place: format_bytes(value) for place, value in zip(at, of_method.value, strict=True)}
+        for (strategy, kernel), of_method in data.groupby(["strategy", "kernel"]):
+            values = {(row.world, row.tokens, row.direction): format_bytes(row.value) for row in of_method.itertuples()}
             rows.append((str(strategy), str(kernel), *(values.get(place, "") for place in places)))
-        header = (f"{world} × {format_length(int(tokens))} {direction}" for world, tokens, direction in places)
-        return Cells(("strategy", "kernel", *header), tuple(rows), num_keys=2)
+        return Cells(("strategy", "kernel", *(f"{world} × {format_length(int(tokens))} {direction}" for world, tokens, direction in places)),
+                     tuple(rows), num_keys=2)

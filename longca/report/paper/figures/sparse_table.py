@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.core.units import format_length
 from longca.report.paper.contract import Cells, PaperTable
 from longca.report.paper.curves import most_often_fastest
-from longca.report.paper.select import block_panels, grouped, kernels, rates
+from longca.report.paper.select import block_panels, kernels, rates
 from longca.store.text import number
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class SparseTable(PaperTable):
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True)
-        rows = block_panels(rows.loc[rows["mask"] == "block_sparse_uniform"])
+        rows = block_panels(rows[rows["mask"] == "block_sparse_uniform"])
         found = rates(rows, "mask", "detail", *KEY, "method")
         return found.sort_values([*KEY, "method"], kind="stable", ignore_index=True)
 
@@ -33,7 +33,7 @@ class SparseTable(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         methods = sorted(set(data.method[data.value.notna()]))
         rows, best = [], set()
-        for key, of_key in grouped(data, KEY, sort=False):
+        for key, of_key in data.groupby(KEY, sort=False):
             variant, heads, direction, seqlen, density = key
             values = of_key.set_index("method").value.dropna()
             if not len(values):
