@@ -83,6 +83,7 @@ def test_pictures_of_masks_are_current():
     for path, content in current.items():
         assert path.read_text(encoding="utf-8") == content, "run `make docs`"
         assert len(content.encode()) < 10_000
+    assert mask_pictures.FILE.read_text(encoding="utf-8") == mask_pictures.symbols(), "run `make docs`"
     page = mask_pictures.PAGE.read_text(encoding="utf-8")
     assert page == put(page, "masks", mask_pictures.table()), "run `make docs`"
 

@@ -90,8 +90,7 @@ class Finding:
 def finding(records: Path = RECORDS) -> Finding:
     """The shares of all kernels that ran two masks or more with these heads at this length."""
     from longca.core.plugin import Registry
-    from longca.report.claims import fastest
-    from longca.report.rates import rate_points
+    from longca.report.decide.cases import cases, num_open, standings
     from longca.store.load import load
     from longca.store.table import derived, in_order
 
@@ -99,16 +98,12 @@ def finding(records: Path = RECORDS) -> Finding:
               == (SEQLEN, Q_HEADS, KV_HEADS) and record.outcome.status == "ok" and record.work is None]
     table = derived(in_order(chosen))
     assert all(table[column].nunique() == 1 for column in ("device", "head_dim", "dtype", "seed"))
-    points = rate_points(table, "kernel", ["direction", "seqlen"])
-    winners = fastest(points, ["mask", "direction"])
-    best = points.groupby(["mask", "direction"]).value.transform("max")
-    shares = dict(zip(zip(points.method, points["mask"], points.direction, strict=True), 100 * (points.value / best), strict=True))
+    points = cases(table, "kernel")
+    shares = dict(zip(zip(points.method, points["mask"], points.direction, strict=True), 100 * points.share, strict=True))
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
-    of = {kernel: [share for (name, _, _), share in shares.items() if name == kernel] for kernel in set(table.kernel)}
-    kernels = sorted(of, key=lambda kernel: (-len(of[kernel]), -sum(map(math.log, of[kernel])) / len(of[kernel])))
-    num_open = int((~winners.clear.astype(bool)).sum())
-    return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, num_open, len(table),
+    kernels = [one.method for one in standings(points)]
+    return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, num_open(points), len(table),
                    int(table.num_samples.sum()))
 
 

@@ -1,5 +1,7 @@
 """Draws each mask of the study as a small SVG in docs/design/masks, and writes the table of docs/design/masks.md that shows them.
 
+The same drawings go to longca/report/static/masks.svg, from which the report's pages have them: the report does not import masks.
+
 A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key, a filled square a visible
 pair. The colours stand out on light and on dark ground.
 """
@@ -11,6 +13,7 @@ import numpy as np
 from longca.core.plugin import Registry
 from longca.core.units import format_length
 from longca.masks import build_mask
+from longca.report.look.masks import FILE, MaskDrawing, symbol
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/design/masks.md"
@@ -41,8 +44,8 @@ def small_mask(pattern):
     return build_mask(pattern.name, seqlen=SEQLEN, documents=documents, **PARAMS.get(pattern.name, {}))
 
 
-def picture(visible: np.ndarray, title: str) -> str:
-    """An SVG of a bool (S, S) raster: one rectangle for each interval of keys, as high as it stays the same."""
+def outline(visible: np.ndarray) -> str:
+    """The path of a bool (S, S) raster: one rectangle for each interval of keys, as high as it stays the same."""
     pieces, growing = [], {}
     for row in range(len(visible) + 1):
         edges = np.flatnonzero(np.diff(np.pad(visible[row], 1).astype(np.int8))) if row < len(visible) else np.array([], int)
@@ -53,16 +56,31 @@ def picture(visible: np.ndarray, title: str) -> str:
             del growing[interval]
         for interval in now - set(growing):
             growing[interval] = row
+    return "".join(pieces)
+
+
+def picture(visible: np.ndarray, title: str) -> str:
+    """An SVG of a bool (S, S) raster."""
     side = len(visible)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 {side + 2} {side + 2}" width="{SIDE}" height="{SIDE}">'
             f"<title>{title}</title>"
-            f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{"".join(pieces)}"/>'
+            f'<path fill="{VISIBLE}" shape-rendering="crispEdges" d="{outline(visible)}"/>'
             f'<rect width="{side}" height="{side}" fill="none" stroke="{FRAME}"/></svg>\n')
 
 
 def pictures() -> dict[Path, str]:
     """File → its content, for all masks."""
     return {FOLDER / f"{pattern.name}.svg": picture(small_mask(pattern).dense(), _title(pattern)) for pattern in patterns()}
+
+
+def symbols() -> str:
+    """All drawings as symbols of one SVG, for pages; their colours are the page's."""
+    lines = ['<svg xmlns="http://www.w3.org/2000/svg">']
+    for pattern in patterns():
+        content = (f'<path fill="var(--picture)" shape-rendering="crispEdges" d="{outline(small_mask(pattern).dense())}"/>'
+                   f'<rect width="{SEQLEN}" height="{SEQLEN}" fill="none" stroke="var(--muted)" stroke-width="2"/>')
+        lines.append(symbol(MaskDrawing(pattern.name, pattern.label, pattern.definition, content)))
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def _title(pattern) -> str:
@@ -87,6 +105,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path, content in pictures().items():
         path.write_text(content, encoding="utf-8")
+    FILE.write_text(symbols(), encoding="utf-8")
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "masks", table()), encoding="utf-8")
 
 

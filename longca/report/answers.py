@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.record import STATUSES
-from longca.report.claims import fastest, wins
+from longca.report.claims import contested, fastest, rivals, wins
 from longca.report.rates import rate_points
 from longca.report.series import DIRECTIONS, labelled
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,10 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
     attention = table[~table.is_control.astype(bool)]
     ok = attention[attention.status == "ok"]
     found = [Tile("Cells measured", f"{(table.status == 'ok').sum():,} of {len(table):,}", _not_ok(table), "#support")]
-    label = "Fastest kernel, {}" if (attention.kind == "cp").any() else "Fastest {}"
-    things = "pair of mask and setting" if labelled(table).setting.any() else "mask"
-    for direction, word in DIRECTIONS.items():
-        winners = fastest(rate_points(table, "kernel", ["direction", "seqlen"], direction=direction), ["mask", "detail"])
-        if len(winners) and (winners.num_methods > 1).any():
-            method, count = wins(winners)[0]
-            doubtful = int((~winners.clear.astype(bool) & (winners.method == method)).sum())
-            doubt = f", {doubtful} of them within the noise" if doubtful else ""
-            found.append(Tile(label.format(word), method, f"on {count} of {plural(len(winners), things)}{doubt}", "#fastest"))
+    parallel = (attention.kind == "cp").any()
+    for kind in ("cp", "kernel") if parallel else ("kernel",):
+        for direction in DIRECTIONS:
+            found += _fastest(table, kind, direction, parallel)
     if len(ok):
         worst = ok.loc[ok.budget_ratio.idxmax()]
         wrong = int((attention.status == "incorrect").sum())
@@ -58,6 +52,25 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
         found.append(Tile("Timer off by at most", percent(waits.error.max()),
                           f"of calls of known length; {percent(waits.error_budget.min())} is allowed", "#noise"))
     return found
+
+
+def _fastest(table: pd.DataFrame, kind: str, direction: str, parallel: bool) -> list[Tile]:
+    """The strategy or the kernel that is most often the fastest; none where no two of them ran the same."""
+    data = rate_points(table, kind, ["direction", "seqlen", "world"], direction=direction)
+    by, things = ["mask_label", "setting"], "pair of mask and setting" if labelled(table).setting.any() else "mask"
+    if kind == "cp":
+        by, things = [*by, "world", "seqlen"], "combination of mask, ranks and length"
+    winners = contested(fastest(data, by))
+    if not len(winners):
+        return []
+    method, count = wins(winners)[0]
+    doubtful = int((~winners.clear.astype(bool) & (winners.method == method)).sum())
+    detail = (f"on {count} of {plural(len(winners), things)}{f', {doubtful} of them within the noise' if doubtful else ''}; "
+              f"against {rivals(winners)} other{'s' if winners.num_methods.max() > 2 else ''}")
+    label = f"Fastest strategy, {DIRECTIONS[direction]}" if kind == "cp" else \
+        f"Fastest kernel{' alone' if parallel else ''}, {DIRECTIONS[direction]}"
+    return [Tile(label, method, detail, "#fastest-cp" if kind == "cp" and (table.kind[~table.is_control.astype(bool)] == "kernel").any()
+                 else "#fastest")]
 
 
 def _not_ok(table: pd.DataFrame) -> str:

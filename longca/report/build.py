@@ -12,10 +12,14 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
 from longca.report import answers, matrix, tables, winners
+from longca.report.decide import views
+from longca.report.look.colours import MARKERS, looks, theme
+from longca.report.look.masks import mask_drawings
 from longca.report.rows import rows_json
-from longca.report.series import labelled, rate_unit, sampled
-from longca.report.style import Style, page_templates, static_text, theme
-from longca.report.svg import draw, inline
+from longca.report.series import labelled, mask_order, rate_unit, sampled
+from longca.report.style import Style
+from longca.report.svg import Inline, draw, inline
+from longca.report.template import page_templates, static_text
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import csv_bytes, export
@@ -29,34 +33,42 @@ if TYPE_CHECKING:
 
     from longca.report.contract import Figure
 
-MAX_BYTES = 3_000_000
+SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in which they build on each other
+MAX_BYTES = 4_000_000
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
             "accuracy": "Accuracy", "noise": "Noise and ceilings"}
-LEVELS = (  # what the page holds, and what it says of the rest; the first that is small enough is taken
-    ({"narrow": True, "samples": True, "details": True}, ""),
-    ({"narrow": False, "samples": True, "details": True}, "The figures' narrow forms"),
-    ({"narrow": False, "samples": False, "details": True}, "The figures' narrow forms and the records' samples"),
-    ({"narrow": False, "samples": False, "details": False}, "The figures' narrow forms and the records' details"))
+LEVELS = (  # what the page's records hold, and what it says of the rest; the first that is small enough is taken
+    ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
+    ({"samples": False, "details": False}, "The records' details"))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as the page shows it; no drawings where there are no data."""
+    """A figure as the page shows it; no drawing where there are no data."""
 
     name: str
     label: str
     title: str
     subtitle: str
     caption: str
-    wide: str = ""
-    narrow: str = ""
+    drawing: Inline | None = None
     failure: str = ""
     """why it could not be drawn"""
 
     @property
     def is_empty(self) -> bool:
         """True if there are no data for the figure."""
-        return not (self.wide or self.failure)
+        return self.drawing is None and not self.failure
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """What figures are drawn on: the study's methods, the rows of its records on the page, the masks drawn there, and the files' folder."""
+
+    methods: tuple[str, ...]
+    rows: dict[str, int]
+    pictures: set[str]
+    beside: Path | None
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
@@ -85,65 +97,82 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    for figure in sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name)):
-        figures[figure.section].append(_drawn(figure, table, methods, beside))
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id)))}  # of a cell measured twice the first one
+    names = dict(zip(named.mask_label, named["mask"], strict=True))
+    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(named[~named.is_control.astype(bool)])))
+    pictures = {mask.name for mask in shown_masks}
+    paper = _Paper(methods, rows, pictures, beside)
+    for place, figure in enumerate(sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))):
+        drawn = _drawn(figure, table, f"f{place}", paper)
+        if not drawn.is_empty:
+            figures[figure.section].append(drawn)
+    controls = bool((table.is_control.astype(bool)).any())
+    kept = {"accuracy": bool(tables.worst_errors(ordered)), "noise": controls}  # sections with tables of their own
+    sections = {section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)}
+    decided = views.decision(table)
+    rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
     context = {
-        "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": SECTIONS,
+        "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": sections,
         "figures": figures, "alone": beside is None, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table),
-        "fastest": [(kind, found) for kind in ("kernel", "cp") if (found := winners.rankings(table, kind))],
+        "fastest": [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))],
         "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
         "software": tables.software(ordered),
         "has_product": bool(table.ceiling_tflops.notna().any()),
-        "runs": tables.runs(table), "methods": tables.methods(table), "series": {method: index for index,
-                                                                                 method in enumerate(methods)},
+        "runs": tables.runs(table), "methods": tables.methods(table),
+        "looks": {method: look.variable for method, look in looks(methods).items()},
         "downloads": _downloads(ordered, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
-        "rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())) | {"count": len(ordered)},
+        "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
+        "short_status": matrix.SHORT, "decision": decided,
+        "described": views.described(decided.default, decided) if decided else "",
+        "verdict": views.verdict(decided.default, decided.default.masks[0]) if decided else "",
+        "views": views.views_json(decided, rows) if decided else "",
+        "facts": {"rate": rate, "count": len(ordered), "looks": {method: look.variable for method, look in looks(methods).items()},
+                  "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": static_text("report.css"), "js": static_text("report.js"),
+        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css"),
+        "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
         "generator": __version__,
     }
     template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
-        rows = rows_json(ordered, named, samples=level["samples"], details=level["details"])
-        page = template.render(context | {"rows": rows, "narrow": level["narrow"], "left_out": left_out})
+        page = template.render(context | {"rows": rows_json(ordered, named, **level), "left_out": left_out})
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
-    """Kernels, then strategies, then controls, each by name: the order that gives them their colours."""
+    """Kernels, then strategies, then controls, each by name: the order of legends."""
     groups = (table[(table.kind == "kernel") & ~table.is_control.astype(bool)], table[table.kind == "cp"],
               table[table.is_control.astype(bool)])
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
 
 
-def _drawn(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], beside: Path | None) -> Drawn:
-    """The figure, and its files in `figures/` of that folder. For one that raises, the reason: one bad plug-in must not cost the page."""
+def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
+    """The figure, and its files in `figures/`. For one that raises, the reason: one bad plug-in must not cost the page."""
     try:
-        return _draw(figure, table, methods, beside)
+        return _draw(figure, table, short, paper)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption, failure=f"{type(error).__name__}: {error}")
 
 
-def _draw(figure: Figure, table: pd.DataFrame, methods: tuple[str, ...], beside: Path | None) -> Drawn:
+def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Drawn:
     data = figure.data(table)
     if not len(data):
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
     title = figure.title(data)
-    svg = draw(figure, data, Style(methods))
-    if beside:
-        replace_file(beside / "figures" / f"{figure.name}.svg", svg.encode())
+    if paper.beside:
+        replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, Style(paper.methods)).encode())
         values = data.astype(object).where(data.notna(), None).values.tolist()
-        replace_file(beside / "figures" / f"{figure.name}.csv", csv_bytes(data.columns, values))
+        replace_file(paper.beside / "figures" / f"{figure.name}.csv", csv_bytes(data.columns, values))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
-    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, inline(svg, figure.name, title),
-                 inline(draw(figure, data, Style(methods, narrow=True)), f"{figure.name}-narrow", title))
+    drawing = inline(draw(figure, data, Style(paper.methods, on_page=True)), short, title, paper.rows, paper.pictures)
+    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 
 def _downloads(records: list[Record], folder: Path) -> list[str]:
@@ -163,3 +192,4 @@ def _downloads(records: list[Record], folder: Path) -> list[str]:
 def _counted(column: pd.Series) -> list[tuple[str, int]]:
     return [(str(value), int(count)) for value, count in sorted(column[column != ""].value_counts().items(),
                                                                 key=lambda item: -item[1])]
+

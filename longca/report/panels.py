@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.report.series import mask_order
+from longca.report.claims import leaders
+from longca.report.series import join, mask_order
 from longca.report.style import MUTED, POINTS
 from longca.store.text import number
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from longca.report.style import Style
 
 LOG_FROM = 60  # the largest over the smallest value from which a linear scale hides the small ones
+MOST_COLOURS = 6  # of more methods the four best are drawn in colours, the others in grey
 PANEL = ["mask", "detail"]  # title and second line
 MASK = ["mask", "mask_label", "setting", "detail"]  # what names a mask's panel in the points
 
@@ -31,22 +33,27 @@ def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[Any], str], unit: str, x_log: bool = True,
-                y_log: bool = False, per_row: int = 5) -> Canvas:
+                y_log: bool = False, per_row: int = 5, lowest_is_best: bool = False) -> Canvas:
     """Points as `longca.report.series.points` gives them, with columns `method`, `x` and perhaps `direction` (bwd is dashed).
 
     Args:
         unit: of the values, shown above the first panel.
         y_log: a logarithmic scale where values are far apart; else it begins at zero.
+        lowest_is_best: of the values; where there are many methods, only the best are drawn in colours.
     """
     panels = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
     lines = 2 if data.detail.any() else 1
+    if data.method.nunique() > MOST_COLOURS:
+        judged = data.assign(value=1 / data.value.clip(lower=1e-9)) if lowest_is_best else data
+        style = style.with_best(leaders(judged, [*PANEL, x, *(["direction"] if "direction" in data else [])]))
     canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, title_chars=int(data.detail.str.len().max()),
                                 legend=style.legend_of(data))
     scale = _Scale(data, y_log)
-    ticks = _ticks(sorted(data[x].unique()), 3 if style.narrow else 4)
+    ticks = _ticks(sorted(data[x].unique()), 4)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
-        style.title(ax, str(name), str(second), lines)
+        style.title(ax, str(name), str(second), lines, mask=str(name))
+        ax.set_gid(f"panel:{join(str(name), str(second))}")
         scale.apply(ax)
         if x_log:
             ax.set_xscale("log", base=2)
@@ -93,13 +100,14 @@ def _tick(value: float) -> str:
 
 def _draw_line(ax: Axes, style: Style, method: str, line: pd.DataFrame, x: str, *, dashed: bool, place: int) -> None:
     ok, failed = line[line.status == "ok"], line[line.status != "ok"]
-    style.line(ax, method, ok[x].to_numpy(float), ok.value, ok.low, ok.high, dashed=dashed)
+    style.line(ax, method, ok, x, dashed=dashed)
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
 
         aside = ScaledTranslation(6 * place / POINTS, 0, ax.figure.dpi_scale_trans)  # so that two failures do not hide each other
-        ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5,
-                markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
+        marks, = ax.plot(failed[x].to_numpy(float), np.zeros(len(failed)), "x", color=style.colour(method), markersize=5,
+                         markeredgewidth=1.5, transform=ax.get_xaxis_transform() + aside, clip_on=False, zorder=5)
+        style.mark(marks, method, failed.cell_ids)
 
 
 def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:

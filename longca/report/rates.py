@@ -59,15 +59,18 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     canvas = style.canvas(height)
     ax = canvas.add_axes((left / style.width_in, 0.45 / height, width / style.width_in, len(rows) * ROW_IN / height))
     style.clean(ax)
+    ax.set_gid(f"panel:{unit}")
     for position, (_, cells) in enumerate(rows):
         for cell in cells.itertuples():
             colour, hollow = style.colour(cell.method), both and cell.direction == "bwd"
             if cell.status != "ok":
-                ax.plot(0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False)
+                mark, = ax.plot(0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False)
+                style.mark(mark, cell.method, [cell.cell_ids])
                 continue
-            ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55)
-            ax.plot(cell.value, position, style.marker(cell.method), color=colour, markersize=5, markeredgewidth=1.1,
-                    markerfacecolor="none" if hollow else colour, clip_on=False)
+            style.mark(ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method)
+            mark, = ax.plot(cell.value, position, style.marker(cell.method), color=colour, markersize=5, markeredgewidth=1.1,
+                            markerfacecolor="none" if hollow else colour, clip_on=False)
+            style.mark(mark, cell.method, [cell.cell_ids])
     ax.set(xlim=(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1), ylim=(len(rows) - 0.5, -0.5))
     ax.set_yticks(range(len(rows)), names, color=INK[0])
     ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))

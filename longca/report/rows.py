@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 LOG_END = 1500  # characters
 UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}  # signs that may end a script, as JSON escapes
+_LONG_NUMBER = re.compile(r"\d+\.\d{3,}")
 TABLE = (  # what the table of records shows
-    "anchor", "kind", "method", "world", "mask_label", "seqlen", "heads", "head_dim", "dtype", "direction", "seed",
+    "anchor", "study", "kind", "method", "world", "mask", "mask_label", "seqlen", "heads", "head_dim", "dtype", "direction", "seed",
     "device", "status", "reason", "notes", "log", "tflops_per_device", "ceiling_percent", "time_ms_median", "noise",
     "num_samples", "peak_bytes", "budget_ratio")
 DETAILS = (  # what a record shows when it is opened
@@ -50,6 +52,7 @@ def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = Tru
     """
     content: dict[str, list[Any]] = {name: table[name].tolist() for name in (*TABLE, *DETAILS) if name in table}
     content["anchor"] = anchors(table.cell_id)
+    content["costs"] = [_LONG_NUMBER.sub(lambda match: f"{float(match[0]):.4g}", text) for text in table.costs]
     content["log"] = [record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else "" for record in records]
     left_out = {*(() if details else DETAILS), *(() if samples else ("samples_ms",))}
     packed = {name: {"every": None} if name in left_out else _pack([_short(value) for value in content[name]])
@@ -59,7 +62,7 @@ def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = Tru
 
 def _pack(values: list[Any]) -> dict[str, Any]:
     """Values that repeat are named once."""
-    if all(value is None or isinstance(value, (str, int)) for value in values):
+    if not any(isinstance(value, list) for value in values):
         names = list(dict.fromkeys(values))
         if len(names) == 1:
             return {"every": names[0]}

@@ -31,7 +31,8 @@ class Throughput(Figure):
 
     def title(self, data: pd.DataFrame) -> str:
         winners = fastest(data, ["mask_label", "setting"])
-        return f"{self.word}: {who_wins(winners, 'panel' if data.detail.any() else 'mask')}, each at its longest length"
+        what = "panel" if data.detail.any() else "mask"
+        return f"{self.word}: {who_wins(winners, what)}, each at the longest length that two or more ran"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

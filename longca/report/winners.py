@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.report.claims import fastest
+from longca.report.claims import contested, fastest
 from longca.report.rates import rate_points
 from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, rate_unit
-from longca.store.text import number, percent
+from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks over documents",
                  "block-sparse": "Block-sparse masks"}
+NOT_TIMED = "not timed"
 MOST_NAMES = 4  # of methods that are not ranked; of more their number is told
 
 
@@ -62,8 +63,8 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
     found = []
     for (setting, *size), points in data.groupby(["setting", "world", "seqlen"] if kind == "cp" else ["setting"], sort=True):
         ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
-        longest = points[points.value.notna()].groupby(["mask_label", "direction"]).seqlen.max()
-        length = format_length(int(longest.iloc[0])) if longest.nunique() == 1 else ""
+        lengths = set(contested(fastest(points, ["mask_label", "direction"])).seqlen)
+        length = format_length(int(min(lengths))) if len(lengths) == 1 else ""
         of_points = points.mask_label.map(families)
         rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length, ceilings)]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
@@ -81,13 +82,15 @@ def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool, c
         found: dict[str, Winner | str] = {}
         for direction in DIRECTIONS:
             row = winners[(winners.mask_label == label) & (winners.direction == direction)]
-            found[direction] = _of_mask(row.iloc[0], unit, tell_length, ceilings) if len(row) else "not timed"
+            found[direction] = _of_mask(row.iloc[0], unit, tell_length, ceilings) if len(row) else NOT_TIMED
         rows.append(Row(label, False, found))
     return rows
 
 
-def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> Winner:
-    lead = f"{number(row.lead)}× {row.second}{'' if row.clear else ' (within the noise)'}" if row.second else "no other ran"
+def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> Winner | str:
+    if not row.second:
+        return f"only {row.method} ran: {unit.text(row.value)} at {format_length(int(row.seqlen))}"
+    lead = f"{number(row.lead)}× {row.second}{'' if row.clear else ' (within the noise)'}, first of {row.num_methods}"
     length = f", {format_length(int(row.seqlen))}" if tell_length else ""
     cell_id = row.cell_ids.split(" ")[0]
     share = _share(row.value, ceilings[cell_id])
@@ -97,12 +100,12 @@ def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, 
 
 def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit,
                ceilings: dict[str, float]) -> Winner | str:
-    """The method with the highest geometric mean among those that ran every mask of the family at its longest length."""
+    """The method with the highest geometric mean among those that ran every mask of the family."""
     import numpy as np
 
     asked = winners[winners.direction == direction]
     if not len(asked):
-        return "not timed"
+        return NOT_TIMED
     timed = members[(members.direction == direction) & members.value.notna()]
     timed = timed.merge(asked[["mask_label", "seqlen"]], on=["mask_label", "seqlen"])
     complete = {method: rows for method, rows in timed.groupby("method") if rows.mask_label.nunique() == len(asked)}
@@ -110,7 +113,9 @@ def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, uni
         return f"none ran all {len(asked)} masks"
     means = {method: float(np.exp(np.log(rows.value.astype(float)).mean())) for method, rows in complete.items()}
     first, *others = sorted(means, key=lambda method: -means[method])
-    lead = f"{number(means[first] / means[others[0]])}× {others[0]}" if others else "no other ran them all"
+    if not others:
+        return f"only {first} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {unit.text(means[first])}"
+    lead = f"{number(means[first] / means[others[0]])}× {others[0]}, first of {len(means)}"
     missing = sorted(set(timed.method) - set(complete))
     without = f"; not ranked: {', '.join(missing) if len(missing) <= MOST_NAMES else f'{len(missing)} others'}" if missing else ""
     rows = complete[first]

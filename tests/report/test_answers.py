@@ -7,7 +7,7 @@ import pytest
 from longca.core.cell import Cell
 from longca.core.record import Incorrect, OutOfMemory, Samples
 from longca.report.answers import tiles
-from longca.report.claims import fastest, who_wins
+from longca.report.claims import fastest, leaders, ranked, who_wins
 from longca.report.matrix import matrices, reasons
 from longca.report.rates import rate_points
 from longca.report.series import labelled, mask_order, rate_unit
@@ -27,6 +27,41 @@ def rates(records):
     return rate_points(derived(records), "kernel", ["direction", "seqlen"])
 
 
+def test_nothing_is_the_fastest_where_nothing_else_ran():
+    """The longest length that two ran counts; a method that is alone under a mask has beaten nobody."""
+    records = [record(cell("naive", seqlen=512), tflops=9.0), record(cell("sdpa", seqlen=512), tflops=1.0),
+               record(cell("sdpa"), tflops=3.0), record(cell("sdpa", "full"), tflops=4.0)]
+    winners = fastest(rates(records), ["mask_label"]).set_index("mask_label")
+    assert (winners.method["causal"], winners.seqlen["causal"], winners.num_methods["causal"]) == ("naive", 512, 2)
+    assert winners.num_methods["full"] == 1 and winners.second["full"] == ""
+    assert who_wins(fastest(rates(records), ["mask_label"])).startswith("naive is fastest on the one mask, against 1 other")
+    found = {row.title: row.winners["fwd"] for row in rankings(derived(records))[0].rows}
+    assert found["causal"].method == "naive" and re.fullmatch(r"only sdpa ran: [\d.]+ TFLOP/s at 1K", found["full"])
+    assert not [tile for tile in tiles(derived(records[2:])) if "Fastest" in tile.label]
+
+
+def test_places_shares_and_ties():
+    def timed(kernel, *times):
+        return record(cell(kernel), samples=Samples(time_ms=(times,), warmup=1, timer="monotonic"))
+
+    found = ranked(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2), timed("flex", 2.1, 2.1, 2.1)]), ["mask_label"])
+    assert list(found.method) == ["sdpa", "naive", "flex"] and list(found.place) == [1, 2, 3] and list(found.tied) == [True, True, False]
+    assert list(found.share) == pytest.approx([1, 1.05 / 1.1, 0.5]) and list(found.lead)[:2] == pytest.approx([1.1 / 1.05, 2.1 / 1.1])
+    assert leaders(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2), timed("flex", 2.1, 2.1)]), ["mask_label"], 2) == [
+        "sdpa", "naive"]
+
+
+def test_strategies_stand_before_kernels():
+    labels = [tile.label for tile in tiles(derived(quick_study()))]
+    parallel = [record(cell("sdpa", kind="cp", strategy=name, world=2), tflops=speed) for name, speed in (("ulysses", 9.0), ("usp", 5.0))]
+    kernels = [record(cell(name), tflops=speed) for name, speed in (("naive", 1.0), ("sdpa", 2.0))]
+    found = tiles(derived(kernels + parallel))
+    assert [(tile.label, tile.value) for tile in found if "Fastest" in tile.label] == [
+        ("Fastest strategy, forward", "ulysses+sdpa"), ("Fastest kernel alone, forward", "sdpa")]
+    assert found[1].detail == "on 1 of 1 combination of mask, ranks and length; against 1 other"
+    assert "Fastest kernel alone, forward" in labels
+
+
 def test_the_fastest_is_judged_at_the_longest_length():
     records = [record(cell("naive", seqlen=512), tflops=9.0), record(cell("sdpa", seqlen=512), tflops=1.0),
                record(cell("naive"), tflops=2.0), record(cell("sdpa"), tflops=3.0)]
@@ -41,7 +76,7 @@ def test_a_lead_within_the_spread_is_called_so():
     close = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 1.0, 1.05, 1.2)]), ["mask_label"])
     apart = fastest(rates([timed("naive", 1.0, 1.1, 1.2), timed("sdpa", 0.5, 0.55, 0.6)]), ["mask_label"])
     assert list(close.clear) == [False] and list(apart.clear) == [True]
-    assert who_wins(close) == "sdpa is fastest on the one mask, by up to 1.0× (1 of them within the noise)"
+    assert who_wins(close) == "sdpa is fastest on the one mask, against 1 other, by up to 1.0× (1 of them within the noise)"
 
 
 def test_an_incorrect_result_never_wins():
@@ -55,7 +90,8 @@ def test_claims_count_masks():
     records = [record(cell(kernel, mask), tflops=speed) for mask, speeds in {"causal": (1.0, 2.0), "full": (1.0, 4.0),
                                                                              "prefix_lm": (3.0, 1.0)}.items()
                for kernel, speed in zip(("naive", "sdpa"), speeds, strict=True)]
-    assert who_wins(fastest(rates(records), ["mask_label"])) == "sdpa is fastest on 2 of 3 masks, naive on 1, by up to 3.9×"
+    told = who_wins(fastest(rates(records), ["mask_label"]))
+    assert told == "sdpa is fastest on 2 of 3 masks, naive on 1, against 1 other, by up to 3.9×"
     assert who_wins(fastest(rates([]), ["mask_label"])) == "Nothing could be timed"
 
 
@@ -66,9 +102,12 @@ def test_a_family_is_won_by_a_kernel_that_ran_all_of_it():
     ranking, = rankings(derived(records))
     family, *masks = ranking.rows
     assert ranking.length == "1K" and family.is_family
-    assert family.winners["fwd"].method == "naive" and "not ranked: sdpa" in family.winners["fwd"].rest
-    assert {row.title: row.winners["fwd"].method for row in masks} == {"full": "naive", "causal": "sdpa"}
-    assert family.winners["bwd"] == "not timed" and isinstance(masks[0].winners["fwd"], Winner)
+    assert family.winners["fwd"].startswith("only naive ran all 2 masks: ")
+    full, causal = (row.winners["fwd"] for row in masks)
+    assert full.startswith("only naive ran: ") and causal.method == "sdpa"
+    more, *_ = rankings(derived([*records, record(cell("flex", "causal"), tflops=2.0), record(cell("flex", "full"), tflops=3.0)]))[0].rows
+    assert more.winners["fwd"].method == "flex" and "not ranked: sdpa" in more.winners["fwd"].rest
+    assert family.winners["bwd"] == "not timed" and isinstance(causal, Winner)
 
 
 def test_strategies_are_ranked_by_ranks_and_tokens():
@@ -76,12 +115,12 @@ def test_strategies_are_ranked_by_ranks_and_tokens():
         return record(cell("sdpa", mask, seqlen, kind="cp", strategy=strategy, world=world), tflops=tflops)
 
     records = [parallel("ulysses", 2, 4096, 9.0), parallel("usp", 2, 4096, 5.0), parallel("usp", 4, 4096, 3.0), record(cell("naive")),
-               *(parallel("usp", 4, 32768, 1.0, mask) for mask in ("full", "causal")),
+               *(parallel(name, 4, 32768, speed, mask) for mask in ("full", "causal") for name, speed in (("usp", 1.0), ("ulysses", 0.5))),
                *(parallel(f"{name}_{number}", 4, 32768, 2.0) for name in ("ring", "torch") for number in "abc")]
     first, second, third = rankings(derived(records), "cp")
     assert [ranking.setting for ranking in (first, second, third)] == [
         "2 ranks × 2K tokens", "4 ranks × 1K tokens", "4 ranks × 8K tokens"] and third.length == "32K"
-    assert first.rows[1].winners["fwd"].method == "ulysses+sdpa" and second.rows[1].winners["fwd"].method == "usp+sdpa"
+    assert first.rows[1].winners["fwd"].method == "ulysses+sdpa" and second.rows[1].winners["fwd"].startswith("only usp+sdpa ran")
     assert third.rows[0].winners["fwd"].rest.endswith("not ranked: 6 others")
     assert [ranking.setting for ranking in rankings(derived(records))] == [""]
 
@@ -89,11 +128,12 @@ def test_strategies_are_ranked_by_ranks_and_tokens():
 def test_winners_are_held_against_the_ceiling_of_their_own_device():
     found = []
     for gpu, tflops in (("NVIDIA H200", 370.0), ("NVIDIA A100-SXM4-80GB", 185.0)):
-        found += [record(cell(), tflops=tflops, gpu=gpu), record(cell("matmul", "full", 8192), gpu=gpu)]
+        found += [record(cell("naive"), tflops=9.0, gpu=gpu), record(cell(), tflops=tflops, gpu=gpu),
+                  record(cell("matmul", "full", 8192), gpu=gpu)]
     shares = {ranking.setting: ranking.rows[1].winners["fwd"].rest for ranking in rankings(derived(found))}
     assert {setting: re.search(r"(\d+) % of ceiling", rest)[1] for setting, rest in shares.items()} == {
         "NVIDIA A100-SXM4-80GB": "25", "NVIDIA H200": "50"}
-    alone, = rankings(derived(found[:1]))
+    alone, = rankings(derived(found[:2]))
     assert "ceiling" not in alone.rows[1].winners["fwd"].rest
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,73 @@ def test_the_console_is_clean(seen):
 
 def test_the_table_shows_every_record(seen):
     document, _, _ = seen
-    assert "281 of 281 records" in document and len(rows(document)) == 150 and "Show all 281" in document
+    assert "281 of 281 records" in document and len(rows(document)) == 25 and "1–25 of 281" in document
+
+
+def test_the_first_picture_is_the_same_with_and_without_a_script(seen, page):
+    """The script makes the map and the ranking again from its own data: not a number changes."""
+    def numbers(text):
+        parts = (re.search(rf'id="{name}".*?</table>', text, re.DOTALL)[0] for name in ("map", "ranking"))
+        cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", part, re.DOTALL) for part in parts]
+        return [[re.sub(r"<[^>]*>|\s", "", cell) for cell in part] for part in cells]
+
+    def words(text, name):
+        return re.search(rf'id="{name}"[^>]*>([^<]*)<', text)[1]
+
+    before, after = page.read_text(encoding="utf-8"), seen[0]
+    assert numbers(before) == numbers(after) and len(numbers(after)[0]) > 50
+    assert words(before, "verdict") == words(after, "verdict") and words(before, "map-setting") == words(after, "map-setting")
+
+
+def act(page: Path, folder: Path, script: str, fragment: str = "") -> str:
+    """The document after this script has run at the end of the page."""
+    copy = folder / "acted.html"
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>")
+    copy.write_text(text, encoding="utf-8")
+    document, log = visit(copy.as_uri() + fragment, folder, "--dump-dom")
+    assert "CONSOLE" not in log
+    return document.replace(script, "")
+
+
+def test_two_clicks_answer_and_the_address_keeps_them(page, tmp_path):
+    document = act(page, tmp_path, """
+document.querySelector('[data-switch=direction][data-value=bwd]').click();
+[...document.querySelectorAll('#map button')].find((one) => one.textContent === 'causal_document').click();
+document.title = location.hash;""")
+    hash_ = unescape(re.search(r"<title>(.*?)</title>", document)[1])
+    assert hash_.startswith("#decide?") and "direction=bwd" in hash_ and "mask=causal_document" in hash_
+    verdict = re.search(r'id="verdict">(.*?)</p>', document)[1]
+    assert re.match(r"\w+ is the fastest of \d|A tie of", verdict)
+    again, log = visit(page.as_uri() + hash_, tmp_path, "--dump-dom")
+    assert re.search(r'id="verdict">(.*?)</p>', again)[1] == verdict and "CONSOLE" not in log and 'id="notice" role="alert" hidden' in again
+
+
+def test_points_legends_and_panels_are_alive(page, tmp_path):
+    document = act(page, tmp_path, """
+const box = document.querySelector('#fig-throughput_forward .drawing'), key = document.querySelector('#fig-throughput_forward button.key');
+key.click();
+const off = document.querySelectorAll('#fig-throughput_forward .points.off').length;
+box.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true }));
+const told = document.querySelector('#tip').textContent;
+box.dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true }));
+const panels = document.querySelectorAll('#large .panel').length, title = document.querySelector('#large h3').textContent;
+document.querySelector('#large').close();
+box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
+document.title = JSON.stringify([off, told, panels, title, location.hash]);""")
+    off, told, panels, title, hash_ = json.loads(unescape(re.search(r"<title>(.*?)</title>", document)[1]))
+    assert off > 5 and panels == 1 and title.startswith("full") and hash_.startswith("#cell-")
+    assert "n = 5" in told and "of its budget" in told and "FLOP/s (" in told and " ms" in told and "forward" in told
+    assert f'id="{hash_[1:]}"' in document and 'class="opened"' in document
+
+
+@pytest.mark.parametrize(("fragment", "told"), [
+    ("#cell-0000000000000000", "There is no record"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("#nothing", "which this page does not have"), ("#records?method=nobody", "method=nobody; there are none"),
+        ("#decide?mask=nonsense", "mask=nonsense; this page does not have it")))])
+def test_a_wrong_address_is_told(few_page, tmp_path, fragment, told):
+    document, log = visit(few_page.as_uri() + fragment, tmp_path, "--dump-dom")
+    assert told in re.search(r'id="notice"[^>]*>(.*?)</p>', document)[1] and "CONSOLE" not in log
 
 
 def test_the_address_holds_the_filters(page, tmp_path):
@@ -75,10 +142,11 @@ def test_the_address_opens_a_record(page, tmp_path, seen):
     document, log = visit(f"{page.as_uri()}#cell-{cell_id}", tmp_path, "--dump-dom")
     opened = document.split('<tr class="opened">')[1].split("</tr>")[0]
     assert cell_id in opened and "out is off by 0.031" in opened and "CONSOLE" not in log
+    assert "longca run quick -k sdpa -c '!*' -m prefix_lm -s " in opened and " -d fwd --seed 0" in opened
 
 
 @pytest.mark.parametrize(("name", "size", "fragment"), [("light", "1400,1800", ""), ("dark", "1400,1800", "#theme=dark"),
-                                                        ("telephone", "400,1800", "")])
+                                                        ("telephone", "390,1800", "")])
 def test_it_can_be_seen(page, tmp_path, name, size, fragment):
     picture = tmp_path / f"{name}.png"
     _, log = visit(page.as_uri() + fragment, tmp_path, f"--window-size={size}", f"--screenshot={picture}")

@@ -8,7 +8,8 @@ import pytest
 
 from longca.core.plugin import Registry
 from longca.report.figures.cp_throughput import _by_tokens
-from longca.report.style import SERIES, Style, theme
+from longca.report.look.colours import FAINT, KERNELS, MARKERS, SPARE, STRATEGIES, looks, theme
+from longca.report.style import Style
 from longca.report.svg import draw, inline
 from longca.store.table import derived
 from tests.records import gpu_study, quick_study, record
@@ -33,15 +34,57 @@ def test_it_says_and_draws_what_the_data_hold(name, quick):
     assert len(data) and figure.label and figure.caption and figure.section
     title = figure.title(data)
     assert title and re.search(r"\d", title), "a claim has a number"
-    for narrow in (False, True):
-        text = draw(figure, data, Style(METHODS, narrow))
-        assert "<text" in text and "DejaVu" not in text, "text stays text"
-        assert float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1]) == pytest.approx(280.8 if narrow else 792)
-        ElementTree.fromstring(text)
-        own = inline(text, "fig", 'says "so" & <more>')
-        ElementTree.fromstring(own.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
-        assert not re.search(r"#(?!fig-)[0-9a-f]{6}", own), "every colour follows the theme"
-    assert draw(figure, data, Style(METHODS, narrow=True)) == text
+    text = draw(figure, data, Style(METHODS))
+    assert "<text" in text and "DejaVu" not in text, "text stays text"
+    assert float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1]) == pytest.approx(792)
+    ElementTree.fromstring(text)
+    assert draw(figure, data, Style(METHODS)) == text
+    own = inline(draw(figure, data, Style(METHODS, on_page=True)), "fig", 'says "so" & <more>', {cell: row for row, cell in
+                                                                                                 enumerate(quick.cell_id)}, {"full"})
+    ElementTree.fromstring(own.svg)
+    assert not re.search(r"#(?!fig-)[0-9a-f]{6}", own.svg), "every colour follows the theme"
+    assert set(re.findall(r'id="([^"]*)"', own.svg)) == {f"fig-{number}" for number in range(own.svg.count(' id="'))}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_mark_on_the_page_leads_to_its_records(name, quick):
+    """As many marks as cells in each group, and every cell of the data is somewhere."""
+    figure = Registry("figure").load(name)
+    data = figure.data(quick)
+    own = inline(draw(figure, data, Style(METHODS, on_page=True)), "fig", "", {cell: row for row, cell in enumerate(quick.cell_id)}).svg
+    ids = data.cell_ids if "cell_ids" in data else data.cell_id
+    seen = []
+    for group in ElementTree.fromstring(own).iter("g"):
+        if rows := group.get("data-rows"):
+            points = [[int(row) for row in point.split("+")] for point in rows.split(",")]
+            assert len(points) == sum(1 for mark in group.iter("use") if mark.get("href").startswith("#fig-"))
+            assert {quick.method[row] for point in points for row in point} == {group.get("data-method")}
+            seen += [quick.cell_id[row] for point in points for row in point]
+    assert sorted(seen) == sorted(" ".join(ids).split(" "))
+
+
+def test_of_many_methods_the_best_have_colours():
+    chosen = [entry for entry in gpu_study() if entry.cell.mask in ("full", "causal") and entry.cell.num_kv_heads == 8]
+    figure = Registry("figure").load("throughput_forward")
+    data = figure.data(derived(chosen))
+    methods = tuple(sorted(set(data.method)))
+    found = inline(draw(figure, data, Style(methods, on_page=True)), "fig", "")
+    kinds = {key.label: key.kind for key in found.keys if key.kind != "sign"}
+    assert set(kinds) == set(methods) == {"naive", "sdpa", "flex", "fa2", "fa3", "cudnn", "flashmask"}
+    assert {label for label, kind in kinds.items() if not kind} == {"fa3", "cudnn", "flex", "flashmask"}, "the four that are fastest"
+    for group in ElementTree.fromstring(found.svg).iter("g"):
+        if "points" in group.get("class", ""):
+            look = "var(--faint)" if kinds[group.get("data-method")] else f"var(--k-{group.get('data-method')})"
+            assert look in ElementTree.tostring(group, "unicode")
+    assert FAINT[0] in draw(figure, data, Style(methods))
+
+
+def test_a_panel_shows_its_mask():
+    figure = Registry("figure").load("throughput_forward")
+    own = quick_study()[0].cell
+    data = figure.data(derived([record(own), record(own.model_copy(update={"seqlen": 1024}))]))
+    drawing = draw(figure, data, Style(METHODS, on_page=True))
+    assert '<use href="#m-full" ' in inline(drawing, "fig", "", {}, {"full"}).svg and "#m-" not in inline(drawing, "fig", "").svg
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -102,7 +145,7 @@ def test_ranks_are_compared_with_as_many_tokens(lengths, details):
 
 def test_names_have_room(quick):
     assert Style(METHODS).names_in(["a" * 30]) > Style(METHODS).names_in(["a"]) > Style(METHODS).names_in([]) > 0
-    assert Style(METHODS, narrow=True).names_in(["a" * 99]) == pytest.approx(3.9 / 2)
+    assert Style(METHODS).names_in(["a" * 99]) == pytest.approx(11 / 2)
 
 
 def test_a_density_axis(quick):
@@ -131,20 +174,31 @@ def test_memory_is_compared_where_the_most_methods_ran():
 def test_panels_are_wide_enough_for_their_subtitles():
     figure = Registry("figure").load("sparse_throughput")
     data = figure.data(derived(quick_study()))
-    few = draw(figure, data, Style(METHODS, narrow=True))
-    long = data.assign(detail=data.detail + " and so much more that no other panel fits beside it")
-    many = draw(figure, long, Style(METHODS, narrow=True))
+    few = draw(figure, data, Style(METHODS))
+    long = data.assign(detail=data.detail + " and so much more that no other panel fits beside it" * 2)
+    many = draw(figure, long, Style(METHODS))
     height = [float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)', text)[1]) for text in (few, many)]
     assert height[1] > 1.5 * height[0]
 
 
-def test_each_method_looks_the_same_everywhere():
-    style = Style(METHODS)
-    assert len({style.colour(method) for method in METHODS}) == len(METHODS)
-    assert Style(METHODS, narrow=True).colour("sdpa") == style.colour("sdpa")
-    many = Style(tuple(f"k{index}" for index in range(2 * len(SERIES))))
-    looks = {(many.colour(method), many.marker(method)) for method in many.methods}
-    assert len(looks) == len(many.methods)
+def test_each_name_has_one_look_whatever_else_is_there():
+    alone, together = looks(["fa3"]), looks([*KERNELS, *(f"{name}+fa3" for name in STRATEGIES), "unknown"])
+    assert alone["fa3"] == together["fa3"] and looks(["unknown"])["unknown"] == together["unknown"]
+    assert len({look.colour for look in together.values()}) == len(together), "never one colour for two"
+    assert {look.marker for method, look in together.items() if method.endswith("+fa3")} == {alone["fa3"].marker}
+    assert {look.variable for look in together.values()} <= {name for name, _, _ in theme().values()}
+    assert {marker for _, _, marker in KERNELS.values()} <= MARKERS.keys()
+
+
+def test_unknown_names_take_spare_colours_of_their_own():
+    names = [f"mine_{index}" for index in range(len(SPARE))]
+    found = looks(names)
+    assert len({look.colour for look in found.values()}) == len(SPARE) and found == looks(names[::-1])
+    assert len(looks([*names, "one_more"])) == len(SPARE) + 1
+
+
+def test_every_kernel_and_strategy_of_the_package_has_a_colour():
+    assert set(Registry("kernel", []).names()) == KERNELS.keys() and set(Registry("strategy", []).names()) == STRATEGIES.keys()
 
 
 def luminance(colour: str) -> float:
@@ -158,6 +212,7 @@ def test_colours_stand_out_from_their_ground(dark):
     grounds = {name: (light, night) for name, light, night in theme().values()}
     ground = luminance(grounds["ground"][dark])
     for name, pair in grounds.items():
-        if name.startswith("series") or name in ("ink", "muted", "bad"):
+        is_line = name.startswith(("k-", "s-", "spare-")) or name == "faint"
+        if is_line or name in ("ink", "muted", "bad"):
             bright, dim = sorted((luminance(pair[dark]), ground), reverse=True)
-            assert (bright + 0.05) / (dim + 0.05) >= (3.0 if name.startswith("series") else 4.5), name
+            assert (bright + 0.05) / (dim + 0.05) >= (3.0 if is_line else 4.5), name

@@ -12,6 +12,7 @@ from longca.core.errors import UserError
 from longca.core.record import STATUSES, Unavailable
 from longca.report import build as building
 from longca.report.build import MAX_BYTES, build
+from longca.report.look.masks import mask_drawings
 from longca.report.rows import anchors, rows_json
 from longca.report.series import labelled
 from longca.store.export import export
@@ -20,7 +21,7 @@ from longca.store.table import derived, in_order
 from tests.records import gpu_study, quick_study, record
 from tests.report.conftest import DAMAGED, few
 
-VOID = {"meta", "link", "br", "input", "hr", "img"}
+VOID = {"meta", "link", "br", "input", "hr", "img", "wbr"}
 
 
 class Outline(HTMLParser):
@@ -134,7 +135,7 @@ def test_without_controls_the_page_says_so(tmp_path):
 
 
 def test_kernels_and_strategies_have_rankings_of_their_own(text, tmp_path):
-    assert re.findall(r'<section id="(fastest[a-z-]*)">', text) == ["fastest", "fastest-cp"] and "The fastest strategies" in text
+    assert re.findall(r'<section id="(fastest[a-z-]*)">', text) == ["fastest-cp", "fastest"] and "The fastest strategies" in text
     kernels = [entry for entry in few() if entry.cell.kind == "kernel" and entry.cell.mask == "full"]
     alone = build(kernels, [], tmp_path / "alone.html", study_title="x").read_text(encoding="utf-8")
     assert re.findall(r'<section id="(fastest[a-z-]*)">', alone) == ["fastest"] and "Who is fastest" in alone
@@ -202,7 +203,9 @@ def test_nothing_but_failures_is_a_page_too(tmp_path):
     records = [record(cell, Unavailable(reason="no such thing"), environment=None) for cell in cells[:2] + cells[-2:]]
     text = build(records, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
     Outline(text)
-    assert text.count("Nothing to draw") >= 5 and "0 of 4" in text and "no such thing" in text
+    assert "0 of 4" in text and "no such thing" in text
+    assert "<figure" not in text and 'id="decide"' not in text and 'id="views"' not in text
+    assert not re.search(r'(id="|href="#)(dense|sparse|cp|memory|accuracy)"', text), "empty sections and their menu entries vanish"
 
 
 def test_no_records_is_a_user_error(tmp_path):
@@ -217,6 +220,29 @@ def test_a_large_study_leaves_out_what_it_must(few_page, tmp_path, monkeypatch):
     text = build(few(), [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
     assert "left out to keep it small" in text
     Outline(text)
+
+
+def test_it_decides_first(text):
+    """Title, finding, map and ranking stand before all else, and without a script they show the default setting."""
+    places = [text.index(part) for part in ("<h1>", '<p class="lead">', 'id="map"', 'id="ranking"', 'class="statusbar"', 'class="tiles"')]
+    assert places == sorted(places)
+    table = re.search(r'id="map".*?</table>', text, re.DOTALL)[0]
+    assert len(re.findall(r'class="case[^"]*best', table)) == len(re.findall(r'scope="row"><button', table)) == 15
+    assert "worst share" in table and re.search(r"<b>\d+</b><small>\d+ of 15</small>", table)
+    assert 'id="switches" hidden' in text and re.search(r'id="verdict">(\w+ is the fastest of|A tie of)', text)
+
+
+def test_each_mask_is_drawn_once_and_used_everywhere(text, outline):
+    drawn = set(re.findall(r'<symbol id="m-(\w+)"', text))
+    assert drawn == {entry.cell.mask for entry in quick_study() if entry.work is None}
+    assert {value[3:] for value in outline.fetched if value.startswith("#m-")} == drawn
+    gallery = re.search(r'<section id="masks">.*?</section>', text, re.DOTALL)[0]
+    assert gallery.count("<li>") == len(drawn) and "same document and j ≤ i" in gallery
+    assert len(re.findall(r'<use href="#m-full"', text)) > 5
+
+
+def test_a_mask_without_a_drawing_has_none():
+    assert [drawing.name for drawing in mask_drawings(["causal", "of_a_plugin", "full"])] == ["causal", "full"]
 
 
 def test_a_cell_measured_twice_has_two_anchors():

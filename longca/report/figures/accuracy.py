@@ -60,8 +60,9 @@ class AccuracyFigure(Figure):
         for position, ((method, _), cells) in enumerate(lines):
             ratio = cells.budget_ratio.to_numpy(float).clip(low, high / 1.1)
             shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread out evenly and always alike
-            ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7,
-                    markeredgewidth=0)
+            dots, = ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7,
+                            markeredgewidth=0)
+            style.mark(dots, method, cells.cell_id)
         ax.axvline(1.0, color=BAD[0], linewidth=1.2)
         ax.annotate("allowed", (1.0, 1.0), (-4, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
                     ha="right", fontsize=8, color=BAD[0])

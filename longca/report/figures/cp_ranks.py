@@ -56,8 +56,9 @@ class Ranks(Figure):
         for position, ((method, _), cells) in enumerate(groups):
             values = cells.straggler_percent.to_numpy(float)
             shift = 0.26 * np.sin(np.arange(len(values)) * 2.4)
-            ax.plot(values, position + shift, style.marker(method), color=style.colour(method), markersize=4, alpha=0.6, markeredgewidth=0,
-                    clip_on=False)
+            dots, = ax.plot(values, position + shift, style.marker(method), color=style.colour(method), markersize=4, alpha=0.6,
+                            markeredgewidth=0, clip_on=False)
+            style.mark(dots, method, cells.cell_id)
             ax.vlines(np.median(values), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
         ax.set_xscale("symlog", linthresh=1, linscale=0.5)
         top = max(float(data.straggler_percent.max()) * 1.3, 2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.report.claims import contested, fastest, who_wins
 from longca.report.contract import Figure
 from longca.report.rates import draw_rates, rate_points
 from longca.report.series import join, rate_unit
@@ -31,8 +32,11 @@ class ContextParallelThroughput(Figure):
         best = data.loc[data.value.idxmax()] if data.value.notna().any() else None
         if best is None:
             return "Context parallelism: nothing could be timed"
-        rate = rate_unit(best.value).text(best.value)
-        return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks, on {best.mask_label}"
+        winners = fastest(data, ["mask_label", "setting", "direction", "world", "seqlen"])
+        if not len(contested(winners)):
+            rate = rate_unit(best.value).text(best.value)
+            return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
+        return f"Context parallelism: {who_wins(winners, 'case')} of mask, ranks, length and direction"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

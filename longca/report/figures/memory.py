@@ -49,4 +49,4 @@ class PeakMemory(Figure):
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         size, unit = next(((size, unit) for size, unit in UNITS if data.value.max() >= size), UNITS[-1])
         scaled = data.assign(value=data.value / size, low=data.low / size, high=data.high / size)
-        return draw_panels(scaled, style, x="seqlen", x_text=format_length, unit=unit, y_log=True)
+        return draw_panels(scaled, style, x="seqlen", x_text=format_length, unit=unit, y_log=True, lowest_is_best=True)

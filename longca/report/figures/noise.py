@@ -41,14 +41,9 @@ class Noise(Figure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         methods = list(dict.fromkeys(data.method))
-        bar_in, gap, left = 0.3 * len(methods) + 0.1, 0.75, style.names_in(methods)
-        if style.narrow:
-            height = 0.25 + bar_in + gap + 1.6 + 0.5
-            canvas, boxes = style.canvas(height), [(left, 0.5 + 1.6 + gap, 3.75 - left, bar_in), (0.55, 0.5, 3.2, 1.6)]
-        else:
-            bar_in = max(bar_in, 1.6)
-            height = 0.25 + bar_in + 0.5
-            canvas, boxes = style.canvas(height), [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))]
+        bar_in, left = max(0.3 * len(methods) + 0.1, 1.6), style.names_in(methods)
+        height = 0.25 + bar_in + 0.5
+        canvas, boxes = style.canvas(height), [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))]
         spread, order = (canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height)) for x, y, w,
                          h in boxes)
         self._spread(spread, data, methods, style)
@@ -61,10 +56,12 @@ class Noise(Figure):
         ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
         high = max(float(data.noise.max()) * 1.3, 0.02)
         for position, method in enumerate(methods):
-            noise = data.noise[data.method == method].to_numpy(float).clip(3e-4)
+            cells = data[data.method == method]
+            noise = cells.noise.to_numpy(float).clip(3e-4)
             shift = 0.26 * np.sin(np.arange(len(noise)) * 2.4)
             colour = style.colour(method) if method in style.methods else MUTED[0]
-            ax.plot(noise, position + shift, "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
+            dots, = ax.plot(noise, position + shift, "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
+            style.mark(dots, method, cells.cell_id)
             ax.vlines(np.median(noise), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
         ax.set(xscale="log", xlim=(2.5e-4, high), ylim=(len(methods) - 0.45, -0.55))
         ticks = [tick for tick in (0.001, 0.01, 0.1, 1.0) if tick < high]

@@ -39,7 +39,7 @@ class SparseThroughput(Figure):
     def title(self, data: pd.DataFrame) -> str:
         winners = fastest(data, ["mask", "detail"], x="density")
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
-        return f"Block-sparse{at}: {who_wins(winners, 'panel')}, each at its highest density"
+        return f"Block-sparse{at}: {who_wins(winners, 'panel')}, each at the highest density that two or more ran"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data.drop(columns="direction"), style, "density", x_text=lambda value: f"{value:g}", x_log=False,

@@ -1,0 +1,242 @@
+"""Views: the heat map of each setting and direction, for the page's first picture, its switches and its ranking."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import floor
+from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.report.decide.cases import Standing, cases, num_cases, num_open, standings
+from longca.report.rows import UNSAFE
+from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
+from longca.store.text import number, percent, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+ENOUGH = 0.75  # of the most points: the default is the largest setting with so many
+ALONE = "alone"  # in place of a number of ranks: kernels on one device
+PALEST = 0.4  # this share and less has the palest colour
+STRONG = 68  # percent of the strongest colour from which text has the colour of the ground
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One method in one case. Rates are in TFLOP/s of one device, times in ms."""
+
+    tflops: float
+    low: float
+    high: float
+    ms: float
+    share: float
+    place: int
+    tied: bool
+    num_samples: int
+    num_cells: int
+    cell_id: str
+
+    @property
+    def strength(self) -> int:
+        """Percent of the strongest colour; differences between the best ones show most."""
+        return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
+
+    @property
+    def is_strong(self) -> bool:
+        return self.strength > STRONG
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One setting and direction."""
+
+    seqlen: int
+    setting: str
+    ranks: str
+    direction: str
+    masks: list[str]
+    standings: list[Standing]
+    entries: dict[tuple[str, str], Placed]
+    """(mask, method) → its result"""
+    missing: dict[tuple[str, str], tuple[str, str]]
+    """(mask, method) → (status, cell id) of what has no number"""
+
+    def ranking(self, mask: str) -> list[tuple[str, Placed]]:
+        """The methods of one mask, the best first."""
+        return sorted(((method, entry) for (name, method), entry in self.entries.items() if name == mask),
+                      key=lambda item: item[1].place)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """All views, and the one that the page shows first."""
+
+    views: list[HeatMap]
+    default: HeatMap
+    finding: str
+    masks: list[str]
+    names: dict[str, str]
+    """mask's label → its pattern"""
+
+
+def decision(table: pd.DataFrame) -> Decision | None:
+    """None if nothing was timed."""
+    named = labelled(table)
+    named = named[~named.is_control.astype(bool)]
+    found = {kind: points for kind in ("kernel", "cp") if len(points := cases(table, kind))}
+    if not found:
+        return None
+    order, views = mask_order(named), []
+    for kind, points in found.items():
+        of_kind = named[named.kind == kind]
+        times, missing = _times(of_kind), _missing(of_kind)
+        for key, rows in points.groupby(["world", "seqlen", "setting", "direction"], sort=True):
+            views.append(_view(kind, key, rows, times, missing.get(key, {}), order))
+    default = _default(views)
+    kind = "kernel" if default.ranks == ALONE else "cp"
+    points = found[kind]
+    chosen = points[(points.seqlen == default.seqlen) & (points.setting == default.setting)]
+    chosen = chosen if kind == "kernel" else chosen[chosen.world == int(default.ranks)]
+    return Decision(views, default, _sentence(chosen, kind), [mask for mask in order if any(mask in view.masks for view in views)],
+                    dict(zip(named.mask_label, named["mask"], strict=True)))
+
+
+def _view(kind: str, key: tuple[Any, ...], rows: pd.DataFrame, times: dict[tuple[Any, ...], float],
+          missing: dict[tuple[str, str], tuple[str, str]], order: list[str]) -> HeatMap:
+    world, seqlen, setting, direction = key
+    entries = {(row.mask_label, row.method): Placed(
+        row.value, row.low, row.high, times[(*key, row.mask_label, row.method)], row.share, row.place, bool(row.tied), row.num_samples,
+        row.num_cells, row.cell_ids.split(" ")[0]) for row in rows.itertuples()}
+    seen = set(rows.mask_label)
+    return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction, [mask for mask in order if mask in seen],
+                standings(rows), entries, {name: lost for name, lost in missing.items() if name not in entries and name[0] in seen})
+
+
+def _times(named: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    ok = named[named.status == "ok"]
+    return ok.groupby(["world", "seqlen", "setting", "direction", "mask_label", "method"]).time_ms_median.median().astype(float).to_dict()
+
+
+def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]]:
+    found: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
+    for row in named[named.status != "ok"].itertuples():
+        key = (row.world, row.seqlen, row.setting, row.direction)
+        found.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
+    return found
+
+
+def _default(views: list[HeatMap]) -> HeatMap:
+    """With the most ranks, then of the longest length with nearly as many points as any, then of the setting with the most; forward."""
+    def sizes(chosen: list[HeatMap], of: Callable[[HeatMap], Any]) -> dict[Any, int]:
+        found: dict[Any, int] = {}
+        for view in chosen:
+            found[of(view)] = found.get(of(view), 0) + len(view.entries)
+        return found
+
+    for of, size in ((lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)), (lambda view: view.seqlen, int)):
+        counts = sizes(views, of)
+        best = max((value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size)
+        views = [view for view in views if of(view) == best]
+    counts = sizes(views, lambda view: view.setting)
+    setting = max(sorted(counts), key=lambda value: counts[value])
+    return min((view for view in views if view.setting == setting), key=lambda view: list(DIRECTIONS).index(view.direction))
+
+
+def _sentence(found: pd.DataFrame, kind: str) -> str:
+    """Who leads at the default setting, and which method loses least of those that run everything."""
+    thing = "kernel" if kind == "kernel" else "strategy"
+    first = found.iloc[0]
+    ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
+    setting = f" ({first.setting})" if first.setting else ""
+    masks, total = found.mask_label.nunique(), num_cases(found)
+    what = plural(masks, "mask") if total == masks else f"{plural(masks, 'mask')}, {' and '.join(DIRECTIONS.values())}"
+    where = f"At {format_length(int(first.seqlen))} tokens{ranks}{setting}"
+    compared = found[found.num_methods > 1]
+    if not len(compared):
+        return f"{where} no two {thing}s ran the same: there is nothing to compare."
+    table = standings(found)
+    winners = sorted((one for one in table if one.num_first), key=lambda one: (-one.num_first, one.method))
+    contested = num_cases(compared)
+    counts = ", ".join(f"{one.method} on {one.num_first}" for one in winners[:4])
+    more = f", {plural(len(winners) - 4, 'other')} on the rest" if len(winners) > 4 else ""
+    doubt = num_open(compared)
+    noise = f"; in {doubt} the first two lie within the noise" if doubt else ""
+    if len(winners) == 1:
+        opening = f"{where} {winners[0].method} is the fastest {thing} in all {plural(contested, 'case')} ({what}{noise})."
+    else:
+        opening = f"{where} no {thing} is the fastest everywhere: of {plural(contested, 'case')} ({what}), {counts}{more}{noise}."
+    everywhere = sorted((one for one in table if one.num_cases == total), key=lambda one: (-one.worst, one.method))
+    if not everywhere:
+        return f"{opening} No {thing} runs them all."
+    best = everywhere[0]
+    if best.num_first == contested:
+        return opening
+    least = f"{best.method} loses least: at its worst it reaches {floor(100 * best.worst)} % of the best" if len(everywhere) > 1 else \
+        f"only {best.method} runs them all: at its worst it reaches {floor(100 * best.worst)} % of the best"
+    them = f"Of the {len(everywhere)} that run them all, " if len(everywhere) > 1 else "And "
+    return f"{opening} {them}{least}."
+
+
+def views_json(found: Decision, rows: dict[str, int]) -> str:
+    """All views for the page's script, safe inside a script element.
+
+    Args:
+        rows: cell → its row in the page's records.
+    """
+    methods = sorted({one.method for view in found.views for one in view.standings})
+    mask_at, method_at = ({name: index for index, name in enumerate(names)} for names in (found.masks, methods))
+    views = [{
+        "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
+        "masks": [mask_at[mask] for mask in view.masks],
+        "standings": [[method_at[one.method], one.num_cases, one.num_first, _short(one.worst), mask_at[one.where]]
+                      for one in view.standings],
+        "entries": [[mask_at[mask], method_at[method], _short(entry.tflops), _short(entry.low), _short(entry.high), _short(entry.ms),
+                     _short(entry.share), entry.place, int(entry.tied), entry.num_samples, entry.num_cells, rows[entry.cell_id]]
+                    for (mask, method), entry in view.entries.items()],
+        "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
+                    for (mask, method), (status, cell_id) in view.missing.items()],
+    } for view in found.views]
+    shown = found.default
+    content = {"palest": PALEST, "strong": STRONG, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
+               "methods": methods, "views": views,
+               "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
+                           "mask": shown.masks[0]}}
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
+
+
+def described(view: HeatMap, found: Decision) -> str:
+    """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
+    ranks = f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}" if view.ranks != ALONE else \
+        "kernels alone" if any(other.ranks != ALONE for other in found.views) else ""
+    return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
+
+
+def verdict(view: HeatMap, mask: str) -> str:
+    """Who wins one case and by how much: "band is the fastest of 12: 512 TFLOP/s, 8.0 % faster than fa4"."""
+    ranking = view.ranking(mask)
+    unit = rate_unit(max(entry.tflops for entry in view.entries.values()))
+    (first, best), *others = ranking
+    rate = f"{unit.text(best.tflops)}, {number(best.ms)} ms"
+    if not others:
+        return f"Only {first} ran: {rate}. There is nothing to compare it with."
+    tied = [method for method, entry in others if entry.tied]
+    if tied:
+        rest = next(((method, entry) for method, entry in others if not entry.tied), None)
+        after = f"; then {rest[0]} at {floor(100 * rest[1].share)} %" if rest else ""
+        return f"A tie of {len(tied) + 1} within the noise: {first} ({rate}) and {', '.join(tied)}{after}."
+    second, behind = others[0]
+    return f"{first} is the fastest of {len(ranking)}: {rate}, {ahead(best.tflops / behind.tflops)} {second}."
+
+
+def ahead(lead: float) -> str:
+    """1.08 → "8.0 % faster than"; 3.1 → "3.10 times as fast as"."""
+    return f"{percent(lead - 1)} faster than" if lead < 2 else f"{number(lead)} times as fast as"
+
+
+def _short(value: float) -> float:
+    """Three digits more than are shown: with fewer, the script would round otherwise than this module."""
+    rounded = float(f"{value:.6g}")
+    return int(rounded) if rounded.is_integer() else rounded

@@ -1,0 +1,137 @@
+// Live figures: tips on points, the way to their records, legends that hide and light up lines, and enlarged panels.
+const told = (rows) => {  // as the figures put seeds together: median, and the widest spread
+  const found = rows.map((row) => records[row]), [one] = found;
+  const where = `${one.method}\n${one.mask_label}, ${length(one.seqlen)}, ${one.heads} heads, ${DIRECTION[one.direction]}${one.world > 1 ? `, ${one.world} ranks` : ""}`;
+  const ok = found.filter((r) => r.status === "ok" && r.time_ms_median !== null);
+  if (!ok.length) return `${where}\n${one.status}: ${one.reason}`;
+  const middle = (key) => {
+    const sorted = ok.map((r) => r[key]).sort((a, b) => a - b), half = sorted.length >> 1;
+    return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  };
+  const lows = ok.map((r) => r.tflops_per_device_low), highs = ok.map((r) => r.tflops_per_device_high);
+  const spread = lows.every((low) => typeof low === "number") ? ` (${number(scaled(Math.min(...lows)))}–${number(scaled(Math.max(...highs)))})` : "";
+  const speed = ok[0].tflops_per_device === null ? "" : `${number(scaled(middle("tflops_per_device")))} ${rate.name}${spread}, `;
+  const worst = ok.reduce((a, b) => (b.budget_ratio > a.budget_ratio ? b : a));
+  const samples = ok.reduce((sum, r) => sum + r.num_samples, 0);
+  return `${where}\n${speed}${number(middle("time_ms_median"))} ms\nn = ${samples}${ok.length > 1 ? ` over ${ok.length} cells` : ""}, IQR ${percent(Math.max(...ok.map((r) => r.noise)))}`
+    + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}` : ""}`;
+};
+
+const alive = (box) => {
+  const svg = box.querySelector("svg");
+  const points = [];
+  for (const group of svg.querySelectorAll(".points[data-rows]")) {
+    const marks = [...group.querySelectorAll("use")];
+    group.dataset.rows.split(",").forEach((rows, index) => {
+      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), rows: rows.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
+    });
+  }
+  if (!points.length) return;
+  box.setAttribute("role", "group");
+  box.setAttribute("aria-label", "Points of the figure: arrows go from one to the next, Enter opens its record");
+  const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  for (const [name, value] of Object.entries({ r: 6, class: "ring", visibility: "hidden" })) ring.setAttribute(name, value);
+  svg.append(ring);
+  let at = null;
+  const go = (point) => {
+    at = point;
+    ring.setAttribute("visibility", point ? "visible" : "hidden");
+    for (const group of svg.querySelectorAll(".points.under")) group.classList.remove("under");
+    if (!point) { hide(); return; }
+    ring.setAttribute("cx", point.x);
+    ring.setAttribute("cy", point.y);
+    light(svg, point.group.dataset.method);
+    show(told(point.rows), ring.getBoundingClientRect());
+  };
+  const visible = (point) => !point.group.classList.contains("off");
+  const local = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  const nearest = (event) => {
+    const { x, y } = local(event), reach = 12;
+    let best = null, least = reach * reach;
+    for (const point of points) {
+      const away = (point.x - x) ** 2 + (point.y - y) ** 2;
+      if (away < least && visible(point)) [best, least] = [point, away];
+    }
+    return best;
+  };
+  const leave = () => { go(null); light(svg, null); };
+  const open = (point) => {
+    $("dialog[open]")?.close();
+    location.hash = `#cell-${records[point.rows[0]].anchor}`;
+  };
+  box.addEventListener("pointermove", (event) => {
+    const found = nearest(event);
+    svg.style.cursor = found ? "pointer" : event.target.closest(".panel") && box.matches(".drawing") ? "zoom-in" : "";
+    if (found !== at) found ? go(found) : leave();
+  });
+  box.addEventListener("pointerleave", leave);
+  box.addEventListener("click", (event) => {
+    const found = nearest(event);
+    if (found) open(found);
+    else if (box.matches(".drawing")) enlarge(panelAt(svg, local(event)), svg);
+  });
+  box.addEventListener("focusout", leave);
+  box.addEventListener("keydown", (event) => {
+    const shown = points.filter(visible);
+    if (event.key === "Enter" && at) open(at);
+    if (event.key === "+" && at?.panel && box.matches(".drawing")) enlarge(at.panel, svg);
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !shown.length) return;
+    event.preventDefault();
+    if (!at) { go(shown[0]); return; }
+    const place = shown.indexOf(at);
+    let next = shown[(place + step + shown.length) % shown.length];
+    if (event.key.endsWith("Up") || event.key.endsWith("Down")) {  // the next line's point that is nearest in x
+      const groups = [...new Set(shown.map((point) => point.group))];
+      const other = groups[(groups.indexOf(at.group) + step + groups.length) % groups.length];
+      next = shown.filter((point) => point.group === other).sort((a, b) => Math.abs(a.x - at.x) - Math.abs(b.x - at.x))[0];
+    }
+    go(next);
+    ring.scrollIntoView({ block: "nearest", inline: "nearest" });
+    show(told(next.rows), ring.getBoundingClientRect());
+  });
+};
+
+// ---- lines that light up: a grey one takes its own colour
+const light = (svg, name) => {
+  for (const group of svg.querySelectorAll(".points")) group.classList.toggle("under", group.dataset.method === name);
+};
+for (const group of document.querySelectorAll(".drawing .points")) group.style.setProperty("--own", `var(--${facts.looks[group.dataset.method]})`);
+for (const figure of document.querySelectorAll("figure")) {
+  const svg = figure.querySelector("svg[role=img]"), box = figure.querySelector(".drawing");
+  if (!svg || !box) continue;
+  alive(box);
+  for (const key of figure.querySelectorAll("button.key")) {
+    const name = key.dataset.method;
+    const turn = () => {
+      const on = key.getAttribute("aria-pressed") !== "true";
+      key.setAttribute("aria-pressed", String(on));
+      for (const group of svg.querySelectorAll(".points")) if (group.dataset.method === name) group.classList.toggle("off", !on);
+    };
+    key.addEventListener("click", turn);
+    for (const [event, lit] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]]) key.addEventListener(event, () => light(svg, lit ? name : null));
+  }
+}
+
+// ---- one panel, enlarged
+const frame = (panel) => panel.getBBox();
+const panelAt = (svg, { x, y }) => [...svg.querySelectorAll(".panel")].find((panel) => {
+  const box = frame(panel);
+  return x >= box.x && x <= box.x + box.width && y >= box.y && y <= box.y + box.height;
+});
+const enlarge = (panel, svg) => {
+  if (!panel) return;
+  const dialog = $("#large"), box = frame(panel), copy = svg.cloneNode(true);
+  const index = [...svg.querySelectorAll(".panel")].indexOf(panel);
+  [...copy.querySelectorAll(".panel")].forEach((other, place) => { if (place !== index) other.remove(); });
+  copy.querySelectorAll(".ring").forEach((ring) => ring.remove());
+  copy.setAttribute("viewBox", `${box.x - 6} ${box.y - 6} ${box.width + 14} ${box.height + 12}`);
+  const room = element("div", { tabindex: "0" });
+  room.append(copy);
+  dialog.querySelector("h3").textContent = panel.dataset.panel;
+  dialog.querySelector("div").replaceWith(room);
+  alive(room);
+  dialog.showModal();
+};
+$("#large").addEventListener("click", (event) => { if (event.target === $("#large")) $("#large").close(); });
+$("#large").addEventListener("close", hide);
