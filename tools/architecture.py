@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"core", "masks", "lowering", "ops"},
     "claims": {"core", "store"},
     "report": {"core", "store"},
-    "report.paper": {"core", "data", "masks", "store", "published", "claims", "report"},
+    "paper": {"core", "data", "masks", "store", "published", "claims", "report"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},
     "images": {"core", "store"},
@@ -54,7 +54,8 @@ ALLOWED: dict[str, set[str]] = {
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
     "bench.workers": {"core", "store", "cp.comm", "bench.measure"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
-    "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "compare", "archive", "images", "bench"},
+    "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "paper", "compare",
+            "archive", "images", "bench"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.cli.options import Json, Results, open_runs, print_json
+from longca.cli.options import Json, Results, print_json
+from longca.cli.records import open_runs
 
 if TYPE_CHECKING:
     from longca.claims.contract import Claim, Verdict

@@ -17,12 +17,12 @@ from longca.cli.options import (
     SeqlenFilter,
     StrategyFilter,
     WorldFilter,
-    open_records,
     print_json,
     print_table,
     print_text,
     selection,
 )
+from longca.cli.records import open_records
 
 if TYPE_CHECKING:
     from longca.compare.comparison import Comparison

@@ -5,17 +5,23 @@ from typing import Annotated
 
 import typer
 
-from longca.cli.options import Results, open_runs
+from longca.cli.options import Results
+from longca.cli.records import open_runs
+
+REPORTS = Path("reports")  # the project's own pages, which an index names
 
 
 def command(
     runs: Annotated[list[str] | None, typer.Argument(
         help="Studies, folders of results, or files of records [default: the committed ones]", show_default=False)] = None,
     results: Results = None,
-    out: Annotated[Path, typer.Option(help="The folder to write index.html and its data to")] = Path("reports/paper"),
+    out: Annotated[Path, typer.Option(help="The folder to write index.html and its data to")] = REPORTS / "paper",
 ) -> None:
     """Make the study's report, with every figure, table and verdict, from records alone. It needs no GPU."""
-    from longca.report.paper.build import build_paper
+    from longca.paper.build import build_paper
+    from longca.report.index import write_index
 
     loaded = open_runs(runs or [], results)
     print(build_paper(loaded.records, loaded.problems, out))
+    if out == REPORTS / "paper":
+        write_index(REPORTS)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from longca.cli.options import Results, open_records
+from longca.cli.options import Results
+from longca.cli.records import open_records
 
 
 def command(

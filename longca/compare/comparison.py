@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from longca.compare.label import Labels, ratio_text
-from longca.compare.pairs import Pair, pair_published, pair_records
-from longca.compare.verdict import OUTCOMES, TIMED, Basis, Rule, Verdict, judge
+from longca.compare.pairs import RecordPair, pair_published, pair_records
+from longca.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge
 from longca.core.record import Record
 from longca.published.load import PublishedRate
 from longca.store.hardware import Hardware, load_hardware
@@ -25,8 +25,8 @@ WORDS = {"faster": "faster", "slower": "slower", "same": "the same", "ambiguous"
 class Change:
     """A pair and the verdict on it."""
 
-    pair: Pair
-    verdict: Verdict
+    pair: RecordPair
+    verdict: PairVerdict
 
     @property
     def method(self) -> str:
@@ -193,12 +193,12 @@ def compare_published(records: Sequence[Record], rates: Sequence[PublishedRate],
     return _judged(names, paired.pairs, rule, (paired.num_cells_alone, paired.num_rates_alone))
 
 
-def _judged(names: tuple[str, str], pairs: Iterable[Pair], rule: Rule | None, num_alone: tuple[int, int] | None = None) -> Comparison:
+def _judged(names: tuple[str, str], pairs: Iterable[RecordPair], rule: Rule | None, num_alone: tuple[int, int] | None = None) -> Comparison:
     chosen = rule or Rule()
     return Comparison(names, tuple(Change(pair, judge(pair, chosen)) for pair in pairs), chosen, num_alone)
 
 
-def _is_control(pair: Pair) -> bool:
+def _is_control(pair: RecordPair) -> bool:
     return any(side is not None and side.is_control for side in (pair.a, pair.b))
 
 
@@ -216,7 +216,7 @@ def _geometric_mean(changes: Iterable[Change]) -> float | None:
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
-def _devices(pair: Pair, basis: Basis) -> str:
+def _devices(pair: RecordPair, basis: Basis) -> str:
     """The two devices, with their peaks where these matter; one name where they are the same."""
     sides = [side for side in (pair.a, pair.b) if side is not None]
     names = [f"{side.device} ({number(side.peak_tflops)} TFLOP/s)" if basis == "share of peak" else side.device for side in sides]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
-from longca.compare.pairs import Pair
+from longca.compare.pairs import RecordPair
 from longca.compare.side import Side
 from longca.compare.verdict import Basis
 from longca.core.cell import Cell
@@ -56,7 +56,7 @@ def ratio_text(ratio: float | None) -> str:
     return NONE if ratio is None else f"{number(ratio)}×"
 
 
-def speed_texts(pair: Pair, basis: Basis | None) -> tuple[str, str]:
+def speed_texts(pair: RecordPair, basis: Basis | None) -> tuple[str, str]:
     """What A and B reached, in the same unit: TFLOP/s per device, shares of peak, or milliseconds where there is no rate."""
     if basis == "share of peak":
         return _share(pair.a), _share(pair.b)

@@ -10,7 +10,8 @@ from longca import __version__
 from longca.compare.comparison import WORDS, Comparison
 from longca.compare.tables import Described, lines, tables
 from longca.compare.verdict import OUTCOMES
-from longca.report.style import page_templates, static_text, theme
+from longca.report.look.colours import theme
+from longca.report.look.template import page_templates, static_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDEST = math.log(2)  # a bar is full at twice the speed, and at half

@@ -18,7 +18,7 @@ from longca.store.view import View
 
 
 @dataclass(frozen=True)
-class Pair:
+class RecordPair:
     """Two results for one request; None where a side has none, never on both."""
 
     a: Side | None
@@ -39,8 +39,8 @@ class Pair:
                 self.a.device if self.a else "", self.b.source if self.b else "")
 
 
-def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -> list[Pair]:
-    """Pair two sets of records; their order changes nothing.
+def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -> list[RecordPair]:
+    """RecordPair two sets of records; their order changes nothing.
 
     Records of one cell are paired by GPU model, and if the sides share none, the last of each. What is left is paired by kernel, strategy,
     ranks, mask with parameters, length, heads, direction and seed: these pairs differ in dtype, head dim or corpus, and a verdict says so.
@@ -55,14 +55,14 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
     asked_a, asked_b = _by_request(left), _by_request(right)
     for request in asked_a.keys() | asked_b.keys():
         found += zip_longest(asked_a.get(request, []), asked_b.get(request, []))
-    pairs = [Pair(one and of_record(one, hardware), other and of_record(other, hardware)) for one, other in found]
+    pairs = [RecordPair(one and of_record(one, hardware), other and of_record(other, hardware)) for one, other in found]
     return sorted(pairs, key=lambda pair: pair.order)
 
 
 class PublishedPairs(NamedTuple):
     """Records paired with published rates, and what is left."""
 
-    pairs: list[Pair]
+    pairs: list[RecordPair]
     num_cells_alone: int
     """cells of attention without a published rate"""
     num_rates_alone: int
@@ -70,18 +70,18 @@ class PublishedPairs(NamedTuple):
 
 
 def pair_published(records: Iterable[Record], rates: Iterable[PublishedRate], hardware: Hardware) -> PublishedPairs:
-    """Pair each record, as A, with all published rates for its request, as B."""
+    """RecordPair each record, as A, with all published rates for its request, as B."""
     index: dict[Hashable, list[PublishedRate]] = defaultdict(list)
     alone = set()
     for rate in rates:
         index[rate.method, rate.mask, rate.direction, rate.seqlen].append(rate)
         alone.add(id(rate))
-    pairs: list[Pair] = []
+    pairs: list[RecordPair] = []
     num_cells_alone = 0
     for by_device in _last(records).values():
         cell = next(iter(by_device.values())).cell
         found = [rate for rate in index.get((cell.method, cell.mask, cell.direction, cell.seqlen), []) if rate.asks(cell)]
-        pairs += [Pair(of_record(record, hardware), of_published(rate, hardware)) for rate in found for record in by_device.values()]
+        pairs += [RecordPair(of_record(record, hardware), of_published(rate, hardware)) for rate in found for record in by_device.values()]
         alone -= {id(rate) for rate in found}
         num_cells_alone += not found and any(record.work is None for record in by_device.values())
     return PublishedPairs(sorted(pairs, key=lambda pair: pair.order), num_cells_alone, len(alone))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from longca.compare.pairs import Pair
+from longca.compare.pairs import RecordPair
 from longca.compare.side import Side, Spread
 
 OutcomeOfPair = Literal["slower", "broke", "faster", "fixed", "ambiguous", "same", "new", "gone", "incomparable", "untimed"]
@@ -30,7 +30,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairVerdict:
     """What came of a pair."""
 
     outcome: OutcomeOfPair
@@ -42,7 +42,7 @@ class Verdict:
     """what was compared; None where nothing was"""
 
 
-def judge(pair: Pair, rule: Rule) -> Verdict:
+def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
     """The verdict on a pair.
 
     slower, faster, ambiguous, same: both sides have a number; see `Rule`.
@@ -51,28 +51,28 @@ def judge(pair: Pair, rule: Rule) -> Verdict:
     """
     a, b = pair.a, pair.b
     if a is None:
-        return Verdict("new")
+        return PairVerdict("new")
     if b is None:
-        return Verdict("gone")
+        return PairVerdict("gone")
     different = _different(a, b)
     if different:
-        return Verdict("incomparable", different)
+        return PairVerdict("incomparable", different)
     if a.status != "ok" or b.status != "ok":
         if b.source:  # a published rate: nothing of ours was there before
-            return Verdict("untimed", f"{a.status} here: {a.reason}")
+            return PairVerdict("untimed", f"{a.status} here: {a.reason}")
         if a.status != "ok" and b.status != "ok":
-            return Verdict("untimed", a.status if a.status == b.status else f"{a.status} → {b.status}")
-        return Verdict("broke", f"{b.status}: {b.reason}") if a.status == "ok" else Verdict("fixed", f"was {a.status}: {a.reason}")
+            return PairVerdict("untimed", a.status if a.status == b.status else f"{a.status} → {b.status}")
+        return PairVerdict("broke", f"{b.status}: {b.reason}") if a.status == "ok" else PairVerdict("fixed", f"was {a.status}: {a.reason}")
     speeds = _speeds(a, b, rule)
     if isinstance(speeds, str):
-        return Verdict("incomparable", speeds)
+        return PairVerdict("incomparable", speeds)
     basis, one, other = speeds
     ratio = other.middle / one.middle
     if max(ratio, 1 / ratio) <= 1 + rule.tolerance:
-        return Verdict("same", "", ratio, basis)
+        return PairVerdict("same", "", ratio, basis)
     if one.low <= other.high and other.low <= one.high:
-        return Verdict("ambiguous", "", ratio, basis)
-    return Verdict("faster" if ratio > 1 else "slower", "", ratio, basis)
+        return PairVerdict("ambiguous", "", ratio, basis)
+    return PairVerdict("faster" if ratio > 1 else "slower", "", ratio, basis)
 
 
 def _different(a: Side, b: Side) -> str:

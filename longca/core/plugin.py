@@ -47,7 +47,7 @@ KINDS: dict[str, Kind] = {
         Kind("kernel", "kernels", "kernels/backends", "longca.kernels.contract:Kernel"),
         Kind("strategy", "strategies", "cp/strategies", "longca.cp.contract:Strategy"),
         Kind("figure", "figures", "report/figures", "longca.report.contract:Figure"),
-        Kind("paper_figure", "paper_figures", "report/paper/figures", "longca.report.paper.contract:Exhibit"),
+        Kind("paper_figure", "paper_figures", "paper/figures", "longca.paper.contract:Exhibit"),
         Kind("claim", "claims", "claims/study", "longca.claims.contract:Claim"),
     )
 }

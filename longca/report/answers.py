@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.record import STATUSES
-from longca.report.claims import contested, fastest, rivals, wins
+from longca.report.findings import contested, fastest, rivals, wins
 from longca.report.rates import rate_points
 from longca.report.series import DIRECTIONS, labelled
 from longca.store.text import percent, plural

@@ -15,11 +15,11 @@ from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
+from longca.report.look.style import Style
+from longca.report.look.svg import Inline, draw, inline
+from longca.report.look.template import page_templates, static_text
 from longca.report.rows import rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
-from longca.report.style import Style
-from longca.report.svg import Inline, draw, inline
-from longca.report.template import page_templates, static_text
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import csv_bytes, export

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.report.claims import leaders
+from longca.report.findings import leaders
+from longca.report.look.style import MUTED, POINTS
 from longca.report.series import join, mask_order
-from longca.report.style import MUTED, POINTS
 from longca.store.text import number
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 LOG_FROM = 60  # the largest over the smallest value from which a linear scale hides the small ones
 MOST_COLOURS = 6  # of more methods the four best are drawn in colours, the others in grey

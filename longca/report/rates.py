@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
+from longca.report.look.style import INK, MUTED, RULE
 from longca.report.panels import MASK, PANEL, draw_panels, in_panel_order
 from longca.report.series import attention, labelled, points, rate_unit
-from longca.report.style import INK, MUTED, RULE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 ROW_IN = 0.24  # of a dot plot
 RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from longca.report.claims import fastest, who_wins
 from longca.report.contract import Figure
+from longca.report.findings import fastest, who_wins
 from longca.report.rates import draw_rates, rate_points
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 
 class Throughput(Figure):

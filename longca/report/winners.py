@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.report.claims import contested, fastest
+from longca.report.findings import contested, fastest
 from longca.report.rates import rate_points
 from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, rate_unit
 from longca.store.text import number, percent, plural

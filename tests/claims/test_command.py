@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.claims.contract import all_claims
-from longca.cli import claims
+from longca.cli.records import COMMITTED
 from longca.core.cell import Cell
 from longca.store.columns import COLUMNS
 from longca.store.table import derived
@@ -58,7 +58,7 @@ def test_json_has_everything(longca, records):
 @pytest.mark.parametrize(("arguments", "expected"), [
     (["99"], ["There is no claim '99'", "1 to 23"]),
     (["not_there.parquet"], ["There is no file 'not_there.parquet'"]),
-    (["quick", "2.parquet"], ["'quick' is no file of records"]),
+    (["quick", "2.parquet"], ["There is no file '2.parquet'"]),
     (["quik"], ["Unknown study 'quik'", "'quick'"]),
 ])
 def test_mistakes_get_one_line(longca, arguments, expected):
@@ -68,7 +68,7 @@ def test_mistakes_get_one_line(longca, arguments, expected):
 
 
 def test_the_records_of_the_project_are_the_default():
-    assert {path.stem for path in claims._committed()} >= {"h200-cp", "h200-dense", "h200-sparse"}
+    assert {path.stem for path in COMMITTED.glob("*.parquet")} >= {"h200-cp", "h200-dense", "h200-sparse"}
 
 
 def test_made_up_rows_have_the_types_of_real_records():

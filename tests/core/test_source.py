@@ -96,7 +96,7 @@ from . import naive
 if TYPE_CHECKING:
     from longca.report.build import build
 
-    import longca.report.svg
+    import longca.report.look.svg
 class Plugin:
     def prepare(self):
         from longca.lowering.flex import x as y

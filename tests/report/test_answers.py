@@ -7,7 +7,7 @@ import pytest
 from longca.core.cell import Cell
 from longca.core.record import Incorrect, OutOfMemory, Samples
 from longca.report.answers import tiles
-from longca.report.claims import fastest, leaders, ranked, who_wins
+from longca.report.findings import fastest, leaders, ranked, who_wins
 from longca.report.matrix import matrices, reasons
 from longca.report.rates import rate_points
 from longca.report.series import labelled, mask_order, rate_unit

@@ -9,8 +9,8 @@ import pytest
 from longca.core.plugin import Registry
 from longca.report.figures.cp_throughput import _by_tokens
 from longca.report.look.colours import FAINT, KERNELS, MARKERS, SPARE, STRATEGIES, looks, theme
-from longca.report.style import Style
-from longca.report.svg import draw, inline
+from longca.report.look.style import Style
+from longca.report.look.svg import draw, inline
 from longca.store.table import derived
 from tests.records import gpu_study, quick_study, record
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.report.claims import ranked
+from longca.report.findings import ranked
 from longca.report.rates import rate_points
 from longca.report.series import join
 
@@ -35,7 +35,7 @@ class Standing:
 
 
 def cases(table: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The points of all methods of that kind ("kernel" or "cp"), ranked case by case (`longca.report.claims.ranked`)."""
+    """The points of all methods of that kind ("kernel" or "cp"), ranked case by case (`longca.report.findings.ranked`)."""
     return ranked(rate_points(table, kind, ["direction", "seqlen", "world"]), CASE)
 
 

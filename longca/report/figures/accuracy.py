@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.report.contract import Figure
-from longca.report.style import BAD, INK, MUTED
+from longca.report.look.style import BAD, INK, MUTED
 from longca.store.text import number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 FLOOR = 1e-3  # of the budget: smaller ratios are drawn here
 COLUMNS = ["method", "direction", "mask", "seqlen", "status", "error_tensor", "error", "error_budget", "budget_ratio", "cell_id"]

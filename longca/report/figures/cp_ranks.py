@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.report.contract import Figure
-from longca.report.style import INK, MUTED
+from longca.report.look.style import INK, MUTED
 from longca.store.text import percent
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 ORDER = ["method", "world", "direction", "mask", "seqlen", "cell_id"]
 COLUMNS = ["method", "world", "direction", "mask", "seqlen", "straggler_percent", "slowest_rank", "single_percent", "moved_bytes",

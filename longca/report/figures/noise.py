@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.report.contract import Figure
-from longca.report.style import INK, MUTED
+from longca.report.look.style import INK, MUTED
 from longca.store.text import percent
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 COLUMNS = ["method", "direction", "mask", "seqlen", "num_samples", "time_ms_median", "noise", "samples_ms", "is_control",
            "cell_id"]

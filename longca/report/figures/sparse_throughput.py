@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.report.claims import fastest, who_wins
 from longca.report.contract import Figure
+from longca.report.findings import fastest, who_wins
 from longca.report.rates import RATE, draw_rates
 from longca.report.series import DIRECTIONS, attention, join, labelled, points
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.report.style import Style
+    from longca.report.look.style import Style
 
 
 class SparseThroughput(Figure):

@@ -1,0 +1,65 @@
+"""The contract of the study's exhibits. One file in `figures/` is one figure or one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from longca.core.plugin import Plugin
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.look.style import Style
+
+Section = Literal["data", "dense", "sparse", "memory", "cp", "beyond"]
+
+
+class Exhibit(Plugin):
+    """A figure or a table of the study, made of the derived table (`longca.store.table.derived`)."""
+
+    section: ClassVar[Section]
+    order: ClassVar[int] = 100
+    """its place within the section"""
+    number: ClassVar[str] = ""
+    """the study's own name for it, such as "Figure 3"; "" where the study has nothing like it"""
+    caption: ClassVar[str] = ""
+    """how it was measured and how to read it"""
+    needs_records: ClassVar[bool] = True
+    """False if it shows something that is known without a measurement"""
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows that it shows, which are also its CSV; empty if there is nothing to show."""
+        raise NotImplementedError
+
+    def title(self, data: pd.DataFrame) -> str:
+        """Its finding: a sentence that follows from the data."""
+        raise NotImplementedError
+
+
+class PaperFigure(Exhibit):
+    """An exhibit that is drawn."""
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a table as text, the best of a row marked."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: frozenset[tuple[int, int]] = frozenset()
+    """(row, column) of the cells to mark"""
+    num_keys: int = 1
+    """the first columns that name a row"""
+
+
+class PaperTable(Exhibit):
+    """An exhibit that is a table."""
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        """The table as the page prints it."""
+        raise NotImplementedError

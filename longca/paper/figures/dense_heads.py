@@ -1,0 +1,53 @@
+"""What as many KV heads as query heads change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.units import format_length
+from longca.paper.contract import Cells, PaperTable
+from longca.paper.select import GQA, MHA, kernels, rates
+from longca.store.text import number, percent, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY = ["method", "direction", "seqlen"]
+
+
+class DenseHeads(PaperTable):
+    label = "64 KV heads over 8"
+    section, number, order = "dense", "64:64 beside 64:8", 40
+    caption = ("Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran with both: above 1, more KV "
+               "heads are quicker. n is the number of masks.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        by = ["mask", "mask_params", *KEY]
+        one, other = (rates(kernels(table, sparse=False, heads=heads), *by) for heads in (MHA, GQA))
+        if not len(one) or not len(other):
+            return pd.DataFrame()
+        both = one.merge(other, on=by, suffixes=("_64", "_8")).dropna(subset=["value_64", "value_8"])
+        both["ratio"] = both.value_64 / both.value_8
+        return both.loc[:, [*by, "value_64", "value_8", "ratio"]]
+
+    def title(self, data: pd.DataFrame) -> str:
+        middle = float(np.exp(np.log(data.ratio.astype(float)).mean()))
+        near = float(((data.ratio - 1).abs() <= 0.05).mean())
+        return (f"As many KV heads as query heads change throughput by {number(middle, 3)}× in the mean of {plural(len(data), 'pair')}; "
+                f"{percent(near)} of the pairs lie within 5 %")
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        lengths = sorted(data.seqlen.unique())
+        places = [(direction, length) for direction in ("fwd", "bwd") for length in lengths]
+        rows = []
+        for method, of_method in data.groupby("method"):
+            row = [str(method)]
+            for direction, length in places:
+                here = of_method[(of_method.direction == direction) & (of_method.seqlen == length)].ratio.astype(float)
+                row.append(f"{number(float(np.exp(np.log(here).mean())), 3)} (n={len(here)})" if len(here) else "")
+            rows.append(tuple(row))
+        return Cells(("kernel", *(f"{direction} {format_length(int(length))}" for direction, length in places)), tuple(rows))

@@ -1,0 +1,63 @@
+"""Dense kernels beside the numbers that others published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.units import format_length
+from longca.paper.contract import Cells, PaperTable
+from longca.paper.select import grouped, kernels, rates
+from longca.published.load import load_published
+from longca.store.hardware import load_hardware
+from longca.store.text import number, percent, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ON = ["kernel", "mask", "direction", "seqlen", "heads"]
+
+
+class DensePublished(PaperTable):
+    label = "Beside published numbers"
+    section, number, order = "dense", "published beside measured", 50
+    caption = ("Share of the GPU's peak, bf16: measured here, and published for another GPU or another version. Charts were read by hand, "
+               "to ± 3 TFLOP/s. Published document masks come from another sampler, so that only the other masks are alike.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        hardware = load_hardware()
+        published = pd.DataFrame(
+            [(rate.title, rate.hardware, rate.kernel, rate.mask, rate.direction, rate.seqlen, f"{rate.num_q_heads}:{rate.num_kv_heads}",
+              rate.tflops_per_device, 100 * rate.tflops_per_device / peak)
+             for rate in load_published()
+             if rate.kind == "kernel" and rate.seqlen and (peak := hardware.peak_tflops(rate.hardware, rate.dtype))],
+            columns=["source", "hardware", *ON, "published_tflops", "published_percent"])
+        rows = kernels(table, sparse=False)
+        measured = rates(rows.loc[rows.status == "ok"], *ON)
+        peaks = rows.groupby(ON).peak_tflops.first().rename("peak").reset_index()
+        both = published.merge(measured, on=ON).merge(peaks, on=ON)
+        both["measured_percent"] = 100 * both.value / both.peak
+        both["ratio"] = both.measured_percent / both.published_percent
+        return both.dropna(subset=["ratio"]).sort_values(["source", *ON], kind="stable", ignore_index=True)
+
+    def title(self, data: pd.DataFrame) -> str:
+        dense = data.loc[~data["mask"].str.contains("document")]
+        source = dense.groupby("source").size().idxmax()
+        rows = dense.loc[dense.source == source]
+        parts = [f"{kernel} {number(float(np.exp(np.log(of_kernel.ratio).mean())), 3)}×" for kernel, of_kernel in rows.groupby("kernel")]
+        near = float(((dense.ratio - 1).abs() <= 0.1).mean())
+        return (f"Share of peak here over that of {source} ({rows.hardware.iloc[0]}), without documents: {', '.join(parts)}; "
+                f"{percent(near)} of all {plural(len(dense), 'pair')} lie within 10 %")
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        lengths = sorted(data.seqlen.unique())
+        rows = []
+        for key, of_key in grouped(data, ["source", "kernel", "mask", "heads", "direction"], sort=False):
+            values = {length: f"{number(measured, 3)} / {number(published, 3)}" for length, measured, published
+                      in zip(of_key.seqlen, of_key.measured_percent, of_key.published_percent, strict=True)}
+            rows.append((*map(str, key), *(values.get(length, "") for length in lengths)))
+        return Cells(("source", "kernel", "mask", "heads", "pass", *(format_length(int(length)) for length in lengths)), tuple(rows),
+                     num_keys=5)

@@ -1,0 +1,45 @@
+"""Throughput of block-sparse kernels as numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.core.units import format_length
+from longca.paper.contract import Cells, PaperTable
+from longca.paper.curves import most_often_fastest
+from longca.paper.select import block_panels, grouped, kernels, rates
+from longca.store.text import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY = ["mask_variant", "heads", "direction", "seqlen", "mask_density_asked"]
+
+
+class SparseTable(PaperTable):
+    label = "Block-sparse kernels, numbers"
+    section, number, order = "sparse", "Tables 4–6", 30
+    caption = "TFLOP/s of the computed blocks, medians. The highest of a row is marked."
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        rows = kernels(table, sparse=True)
+        rows = block_panels(rows.loc[rows["mask"] == "block_sparse_uniform"])
+        found = rates(rows, "mask", "detail", *KEY, "method")
+        return found.sort_values([*KEY, "method"], kind="stable", ignore_index=True)
+
+    def title(self, data: pd.DataFrame) -> str:
+        return f"In numbers: {most_often_fastest(data.assign(detail=data.detail + data.direction))}"
+
+    def cells(self, data: pd.DataFrame) -> Cells:
+        methods = sorted(set(data.method[data.value.notna()]))
+        rows, best = [], set()
+        for key, of_key in grouped(data, KEY, sort=False):
+            variant, heads, direction, seqlen, density = key
+            values = of_key.set_index("method").value.dropna()
+            if not len(values):
+                continue
+            if len(values) > 1:
+                best.add((len(rows), 5 + methods.index(str(values.idxmax()))))
+            rows.append((str(variant), str(heads), str(direction), format_length(int(seqlen)), f"{density:g}",
+                         *(number(float(values[method]), 3) if method in values else "" for method in methods)))
+        return Cells(("blocks", "heads", "pass", "length", "computed", *methods), tuple(rows), frozenset(best), num_keys=5)

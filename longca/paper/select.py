@@ -1,0 +1,57 @@
+"""The parts of a table that the study's exhibits show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from longca.report.rates import RATE
+from longca.report.series import FAILURES, join, labelled, points
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
+
+
+def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None = None, direction: str | None = None) -> pd.DataFrame:
+    """Attention of one device that was tried, under static or under block-sparse masks, labelled."""
+    rows = table.loc[(table.kind == "kernel") & ~table.is_control.astype(bool) & table.status.isin(("ok", *FAILURES))
+                     & ((table.mask_family == "block-sparse") == sparse)]
+    if heads is not None:
+        rows = rows.loc[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
+    if direction is not None:
+        rows = rows.loc[rows.direction == direction]
+    return labelled(rows)
+
+
+def main_heads(table: pd.DataFrame) -> tuple[int, int]:
+    """The heads of the study's main figures, 64:8; where nothing ran with them, those that most records of one device have."""
+    alone = table.loc[(table.kind == "kernel") & ~table.is_control.astype(bool)]
+    counts = alone.groupby(["num_q_heads", "num_kv_heads"]).size()
+    if GQA in counts.index or not len(counts):
+        return GQA
+    most: Any = counts.idxmax()
+    return int(most[0]), int(most[1])
+
+
+def parallel(table: pd.DataFrame) -> pd.DataFrame:
+    """Context parallelism that was tried, labelled."""
+    return labelled(table.loc[(table.kind == "cp") & table.status.isin(("ok", *FAILURES))])
+
+
+def block_panels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Block-sparse rows with `detail` that names block, density and heads, in their order."""
+    detail = [join(variant, f"{density:g} computed", heads) for variant, density, heads
+              in zip(rows.mask_variant, rows.mask_density_asked, rows.heads, strict=True)]
+    return rows.assign(detail=detail)
+
+
+def rates(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Throughput of each device: one row for each combination of `by` (`longca.report.series.points`)."""
+    return points(rows, list(by), *RATE, unit="TFLOP/s")
+
+
+def grouped(data: pd.DataFrame, by: list[str], *, sort: bool = True) -> Iterable[tuple[Any, pd.DataFrame]]:
+    """The groups of rows that are alike in `by`, each after its values of these columns."""
+    return data.groupby(by, sort=sort)

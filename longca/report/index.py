@@ -1,0 +1,56 @@
+"""A small page over all pages of a folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+
+from longca import __version__
+from longca.report.look.colours import theme
+from longca.report.look.template import page_templates, static_text
+from longca.store.files import replace_file
+
+_TITLE = re.compile(r"<title>([^<]*?)(?: · longca)?</title>")
+_ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')
+_MADE = re.compile(r'<meta name="generator" content="longca ')
+HEAD = 20_000  # characters in which a page says what it is
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page that this project made."""
+
+    link: str
+    title: str
+    about: str
+
+
+def write_index(folder: Path) -> Path | None:
+    """Write `index.html` over the pages of a folder and of its sub-folders, one level deep. None if there is none.
+
+    A file of that name that this project did not make stays as it is.
+    """
+    target = folder / "index.html"
+    if target.exists() and not _MADE.search(_head(target)):
+        return None
+    paths = sorted({*folder.glob("*.html"), *folder.glob("*/*.html")} - {target})
+    pages = [page for path in paths if (page := _page(path, folder))]
+    if not pages:
+        return None
+    template = page_templates().get_template("index.html.j2")
+    return replace_file(target, template.render(pages=pages, theme=theme(), css=static_text("report.css"), generator=__version__).encode())
+
+
+def _page(path: Path, folder: Path) -> Page | None:
+    head = _head(path)
+    if not _MADE.search(head):
+        return None
+    title, about = _TITLE.search(head), _ABOUT.search(head)
+    return Page(path.relative_to(folder).as_posix(), unescape(title[1]) if title else path.stem, unescape(about[1]) if about else "")
+
+
+def _head(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(HEAD)

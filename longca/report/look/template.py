@@ -1,0 +1,34 @@
+"""Templates of offline pages: their environment, and the texts that stand in each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.store.text import format_bytes, number, percent, plural
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HERE = Path(__file__).parent.parent
+
+
+def page_templates(*folders: Path) -> Environment:
+    """Templates of these folders and of the report; what they show is escaped.
+
+    A page's head includes `style.html.j2`, which wants `theme` (`longca.report.look.colours.theme`) and `css`
+    (`static_text("report.css")`).
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(loader=FileSystemLoader([*folders, HERE / "templates"]), autoescape=True, undefined=StrictUndefined,
+                       trim_blocks=True, lstrip_blocks=True)
+    filters: dict[str, Any] = {"number": number, "percent": percent, "bytes": format_bytes, "tokens": format_length, "plural": plural}
+    made.filters.update(filters)
+    return made
+
+
+def static_text(*names: str) -> str:
+    """Style sheets or scripts of the report, one after the other."""
+    return "".join((HERE / "static" / name).read_text(encoding="utf-8") for name in names)
