@@ -18,7 +18,7 @@ for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_
     os.environ.setdefault(name, "1")
 
 from longca.bench.measure.warm_math import warm_math
-from tests.support import ROOT, TINY
+from tests.support import ROOT, TINY, in_interpreter
 
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
 settings.load_profile("few")
@@ -42,6 +42,14 @@ def _math_is_warm() -> None:
     """Tests compute in this process, where no measuring session has seen to it: cells measured here free their memory as sessions do."""
     warm_math()
     gc.freeze()  # else each of these cells scans all that is imported, three times
+
+
+@pytest.fixture(scope="session")
+def interpreted(request: pytest.FixtureRequest) -> str:
+    """What a process in Triton's interpreter says: few cases of each `part` that a chosen test asks for, since its start takes seconds."""
+    asking = [item for item in request.session.items if isinstance(item, pytest.Function) and "interpreted" in item.fixturenames]
+    done = in_interpreter("few", *dict.fromkeys(item.callspec.params["part"] for item in asking))
+    return done.stdout + done.stderr
 
 
 @pytest.fixture

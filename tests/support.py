@@ -1,5 +1,8 @@
 """A tiny study that has every stage, for tests of the command line and of the workflow."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from hypothesis import settings
@@ -15,6 +18,11 @@ grids:
      direction: fwd}
 """
 
+
+def in_interpreter(cases: str, *parts: str) -> subprocess.CompletedProcess[str]:
+    """Those parts of tests.ops.interpreted, few|whole."""
+    return subprocess.run([sys.executable, "-m", "tests.ops.interpreted", cases, *parts], capture_output=True, text=True, cwd=ROOT,
+                          env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}, check=False)
 
 
 def examples(whole: int) -> settings:

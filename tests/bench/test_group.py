@@ -15,12 +15,6 @@ START_S = 30.0  # of two processes on a busy machine: not part of the time that 
 GRACE_S = 0.5
 
 
-@pytest.fixture(scope="module")
-def pool(plugins, tmp_path_factory) -> Iterator[Pool]:
-    with Pool("cpu", tmp_path_factory.mktemp("logs")) as pool:
-        yield pool
-
-
 @pytest.fixture(autouse=True)
 def _no_orphans(pool) -> Iterator[None]:
     before = [rank.process.pid for group in pool._groups.values() for rank in group.ranks]
@@ -40,12 +34,6 @@ def test_all_ranks_are_measured(pool, world):
     for result in results:
         assert result.outcome.status == "ok" and len(result.samples.time_ms) == world == len(result.nodes)
     assert lives(pool, world)
-
-
-def test_a_killed_rank_is_named(pool):
-    outcome = pool.measure(cp_cell("rank_killed"), MEASURE).outcome
-    assert outcome.type == "WorkerDied" and "rank 1: it was killed by SIGKILL" in outcome.message
-    assert not lives(pool)
 
 
 @pytest.mark.parametrize(("strategy", "status"), [("rank_raises", "error"), ("rank_hungry", "oom")])
@@ -75,6 +63,12 @@ def test_a_rank_that_fails_between_messages_ends_all_and_the_next_cell_runs(pool
         assert f"failed on rank 1 of {world} alone" in result.notes
     assert not lives(pool, world)
     assert pool.measure(cp_cell("ulysses", world), MEASURE).outcome.status == "ok"
+
+
+def test_a_killed_rank_is_named(pool):
+    outcome = pool.measure(cp_cell("rank_killed"), MEASURE).outcome
+    assert outcome.type == "WorkerDied" and "rank 1: it was killed by SIGKILL" in outcome.message
+    assert not lives(pool)
 
 
 def test_a_rank_that_misses_another_is_not_to_blame():

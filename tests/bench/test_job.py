@@ -95,8 +95,9 @@ def start(plugins, tmp_path) -> Iterator[Callable[..., Started]]:
         job.kill()
 
 
-def test_torchrun_starts_ranks(start):
-    job = start(TORCHRUN, {"world": 1}, {"world": 2}, {"world": 3})
+@pytest.mark.parametrize("command", [pytest.param(TORCHRUN, marks=pytest.mark.slow), srun(2)], ids=["torchrun", "srun"])
+def test_tasks_start_ranks(start, command):
+    job = start(command, {"world": 1}, {"world": 2}, {"world": 3})
     assert job.end() == 0, job.text
     records = job.records()
     assert {name: record.outcome.status for name, record in records.items()} == {
@@ -107,7 +108,7 @@ def test_torchrun_starts_ranks(start):
     assert not (job.store.folder / FOLDER).exists()
 
 
-@pytest.mark.slow  # a task of srun and one of torchrun do the same; tests/slurm has the real one
+@pytest.mark.slow  # the first start is above; tests/slurm has the real one
 @pytest.mark.parametrize(("per_node", "world", "node"), [(1, 2, "gpu2"), (2, 3, "gpu1")])
 def test_srun_starts_ranks_and_starts_them_again(start, per_node, world, node):
     job = start(srun(2, per_node), {"world": world, "kernel": "naive, midway_killed_while_timed"})

@@ -1,7 +1,6 @@
 """Every way in which a cell can end is data, and the next cell is measured as if nothing had been."""
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -16,12 +15,6 @@ from longca.core.errors import UserError
 from longca.core.record import Unsupported
 from tests.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.bench.test_worker import is_running, wait_until_gone
-
-
-@pytest.fixture(scope="module")
-def pool(plugins, tmp_path_factory) -> Iterator[Pool]:
-    with Pool("cpu", tmp_path_factory.mktemp("logs")) as pool:
-        yield pool
 
 
 def pids(pool: Pool) -> list[int]:
@@ -196,6 +189,7 @@ def test_workers_that_do_not_start(pool, tmp_path, monkeypatch):
         Pool("cpu", tmp_path)
 
 
+@pytest.mark.slow  # test_job.py has it, of the tasks of a job
 def test_a_missing_gpu_is_a_users_error(plugins, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match=r"no device 'cuda' here: torch .* sees 0 GPUs"):

@@ -218,7 +218,7 @@ def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
     assert all(record.environment.source.version for record in records)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_stops_the_run_and_its_workers(plugins, tmp_path, store, number):
     run = start_run(tmp_path, [("quick", 16), ("sleeper", 16), ("sleeper", 24)])
     deadline = time.monotonic() + 120

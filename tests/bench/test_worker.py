@@ -89,6 +89,7 @@ def test_a_worker_answers_and_leaves_when_told_to(tmp_path):
     assert worker.process.returncode == 0 and not worker.is_alive
 
 
+@pytest.mark.slow  # the pipe of a runner that is killed ends, too
 def test_a_worker_ends_with_its_pipe(tmp_path):
     worker = RankProcess(RankPlacement(), "cpu", 1, tmp_path / "worker.log")
     worker.channel.close()

@@ -11,6 +11,7 @@ from longca.core.cell import Cell
 from longca.masks.build import cell_mask
 
 
+@pytest.mark.usefixtures("ranks")
 def test_it_checks_and_times_and_says_what_is_refused(tmp_path: Path) -> None:
     arguments = ["--device", "cpu", "--ranks", "2", "--tokens", "96", "--heads", "4:2", "--head-dim", "16", "--masks", "causal",
                  "--strategies", "ring_p2p,ulysses", "--kernels", "naive,sdpa", "--out", str(tmp_path)]

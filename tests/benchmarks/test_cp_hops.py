@@ -8,6 +8,7 @@ import pytest
 from benchmarks.cp.hops import main
 
 
+@pytest.mark.usefixtures("ranks")
 def test_it_times_both_ways_and_says_which_one_fell_back(tmp_path: Path) -> None:
     assert main(["--device", "cpu", "--ranks", "2", "--megabytes", "0.5,1", "--out", str(tmp_path)]) == 0
     lines = list(csv.DictReader((tmp_path / "hops.csv").open()))

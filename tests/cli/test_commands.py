@@ -5,6 +5,9 @@ import json
 import pytest
 
 from longca.cli.options import print_table
+from longca.core.study import load_study
+from longca.store.cells import CellStore
+from tests.records import record
 
 
 def test_help_names_every_command(longca):
@@ -58,8 +61,10 @@ def test_run_status_export_report(longca, tiny, tmp_path):
 
 
 def test_a_truncated_cell_is_named_and_measured_again(longca, tiny, tmp_path):
-    longca("run", tiny, "-k", "naive", "-m", "full", "-d", "fwd")
-    cell = next((tmp_path / "results" / "tiny").glob("cells/*/*.json"))
+    store = CellStore(tmp_path / "results" / "tiny")
+    first = next(cell for cell in load_study(str(tiny)).cells() if (cell.kernel, cell.mask, cell.direction) == ("naive", "full", "fwd"))
+    store.write(record(first, study="tiny"))
+    cell = store.path(first.cell_id)
     cell.write_text(cell.read_text()[:100])
     status = longca("status", tiny)
     assert cell.name in status.stdout

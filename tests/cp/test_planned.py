@@ -60,7 +60,7 @@ def test_kernels_of_segments_do_what_steps_of_zigzag_need(strategy: str, kernel:
 
 @pytest.mark.parametrize("kernel", ["fa3", "fa4", "flashmask", "cudnn_flex", "band"])
 @pytest.mark.parametrize("strategy", PLANNED)
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_what_is_not_refused_gets_a_plan_whose_steps_the_kernel_does(strategy: str, kernel: str):
     plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
     taken = set()
@@ -129,7 +129,7 @@ def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: st
 
 
 @pytest.mark.parametrize("strategy", PLANNED)
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_the_error_is_that_of_the_kernel_and_does_not_grow_with_ranks(strategy: str):
     """In bfloat16, over the mask with the most parts a row."""
     case = Case("full", 192, 4, 2, torch.bfloat16, strategy)

@@ -108,7 +108,7 @@ def compiled():
 # one mask for each way in which `mask_mod` works, at lengths that blocks divide and do not
 @pytest.mark.parametrize("mask", [pattern_mask("causal_document"), pattern_mask("prefix_lm"), uniform_grid(96, 16, 16, 2, seed=0),
                                   pattern_mask("block_sparse_variable")], ids=["rows", "arithmetic", "uniform", "variable"])
-@pytest.mark.sample(4)
+@pytest.mark.slow  # tests/kernels/test_contract_kernels.py compiles it in the default run
 def test_the_compiled_kernel_takes_it(compiled, mask: Mask):
     heads, generator = 4, torch.Generator().manual_seed(0)
     q = torch.randn(1, heads, mask.seqlen_q, 16, generator=generator)

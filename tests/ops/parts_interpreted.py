@@ -1,9 +1,4 @@
-"""Attention in parts under Triton's interpreter, on a CPU: the merge kernel, and band attention over the steps of context-parallel plans.
-
-    TRITON_INTERPRET=1 python -m tests.ops.parts_interpreted few|whole
-"""
-
-import sys
+"""Parts of tests.ops.interpreted: the merge kernel, and band attention over the steps of context-parallel plans."""
 
 import torch
 
@@ -18,13 +13,12 @@ from longca.ops.band.sm90.launch import finish_gradient
 from longca.ops.merge import merge_parts
 from tests.cp.parts import in_parts
 from tests.kernels.cases import Case
-from tests.kernels.flashmask_interpreted import let_loops_run
 from tests.kernels.plain_attention import plain_attention
 
 TOLERANCE = 4e-3  # float16, rounded twice
 
 
-def merging() -> None:
+def merging(whole: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     for num_rows, num_heads, head_dim, dtype in ((37, 3, 24, torch.float32), (5, 2, 64, torch.float16), (0, 2, 16, torch.float32)):
         result, right = (no_keys(torch.empty(num_rows, num_heads, head_dim)) for _ in range(2))
@@ -38,13 +32,12 @@ def merging() -> None:
         torch.testing.assert_close(result, right)
 
 
-def some_in_parts() -> None:
-    """A ring and a gather, of one unit of rows and of two."""
-    check(Case(build_mask("causal", seqlen=75), 2, 1, head_dim=64), "zigzag", Ring(), 2)
-    check(Case(build_mask("sliding_window", seqlen=300, window=20), 2, 1, head_dim=64), "contiguous", Gather(1), 2)
-
-
-def band_in_parts() -> None:
+def band_in_parts(whole: bool) -> None:
+    """A few are a ring and a gather, of one unit of rows and of two."""
+    if not whole:
+        check(Case(build_mask("causal", seqlen=75), 2, 1, head_dim=64), "zigzag", Ring(), 2)
+        check(Case(build_mask("sliding_window", seqlen=300, window=20), 2, 1, head_dim=64), "contiguous", Gather(1), 2)
+        return
     cases = (("causal", "zigzag", Ring(), 2, 75), ("full", "contiguous", Gather(2), 3, 75),
              ("causal_sliding_window", "stripes", Ring(), 2, 75),
              ("causal", "zigzag", Ring(), 2, 1030), ("sliding_window", "contiguous", Gather(1), 2, 600))  # some units of rows in each step
@@ -71,7 +64,7 @@ def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> 
         assert error < TOLERANCE, (str(case), name, error)
 
 
-def sums_to_gradients() -> None:
+def sums_to_gradients(whole: bool) -> None:
     """Of some units of tokens, the last one not whole, onto others."""
     num_tokens, shape = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64)
     sums, carried, found = torch.randn(shape), torch.randn(shape), torch.full(shape, torch.nan)
@@ -84,9 +77,4 @@ def sums_to_gradients() -> None:
     torch.testing.assert_close(whole.sum(), 2 * sums.sum())
 
 
-if __name__ == "__main__":
-    let_loops_run()
-    merging()
-    (band_in_parts if "whole" in sys.argv else some_in_parts)()
-    sums_to_gradients()
-    sys.stdout.write("right")
+PARTS = (merging, band_in_parts, sums_to_gradients)

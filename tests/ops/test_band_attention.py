@@ -1,40 +1,28 @@
-"""Band attention in Triton's interpreter, where Triton is there: in processes of their own, since the switch is global."""
+"""Band attention in Triton's interpreter and compiled, where Triton is there; what it refuses."""
 
 import importlib.util
-import os
 import subprocess
 import sys
 from contextlib import contextmanager
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, in_interpreter
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "adapter")
-DIRECTIONS = ("forward", "backward", "portable")
-
-def run(*arguments: str, interpret: bool) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TRITON_INTERPRET": str(int(interpret)), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, env=env, check=False)
-
-
-@pytest.fixture(scope="module")
-def few() -> subprocess.CompletedProcess[str]:
-    """A few cases of each part, in one process for all, since its start takes seconds. It ends at the first part that is wrong."""
-    return run("-m", "tests.ops.band_interpreted", "few", *PARTS, interpret=True)
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.timeout(1200)  # the first one waits for the process that works for all parts
-def test_in_the_interpreter(part: str, few: subprocess.CompletedProcess[str]) -> None:
-    assert f"right: {part}\n" in few.stdout, few.stdout + few.stderr
+def test_in_the_interpreter(part: str, interpreted: str) -> None:
+    assert f"right: {part}\n" in interpreted, interpreted
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_whole_in_the_interpreter(part: str) -> None:
-    done = run("-m", "tests.ops.band_interpreted", "whole", part, interpret=True)
+    done = in_interpreter("whole", part)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -79,16 +67,21 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
     assert len(started) >= 4 and not current
 
 
+def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tests.ops.band_compiled", *arguments], capture_output=True, text=True, cwd=ROOT,
+                          check=False)
+
+
 def test_compiles_for_hopper() -> None:
-    """One build of each kernel, in one process for all."""
-    done = run("-m", "tests.ops.band_compiled", "few", *DIRECTIONS, interpret=False)
+    """One build of each kernel that is written for it, in one process for all. Those of Triton's own language run in the interpreter."""
+    done = compiled("few", "forward", "backward")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["forward", "backward", "portable"])
 def test_every_build_compiles_for_hopper(direction: str) -> None:
-    done = run("-m", "tests.ops.band_compiled", "whole", direction, interpret=False)
+    done = compiled("whole", direction)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,16 +1,22 @@
-"""Attention in parts in Triton's interpreter, where Triton is there: in a process of its own, since the switch is global."""
+"""Attention in parts in Triton's interpreter, where Triton is there."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.support import in_interpreter
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-@pytest.mark.parametrize("cases", ["few", pytest.param("whole", marks=pytest.mark.slow)])
-def test_parts_are_the_whole_in_the_interpreter(cases: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "tests.ops.parts_interpreted", cases], capture_output=True, text=True,
-                          env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""})
-    assert done.stdout == "right", done.stderr
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+PARTS = ("merging", "band_in_parts", "sums_to_gradients")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.timeout(1200)  # the first one may wait for the process that works for all
+def test_parts_are_the_whole_in_the_interpreter(part: str, interpreted: str) -> None:
+    assert f"right: {part}\n" in interpreted, interpreted
+
+
+@pytest.mark.slow
+def test_all_parts_are_the_whole_in_the_interpreter() -> None:
+    done = in_interpreter("whole", *PARTS)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -39,7 +39,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory):
     return dry_run
 
 
-@pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
+@pytest.mark.parametrize("profile", [pytest.param("workflow/profiles/local", marks=pytest.mark.slow), "slurm"])
 def test_jobs_that_measure_get_the_gpus(commands, profile):
     entering = commands(profile)
     for stage in (*OTHERS, *MEASURING[profile]):

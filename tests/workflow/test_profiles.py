@@ -20,7 +20,7 @@ def snakemake(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
 @pytest.mark.parametrize("study", ["quick", "paper"])
-@pytest.mark.sample(4)  # the paper's study by Slurm is below, with a site
+@pytest.mark.slow  # below are one of each profile: by make, and with a site
 def test_dry_run(profile, study, tmp_path):
     done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,6 +83,7 @@ def test_snakefile_is_short():
 
 @pytest.mark.parametrize(("setting", "expected"), [
     ("study=quik", "quick"), ("shard_minutes=-1", "shard_minutes"), ("shart_minutes=3", "shart_minutes")])
+@pytest.mark.sample(3)
 def test_bad_settings_are_refused(setting, expected):
     done = snakemake("--profile", "workflow/profiles/local", "--dry-run", "--config", setting)
     assert done.returncode != 0
