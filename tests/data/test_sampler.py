@@ -39,8 +39,8 @@ LONG_AS_MEASURED_IN_THE_STUDY = [
 ]
 
 
-@given(corpus=st.sampled_from((*SHIPPED, "prolong512k_long")), seqlen=st.integers(1, 20_000) | st.integers(1, 40), seed=st.integers(0, 2**31),
-       paper_compat=st.booleans())
+@given(corpus=st.sampled_from((*SHIPPED, "prolong512k_long")),
+       seqlen=st.integers(1, 20_000) | st.integers(1, 40), seed=st.integers(0, 2**31), paper_compat=st.booleans())
 @examples(150)
 def test_documents_fill_the_sequence(corpus: str, seqlen: int, seed: int, paper_compat: bool):
     lengths = sample_documents(corpus, seqlen, seed=seed, paper_compat=paper_compat)
