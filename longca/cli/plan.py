@@ -56,7 +56,7 @@ def command(
             of_method.num_unsupported += 1
             reasons[cell.method, prediction.unsupported] += 1
         else:
-            of_method.gpu_hours += prediction.seconds(peak_flops, chosen.measure) * cell.world / 3600
+            of_method.gpu_hours += prediction.seconds(peak_flops, chosen.measure_of(cell)) * cell.world / 3600
     gpu_hours = sum(method.gpu_hours for method in methods.values())
     num_jobs = len(shards(wanted, config.shard_minutes))
     if as_json:

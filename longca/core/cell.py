@@ -16,6 +16,7 @@ Scalar = bool | int | float | str
 
 DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
+AS_RELEASED = "as_released_"  # begins the names of kernels that repeat a defect of the study's code: they are never ranked
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
 

@@ -1,10 +1,11 @@
 """The study: a YAML grid of cells, and the way to measure them."""
 
 import itertools
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import Cell, Direction, Dtype, Scalar
 from longca.core.errors import UserError, unknown
@@ -67,6 +68,8 @@ class Grid(Frozen):
     """forward, or backward alone"""
     seed: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     """of all that is drawn in the mask"""
+    measure: Measure | None = None
+    """how its cells are measured, where not as the rest; keys that are left out are the study's"""
 
     @field_validator("kernel", "strategy", "world", "mask", "corpus", "seqlen", "seqlen_per_rank", "heads", "head_dim",
                      "dtype", "direction", "seed", mode="before")
@@ -96,6 +99,19 @@ class Study(Frozen):
     grids: tuple[Grid, ...] = Field(min_length=1)
     """cells are the union of all grids"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_measure_of_grids(cls, data: Any) -> Any:
+        """What a grid does not say of its `measure` is the study's."""
+        if not isinstance(data, dict) or not isinstance(data.get("grids"), (list, tuple)):
+            return data
+        common = data.get("measure")
+        if not isinstance(common, dict):
+            return data
+        grids = [grid | {"measure": common | grid["measure"]}
+                 if isinstance(grid, dict) and isinstance(grid.get("measure"), dict) else grid for grid in data["grids"]]
+        return data | {"grids": grids}
+
     @field_validator("name")
     @classmethod
     def _names_a_folder(cls, value: str) -> str:
@@ -105,14 +121,25 @@ class Study(Frozen):
 
     def cells(self) -> list[Cell]:
         """All cells, each once, in the order of the file. Raises UserError for a name or value that cannot be."""
-        found: dict[str, Cell] = {}
+        return [cell for cell, _ in self._by_id.values()]
+
+    def measure_of(self, cell: Cell) -> Measure:
+        """How this cell is measured: as the first grid says that has it, and otherwise as the study does."""
+        if all(grid.measure is None for grid in self.grids):
+            return self.measure
+        found = self._by_id.get(cell.cell_id)
+        return self.measure if found is None else found[1]
+
+    @cached_property
+    def _by_id(self) -> dict[str, tuple[Cell, Measure]]:
+        found: dict[str, tuple[Cell, Measure]] = {}
         for number, grid in enumerate(self.grids):
             for cell in _expand(grid, f"study '{self.name}', grid {number + 1}"):
-                found.setdefault(cell.cell_id, cell)
+                found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
         if not found:
             raise UserError(f"Study '{self.name}' has no cells", why="its grids are empty",
                             todo="Give each grid at least one kernel, mask, length and head count")
-        return list(found.values())
+        return found
 
 
 def study_path(name_or_path: str, folder: Path = STUDIES) -> Path:

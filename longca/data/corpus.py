@@ -32,6 +32,15 @@ class Weight(NamedTuple):
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class LongDocuments(Frozen):
+    """Documents of `lo` to `hi` tokens, each length as likely, that take a share of every sequence."""
+
+    share: float = Field(gt=0, lt=1)
+    """of the tokens; the bins have the rest"""
+    lo: int = Field(ge=1, le=MOST)
+    hi: int = Field(ge=1, le=MOST)
+
+
 class CorpusFile(Frozen):
     """The content of a corpus file."""
 
@@ -49,6 +58,8 @@ class CorpusFile(Frozen):
     """documents per length, ascending and disjoint"""
     histogram: tuple[Weight, ...] = ()
     """the form the paper's own sampler used; needed for `paper_compat` only"""
+    long_documents: LongDocuments | None = None
+    """documents beside those of the bins, which alone the statistics of a corpus are of"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -64,6 +75,8 @@ class CorpusFile(Frozen):
                                  "they must ascend and not overlap")
         if self.histogram and not sum(part.weight for part in self.histogram):
             raise ValueError("all weights of `histogram` are 0")
+        if self.long_documents and self.long_documents.lo > self.long_documents.hi:
+            raise ValueError(f"`long_documents` end at {self.long_documents.hi}, before they begin at {self.long_documents.lo}")
         return self
 
     def to_json(self) -> str:
@@ -119,9 +132,23 @@ class Corpus(Plugin):
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that name the numbers: equal bins and histogram, equal digest."""
-        numbers = json.dumps([self.content.bins, self.content.histogram], separators=(",", ":"))
+        """16 hexadecimal digits that name the numbers: equal bins, histogram and long documents, equal digest."""
+        content = self.content
+        more = [] if content.long_documents is None else [content.long_documents.model_dump()]
+        numbers = json.dumps([content.bins, content.histogram, *more], separators=(",", ":"))
         return hashlib.sha256(numbers.encode()).hexdigest()[:16]
+
+    def parts(self, seqlen: int) -> list[tuple[Self, int]]:
+        """(corpus, tokens) of each part of a sequence, none of 0 tokens; one part, where the corpus has no long documents."""
+        added = self.content.long_documents
+        if added is None:
+            return [(self, seqlen)]
+        num_short = int(seqlen * (1 - added.share))
+        alone = self.content.model_copy(update={"long_documents": None})
+        long = alone.model_copy(update={"bins": (Bin(added.lo, added.hi, 1),),
+                                        "histogram": (Weight(added.lo, added.hi, 1.0),) if alone.histogram else ()})
+        found = ((alone, num_short), (long, seqlen - num_short))
+        return [(type(self)(content, self.name, self.path), tokens) for content, tokens in found if tokens]
 
     def up_to(self, length: int) -> tuple[float, float]:
         """(share of documents, share of tokens) in documents of at most `length` tokens."""
@@ -145,7 +172,7 @@ class Corpus(Plugin):
             rows.append({"up_to": edge, "documents": share[0] - before[0], "tokens": share[1] - before[1]})
             before = share
         return {"name": self.name, "label": self.label, "path": str(self.path), "digest": self.digest,
-                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit", "notes"}),
+                **self.content.model_dump(mode="json", include={"description", "source", "licence", "unit", "notes", "long_documents"}),
                 "num_documents": self.num_documents, "mean_length": self.mean_length, "longest": self.longest,
                 "has_histogram": bool(self.content.histogram), "by_length": rows}
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from collections.abc import Iterator
 from itertools import accumulate
 
 import numpy as np
@@ -12,6 +13,7 @@ from longca.data.corpus import Corpus
 
 LONGEST_SHARE = 0.25  # of the sequence; longer documents are split, or one of them makes a document mask a full one
 PAPER_SEED = 42
+NUM_PAPER_MASKS = 30
 
 
 def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool = False) -> np.ndarray:
@@ -38,15 +40,24 @@ def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool 
 
 
 def draw(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
-    """Lengths of split documents in random order, the last one cut to fit."""
+    """Lengths of split documents in random order, the last one of each part of the corpus cut to fit."""
     cap = max(1, int(LONGEST_SHARE * seqlen))
     rng = np.random.default_rng([seed, seqlen, *hashlib.sha256(corpus.name.encode()).digest()[:8]])
+    parts = [_fill(part, tokens, cap, rng) for part, tokens in corpus.parts(seqlen)]
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate(parts)
+    return lengths[np.argsort(rng.random(len(lengths)), kind="stable")]
+
+
+def _fill(corpus: Corpus, num_tokens: int, cap: int, rng: np.random.Generator) -> np.ndarray:
+    """Lengths of pieces of at most `cap` tokens that sum to `num_tokens`."""
     drawn = np.empty(0, dtype=np.int64)
-    while (filled := int(drawn.sum())) < seqlen:
-        expected = (seqlen - filled) / min(corpus.mean_length, cap)
+    while (filled := int(drawn.sum())) < num_tokens:
+        expected = (num_tokens - filled) / min(corpus.mean_length, cap)
         drawn = np.concatenate([drawn, draw_pieces(corpus, cap, 16 + int(1.5 * expected), rng)])
-    ends = np.minimum(np.cumsum(drawn), seqlen)
-    return np.diff(ends[: np.searchsorted(ends, seqlen) + 1], prepend=0)
+    ends = np.minimum(np.cumsum(drawn), num_tokens)
+    return np.diff(ends[: np.searchsorted(ends, num_tokens) + 1], prepend=0)
 
 
 def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -69,24 +80,41 @@ def draw_pieces(corpus: Corpus, cap: int, num_draws: int, rng: np.random.Generat
 
 
 def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
-    """Lengths as LongCA-bench 22683e3 draws them (`dist_attn/benchmark/utils.py`); its own seed is `seed` 0 here.
+    """Lengths as LongCA-bench 22683e3 draws them (`dist_attn/benchmark`).
+
+    It drew up to 30 masks of a setting one after another from one generator: seeds 0 to 29 here. Other seeds have a generator of their own.
+    """
+    is_own = seed < NUM_PAPER_MASKS
+    rng = random.Random(PAPER_SEED if is_own else PAPER_SEED + seed)
+    for _ in range(seed if is_own else 0):
+        _lengths_as_paper(corpus, seqlen, rng)
+    return np.array(_lengths_as_paper(corpus, seqlen, rng), dtype=np.int64)
+
+
+def _lengths_as_paper(corpus: Corpus, seqlen: int, rng: random.Random) -> list[int]:
+    """The next lengths of the study's generator.
 
     A bin is chosen by weight, a length uniformly from its two ends on, what is too long is cut. Its last bin is open,
-    so that one document in hundreds is millions of tokens long and fills the rest of the sequence.
+    so that one document in hundreds is millions of tokens long and fills the rest of the sequence. Long documents come after the others,
+    and then all are shuffled.
     """
-    histogram = corpus.content.histogram
-    if not histogram:
+    if not corpus.content.histogram:
         raise UserError(f"Corpus '{corpus.name}' has no histogram", why="`paper_compat` draws from the published one",
                         todo="Use the default sampler, or one of the study's corpora")
-    rng = random.Random(PAPER_SEED + seed)
+    lengths = [length for part, tokens in corpus.parts(seqlen) for length in _fill_as_paper(part, tokens, rng)]
+    if corpus.content.long_documents is not None:
+        rng.shuffle(lengths)
+    return lengths
+
+
+def _fill_as_paper(corpus: Corpus, num_tokens: int, rng: random.Random) -> Iterator[int]:
+    histogram = corpus.content.histogram
     upto = list(accumulate(part.weight for part in histogram))
-    lengths, left = [], seqlen
-    while left:
+    while num_tokens:
         part = rng.choices(histogram, cum_weights=upto)[0]
-        length = max(1, min(rng.randint(part.lo, part.hi), left))
-        lengths.append(length)
-        left -= length
-    return np.array(lengths, dtype=np.int64)
+        length = max(1, min(rng.randint(part.lo, part.hi), num_tokens))
+        yield length
+        num_tokens -= length
 
 
 def _sum_of_quotients(end: int, divisor: int) -> int:

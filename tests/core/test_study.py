@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.study import Measure, Study, load_study, study_path
 
@@ -176,3 +177,20 @@ def test_studies_that_are_not_there(write_study: WriteStudy, tmp_path: Path):
 def test_a_study_is_a_value(write_study: WriteStudy):
     study = load_study(str(write_study()))
     assert Study.model_validate_json(study.model_dump_json()) == study
+
+
+def test_a_grid_may_be_measured_otherwise(plugins: Path, write_study: WriteStudy):
+    path = write_study({}, {"seqlen": 64, "measure": {"repeats": 100}}, {"seqlen": [64, 128], "measure": {"warmup": 9}},
+                       measure={"warmup": 5, "repeats": 20})
+    study = load_study(str(path))
+    found = {cell.seqlen: study.measure_of(cell) for cell in study.cells()}
+    assert found == {1024: Measure(warmup=5, repeats=20), 64: Measure(warmup=5, repeats=100), 128: Measure(warmup=9, repeats=20)}
+    assert Study.model_validate_json(study.model_dump_json()) == study, "what was completed stays so"
+    stranger = Cell(**next(cell for cell in study.cells() if cell.seqlen == 64).model_dump() | {"seqlen": 32})
+    assert study.measure_of(stranger) == study.measure
+
+
+def test_a_measure_of_a_grid_that_cannot_be(plugins: Path, write_study: WriteStudy):
+    with pytest.raises(UserError, match=r"'grids.0.measure.repeats' = 0"):
+        load_study(str(write_study({"measure": {"repeats": 0}})))
+    assert load_study(str(write_study({"measure": {"repeats": 3}}))).grids[0].measure == Measure(repeats=3)

@@ -43,3 +43,9 @@ def test_file_is_as_we_write_it(name: str):
 
 def test_the_shipped_are_there():
     assert set(SHIPPED) <= set(Registry("corpus", []).names())
+
+
+def test_the_mixture_is_of_the_corpus_that_it_names():
+    mixed, plain = (Registry("corpus").load(name).content for name in ("prolong512k_long", "prolong512k"))
+    assert (mixed.bins, mixed.histogram) == (plain.bins, plain.histogram)
+    assert plain.long_documents is None and mixed.long_documents is not None

@@ -31,6 +31,8 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown unit": ({"unit": "words"}, "'unit' = 'words'"),
     "negative weight": ({"histogram": [[1, 4, -0.5]]}, "'histogram.0.2' = -0.5"),
     "weights all zero": ({"histogram": [[1, 4, 0], [4, 9, 0.0]]}, "all weights of `histogram` are 0"),
+    "share of all": ({"long_documents": {"share": 1.0, "lo": 1, "hi": 2}}, "'long_documents.share' = 1.0"),
+    "long upside down": ({"long_documents": {"share": 0.5, "lo": 9, "hi": 2}}, "`long_documents` end at 2, before they begin at 9"),
     "histogram upside down": ({"histogram": [[4, 1, 1]]}, "entry 1 of `histogram` ends at 1, before it begins at 4"),
 }
 
@@ -115,3 +117,6 @@ def test_digest_names_the_numbers_only(write_corpus: Callable[..., Path]):
     assert one.digest == Corpus.from_file(write_corpus("two", label="Other", notes=["same numbers"])).digest
     assert one.digest != Corpus.from_file(write_corpus("three", bins=[[1, 4, 9]])).digest
     assert one.digest != Corpus.from_file(write_corpus("four", histogram=[[1, 4, 1.0]])).digest
+    mixed = {"share": 0.5, "lo": 8, "hi": 9}
+    assert len({corpus.digest for corpus in (one, *(Corpus.from_file(write_corpus("five", long_documents=long))
+                                                    for long in (mixed, mixed | {"share": 0.6})))}) == 3

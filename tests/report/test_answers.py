@@ -86,6 +86,14 @@ def test_an_incorrect_result_never_wins():
     assert who_wins(fastest(data, ["mask_label"])) == "Only sdpa ran"
 
 
+def test_rows_as_released_are_never_ranked():
+    records = [record(cell("sdpa"), tflops=1.0), record(cell("naive"), tflops=0.5), record(cell("as_released_naive"), tflops=9.0)]
+    assert set(rates(records).method) == {"sdpa", "naive"}
+    [ranking] = rankings(derived(records))
+    assert "as_released" not in str(ranking)
+    assert any("as_released_naive" in str(matrix) for matrix in matrices(derived(records))), "the page has them all the same"
+
+
 def test_claims_count_masks():
     records = [record(cell(kernel, mask), tflops=speed) for mask, speeds in {"causal": (1.0, 2.0), "full": (1.0, 4.0),
                                                                              "prefix_lm": (3.0, 1.0)}.items()

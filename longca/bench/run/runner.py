@@ -78,7 +78,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     with (_stopped_by_signals() as stopped, _launcher(task, store.folder, stopped.is_set) as launcher, store.lock(part),
           closing(progress or make_progress(config.progress, log)) as show,
           Pool(config.device, store.folder / "logs" / run_id, stopped.is_set, launcher) as pool):
-        versions = {cell.cell_id: method_version(cell, study.measure, pool.device.name) for cell in cells}
+        versions = {cell.cell_id: method_version(cell, study.measure_of(cell), pool.device.name) for cell in cells}
         kept = {} if force else _kept(store, versions, retry, show)
         counts = Counter(kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
@@ -165,7 +165,7 @@ class _Run:
 
     def measure(self, cell: Cell) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
-        result = check_mask(cell, self.pool.measure(cell, self.study.measure), self.digests)
+        result = check_mask(cell, self.pool.measure(cell, self.study.measure_of(cell)), self.digests)
         environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}

@@ -1,0 +1,44 @@
+"""Naive as LongCA-bench released it: its S² bias comes from the host in each timed call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.kernels.backends.naive import Naive, NaivePrepared
+from longca.kernels.contract import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AsReleasedNaive(Naive):
+    label = "Naive, as released"
+    paper_row = None
+    summary = "`naive` as the study called it: a bias of S², made on the host and copied to the device inside the timed call"
+
+    def prepare(self, problem: Problem) -> AsReleasedNaivePrepared:
+        return AsReleasedNaivePrepared(problem)
+
+
+class AsReleasedNaivePrepared(NaivePrepared):
+    """The study's backward starts from the saved forward and makes no bias; nor does this one."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._by_bias, self._hidden = self._hidden, None  # so that the base gives all scores
+        self.notes.append("as released: a bias of S² is made on the host and copied to the device inside the timed call")
+
+    def _scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """As those of `naive`, by adding a bias. Its zeros come from the host and, under a causal mask, the lower triangle does, too."""
+        import torch
+
+        mask, scores = self.problem.mask, super()._scores(q, k)
+        bias = torch.zeros(mask.seqlen_q, mask.seqlen_k, dtype=q.dtype).to(q.device)
+        if self._by_bias is None:
+            return scores.add_(bias)
+        hidden = self._by_bias
+        if mask.traits.causal:
+            hidden = torch.ones(mask.seqlen_q, mask.seqlen_k, dtype=torch.bool).tril().to(q.device).logical_not()[None, None]
+        of_groups = scores.view(hidden.shape[0], -1, *scores.shape[-2:])
+        of_groups.add_(bias.expand(hidden.shape).masked_fill(hidden, float("-inf")))
+        return scores
