@@ -74,7 +74,8 @@ def test_without_parameters_strategies_choose_as_they_do_by_themselves():
             mesh = plain.mesh(world, 8)
             assert configured.mesh(world, 8) == mesh and configured.schedules(mesh) == plain.schedules(mesh)
             assert other.mesh(world, 8) == Mesh(world)
-    assert strategy_of(cell("loongtrain", strategy_params={"windows": 1})).schedules(Mesh(4)) == (Ring(),)
+    single: Any = strategy_of(cell("loongtrain", strategy_params={"windows": 1}))
+    assert single.schedules(Mesh(4)) == (Ring(),)
 
 
 @pytest.mark.parametrize(("strategy", "params", "words"), [
