@@ -27,12 +27,12 @@ class Case:
     num_kv_heads: int
     dtype: torch.dtype = torch.float32
     strategy: str = "ulysses"
-    strategy_params: tuple[tuple[str, Any], ...] = ()
     seed: int = 0
     params: tuple[tuple[str, Any], ...] = ()
     head_dim: int = HEAD_DIM
     weights: tuple[int, ...] | None = None
     """of the chunks of heads, for strategies that divide heads"""
+    strategy_params: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         params = "".join(f"-{key}={value}" for key, value in self.strategy_params)
