@@ -48,7 +48,9 @@ def settings() -> str:
     assert set(OTHER_VARIABLES) >= NOT_SETTINGS
     fields = ("key", "values", "default", "meaning")
     patterns = sorted((pattern for pattern in Registry("mask").load_all() if pattern.number), key=lambda pattern: pattern.number)
-    parameters = [(f"`{pattern.name}`", *row) for pattern in patterns for row in _fields(pattern.Params)]
+    strategies = Registry("strategy").load_all()
+    masks, plans = ([(f"`{plugin.name}`", *row) for plugin in plugins for row in _fields(plugin.Params)]
+                    for plugins in (patterns, strategies))
     return _page(
         "Settings",
         "A wrong key or value ends in one line that names the nearest right one, and exit code 2.",
@@ -74,7 +76,11 @@ def settings() -> str:
         "The key `measure` of a study.", _table(fields, _fields(Measure)),
         "## Parameters of masks",
         "A mask of a grid is a name, or `name: {parameter: value}`. A list of values makes a mask for each.",
-        _table(("mask", "parameter", *fields[1:]), parameters))
+        _table(("mask", "parameter", *fields[1:]), masks),
+        "## Parameters of strategies",
+        "A strategy of a grid is a name, or `name: {parameter: value}`. A list of values makes cells for each. Other strategies have none. "
+        "Values that do not fit the ranks or the heads end as `unsupported`, with the reason.",
+        _table(("strategy", "parameter", *fields[1:]), plans))
 
 
 def command_line() -> str:
@@ -156,7 +162,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     if "anyOf" in entry:
-        return " or ".join(dict.fromkeys(_values(one, named) for one in entry["anyOf"]))
+        return " or ".join(dict.fromkeys(_values(one, named) for one in entry["anyOf"] if one.get("type") != "null"))
     if entry.get("type") == "array":
         return f"list: {_values(entry['items'], named)}"
     if entry.get("type") == "object":
@@ -168,7 +174,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
 
 
 def _default(value: Any) -> str:
-    if isinstance(value, BaseModel) or value in ("", (), {}):
+    if isinstance(value, BaseModel) or value in (None, "", (), {}):
         return ""
     if isinstance(value, tuple):
         return ", ".join(f"`{one}`" for one in value)

@@ -32,7 +32,7 @@ class Run:
 
 
 class Cells:
-    """The timed cells, each with its single-GPU baseline.
+    """The timed cells, each with its single-GPU baseline. Of strategies, those that chose their meshes by themselves.
 
     Args:
         records: the derived table.
@@ -44,7 +44,7 @@ class Cells:
         self._baseline = {(row.kernel, row.mask, row.seqlen, row.direction): float(row.tflops_per_device) for row in single.itertuples()}
         self._found: dict[tuple[Run, str], float] = {}
         self._memory: dict[tuple[Run, str], float] = {}
-        for row in timed[timed.kind == "cp"].itertuples():
+        for row in timed[(timed.kind == "cp") & (timed.strategy_params == "")].itertuples():
             run = Run(row.strategy, row.kernel, row.mask, int(row.world), int(row.seqlen) // int(row.world))
             self._found[run, row.direction] = float(row.tflops_per_device)
             self._memory[run, row.direction] = float(row.above_shards_bytes)

@@ -38,7 +38,8 @@ def planned_alike(how: str, notes: str) -> bool:
 
 def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dict[str, Any]]:
     """Returns a record for each line and direction that was measured with the same plan."""
-    timed = records[(records.status == "ok") & (records.kind == "cp") & (records.seed == 0) & records.mask_density_asked.isna()]
+    timed = records[(records.status == "ok") & (records.kind == "cp") & (records.seed == 0) & records.mask_density_asked.isna()
+                    & (records.strategy_params == "")]
     measured = {(row.strategy, row.kernel, row.mask, int(row.world), int(row.seqlen) // int(row.world),
                  f"{row.num_q_heads}:{row.num_kv_heads}", row.direction): row for row in timed.itertuples()}
     found = []

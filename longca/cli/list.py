@@ -46,14 +46,15 @@ def _facts(kind: str, plugin: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": plugin.name}
     if kind == "mask":
         facts |= {"no.": plugin.number, "family": plugin.family, "visible iff": plugin.definition,
-                  "parameters": ", ".join(f"{key}={value}" for key, value in plugin.Params().model_dump().items() if value is not False)}
+                  "parameters": _parameters(plugin)}
     elif kind == "kernel":
         device = device_type()
         facts |= {"label": plugin.label, "family": plugin.family, "summary": plugin.summary,
                   f"on this {device}": plugin.available(device) or "available"}
     elif kind == "strategy":
         device = device_type()
-        facts |= {"label": plugin.label, "summary": plugin.summary, f"on this {device}": plugin.available(device) or "available"}
+        facts |= {"label": plugin.label, "summary": plugin.summary, "parameters": _parameters(plugin),
+                  f"on this {device}": plugin.available(device) or "available"}
     elif kind == "corpus":
         facts |= {"label": plugin.label, "summary": plugin.summary}
     elif kind == "figure":
@@ -61,6 +62,12 @@ def _facts(kind: str, plugin: Any) -> dict[str, Any]:
     elif kind == "claim":
         facts |= {"no.": plugin.number, "label": plugin.label, "needs": plugin.gpus}
     return facts | {"file": str(plugin.path)}
+
+
+def _parameters(plugin: Any) -> str:
+    """Parameters with their defaults; without one where it is off, or where the plug-in chooses by itself."""
+    found = {name: value for name, value in plugin.Params().model_dump().items() if value is not False}
+    return ", ".join(name if value is None else f"{name}={value}" for name, value in found.items())
 
 
 def device_type() -> str:

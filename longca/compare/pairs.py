@@ -74,13 +74,14 @@ def pair_published(records: Iterable[Record], rates: Iterable[PublishedRate], ha
     index: dict[Hashable, list[PublishedRate]] = defaultdict(list)
     alone = set()
     for rate in rates:
-        index[rate.method, rate.mask, rate.direction, rate.seqlen].append(rate)
+        index[rate.strategy, rate.kernel, rate.mask, rate.direction, rate.seqlen].append(rate)
         alone.add(id(rate))
     pairs: list[RecordPair] = []
     num_cells_alone = 0
     for by_device in _last(records).values():
         cell = next(iter(by_device.values())).cell
-        found = [rate for rate in index.get((cell.method, cell.mask, cell.direction, cell.seqlen), []) if rate.asks(cell)]
+        key = cell.strategy, cell.kernel, cell.mask, cell.direction, cell.seqlen
+        found = [rate for rate in index.get(key, []) if rate.asks(cell)]
         pairs += [RecordPair(of_record(record, hardware), of_published(rate, hardware)) for rate in found for record in by_device.values()]
         alone -= {id(rate) for rate in found}
         num_cells_alone += not found and any(record.work is None for record in by_device.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from longca.core.schema import Frozen
 
@@ -45,6 +45,8 @@ class Cell(Frozen):
     """the attention operator; under `cp` the one that each rank runs"""
     strategy: str | None = None
     """the context-parallel strategy; None for a kernel on one device"""
+    strategy_params: dict[str, Scalar] = {}
+    """parameters of the strategy that differ from their defaults; without any, the field is left out of ids and of texts"""
     world: int = Field(1, ge=1)
     """number of ranks"""
     mask: str
@@ -68,13 +70,23 @@ class Cell(Frozen):
             raise ValueError(f"{self.num_q_heads} query heads cannot be shared evenly among {self.num_kv_heads} KV heads")
         if (self.kind == "cp") != (self.strategy is not None):
             raise ValueError("a `cp` cell needs a strategy, a `kernel` cell has none")
+        if self.strategy_params and self.strategy is None:
+            raise ValueError("parameters of a strategy need a strategy")
         if self.kind == "kernel" and self.world != 1:
             raise ValueError("a `kernel` cell runs on one device: world must be 1")
         return self
 
+    @model_serializer(mode="wrap")
+    def _fields_to_write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """All fields, but no empty `strategy_params`: cells from before there was such a field keep their ids."""
+        fields = write(self)
+        if not self.strategy_params:
+            fields.pop("strategy_params", None)
+        return fields
+
     @cached_property
     def cell_id(self) -> str:
-        """16 hexadecimal digits of the SHA-256 of the canonical JSON of all fields."""
+        """16 hexadecimal digits of the SHA-256 of the canonical JSON of all fields that are written."""
         canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -85,15 +97,18 @@ class Cell(Frozen):
 
     def single_gpu_baseline(self) -> "Cell":
         """The cell that asks the same of its kernel on one device."""
-        return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "world": 1})
+        return Cell(**self.model_dump() | {"kind": "kernel", "strategy": None, "strategy_params": {}, "world": 1})
 
     def __hash__(self) -> int:
         return hash(self.cell_id)
 
     @property
     def method(self) -> str:
-        """The method under measurement, as tables name it: the kernel, or `strategy+kernel`."""
-        return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
+        """The method under measurement, as tables name it: the kernel, `strategy+kernel` or `strategy[parameter=value]+kernel`."""
+        if self.strategy is None:
+            return self.kernel
+        params = ",".join(f"{key}={value}" for key, value in sorted(self.strategy_params.items()))
+        return f"{self.strategy}[{params}]+{self.kernel}" if params else f"{self.strategy}+{self.kernel}"
 
     @property
     def mask_key(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from longca.core.units import parse_heads, parse_length
 STUDIES = Path("config/studies")
 
 Length = Annotated[int, BeforeValidator(parse_length)]
-
-
+Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
+"""a plug-in with its parameters: a name, or `name: {parameter: value or list of values}`"""
 Messages = Literal["nccl", "symmetric"]
 
 
@@ -44,11 +44,11 @@ class Grid(Frozen):
     """one device, or context parallelism"""
     kernel: tuple[str, ...]
     """names of `longca list kernels`"""
-    strategy: tuple[str, ...] = ()
-    """of context parallelism: names of `longca list strategies`"""
+    strategy: tuple[Choice, ...] = ()
+    """of context parallelism: a name of `longca list strategies`, or `name: {parameter: value or list of values}`"""
     world: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
     """numbers of ranks"""
-    mask: tuple[str | dict[str, dict[str, Scalar | list[Scalar]]], ...]
+    mask: tuple[Choice, ...]
     """a name, or `name: {parameter: value or list of values}`"""
     corpus: tuple[str, ...] = ("pile",)
     """where document lengths come from; masks without documents ignore it"""
@@ -164,27 +164,34 @@ def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
 
 
 def _expand(grid: Grid, where: str) -> list[Cell]:
-    masks = Registry("mask")
-    given = {"kernel": grid.kernel, "strategy": grid.strategy, "corpus": (*grid.corpus, *grid.corpus_from.values())}
+    strategies = [name for entry in grid.strategy for name in ([entry] if isinstance(entry, str) else entry)]
+    given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values())}
+    # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
+    registries = {kind: Registry(kind) for kind in given}
     for kind, names in given.items():
-        known = Registry(kind).names()
+        known = registries[kind].names()
         for name in names:
             if name not in known:
                 raise unknown(kind, name, known, todo=f"It stands in {where}")
     if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
         raise UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`")
-    variants = [variant for entry in grid.mask for variant in _mask_variants(entry, masks)]
+    masks = [variant for entry in grid.mask for variant in _variants(entry, Registry("mask"))]
+    plans: list[tuple[str | None, dict[str, Scalar]]] = []
+    for entry in grid.strategy:  # a plain name needs no look into the strategy
+        plans += [(entry, {})] if isinstance(entry, str) else [
+            (plugin.name, params) for plugin, params in _variants(entry, registries["strategy"])]
     cells = []
-    for pattern, params in variants:
-        axes = itertools.product(grid.kernel, grid.strategy or (None,), grid.world, grid.corpus,
+    for pattern, params in masks:
+        axes = itertools.product(grid.kernel, plans or [(None, {})], grid.world, grid.corpus,
                                  grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
                                  grid.direction, grid.seed)
-        for kernel, strategy, world, corpus, length, heads, head_dim, dtype, direction, seed in axes:
+        for kernel, (strategy, strategy_params), world, corpus, length, heads, head_dim, dtype, direction, seed in axes:
             num_q_heads, num_kv_heads = parse_heads(heads)
             seqlen = length * world if grid.seqlen_per_rank else length
             fields = {
-                "kind": grid.kind, "kernel": kernel, "strategy": strategy, "world": world, "mask": pattern.name,
-                "mask_params": params, "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
+                "kind": grid.kind, "kernel": kernel, "strategy": strategy, "strategy_params": strategy_params,
+                "world": world, "mask": pattern.name, "mask_params": params,
+                "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
                 "seqlen": seqlen, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
                 "dtype": dtype, "direction": direction, "seed": seed if pattern.draws(pattern.Params(**params)) else 0}
             cells.append(parse(Cell, fields, where))
@@ -195,14 +202,14 @@ def _expand(grid: Grid, where: str) -> list[Cell]:
     return cells
 
 
-def _mask_variants(entry: str | dict[str, dict[str, Any]], masks: Registry) -> list[tuple[Any, dict[str, Scalar]]]:
-    """(pattern, resolved parameters) for each combination of the listed parameter values."""
+def _variants(entry: Choice, registry: Registry) -> list[tuple[Any, dict[str, Scalar]]]:
+    """(plug-in, resolved parameters) for each combination of the listed parameter values."""
     variants = []
     for name, given in ({entry: {}} if isinstance(entry, str) else entry).items():
-        pattern = masks.load(name)
+        plugin = registry.load(name)
         lists = [value if isinstance(value, list) else [value] for value in given.values()]
         for values in itertools.product(*lists):
-            variants.append((pattern, pattern.resolve(dict(zip(given, values, strict=True)))))
+            variants.append((plugin, plugin.resolve(dict(zip(given, values, strict=True)))))
     return variants
 
 

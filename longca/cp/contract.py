@@ -5,11 +5,14 @@ Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.cell import CallSpec, Cell
-from longca.core.plugin import Plugin
+from longca.core.cell import CallSpec, Cell, Scalar
+from longca.core.plugin import Plugin, Registry
+from longca.core.schema import Frozen, parse
 from longca.kernels.contract import missing_modules
 
 if TYPE_CHECKING:
@@ -54,13 +57,34 @@ class PreparedStrategy:
 
 
 class Strategy(Plugin):
-    """A way to run a mask over several devices."""
+    """A way to run a mask over several devices.
+
+    A strategy with parameters has a nested class `Params`. `params` is an instance of it: the defaults, or what `with_params` was given.
+    """
 
     summary: ClassVar[str] = ""
     url: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()  # modules in addition to torch
     kernels: ClassVar[tuple[str, ...]] = ()  # the only kernels that it can run, if it calls them by its own means; empty: any
     baseline: ClassVar[bool] = False  # another project's strategy, to compare with: it need not do every mask
+
+    Params: ClassVar[type[Frozen]] = Frozen  # parameters with their defaults; a nested class of that name
+
+    def __init__(self) -> None:
+        self.params: Any = self.Params()
+
+    def resolve(self, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """The parameters that differ from their defaults, types settled. Raises UserError for a key or value it cannot have."""
+        return self._parsed(params).model_dump(exclude_defaults=True)
+
+    def with_params(self, params: Mapping[str, Scalar]) -> Self:
+        """This strategy with these parameters and the defaults of all others. Raises UserError as `resolve` does."""
+        found = copy(self)
+        found.params = self._parsed(params)
+        return found
+
+    def _parsed(self, params: Mapping[str, Scalar]) -> Frozen:
+        return parse(self.Params, dict(params), f"Strategy '{self.name}'")
 
     def available(self, device_type: str) -> str | None:
         """None if it can run on this machine's device of that type ("cpu", "cuda"), else the reason why not. The kernel is asked apart."""
@@ -121,3 +145,9 @@ class HeadStrategy(Strategy):
             ValueError: heads cannot be divided by these weights.
         """
         raise NotImplementedError
+
+
+def strategy_of(cell: Cell) -> Strategy:
+    """The strategy of a cell of kind `cp`, with the cell's parameters. Raises UserError if there is no such strategy or parameter."""
+    assert cell.strategy is not None
+    return Registry("strategy").load(cell.strategy).with_params(cell.strategy_params)

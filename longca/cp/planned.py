@@ -35,14 +35,18 @@ class PlannedStrategy(HeadStrategy):
     """A strategy that is a mesh and a choice of schedules. Sub-classes define `mesh` and `schedules`."""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """The mesh of ranks. Ranks of a head group must get whole KV heads."""
+        """The mesh of ranks. Ranks of a head group must get whole KV heads. Raises ValueError where parameters do not fit these numbers."""
         return Mesh(world)
 
     def schedules(self, mesh: Mesh) -> Sequence[Schedule]:
-        """The schedules to choose among, the simplest first."""
+        """The schedules to choose among, the simplest first. Raises ValueError where parameters do not fit this mesh."""
         raise NotImplementedError
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
+        try:
+            self.schedules(self.mesh(cell.world, cell.num_kv_heads))
+        except ValueError as error:
+            return str(error)
         heads = self._heads(cell.call_spec, cell.world)
         if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
             return None

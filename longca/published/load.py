@@ -57,7 +57,7 @@ class PublishedRate:
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
 
     def asks(self, cell: Cell) -> bool:
-        """True if the cell asks for what was published: all that the source tells agrees."""
+        """True if the cell asks for what was published: all that the source tells agrees. Sources tell no parameters of strategies."""
         told = (self.kind, self.kernel, self.strategy, self.world, self.mask, self.seqlen, self.num_q_heads, self.num_kv_heads,
                 self.head_dim, self.dtype, self.direction)
         asked = (cell.kind, cell.kernel, cell.strategy, cell.world, cell.mask, cell.seqlen, cell.num_q_heads, cell.num_kv_heads,

@@ -13,8 +13,8 @@ LINE = {"mask": "causal", "world": "2", "tokens": "8192", "heads": "64:8", "kern
 
 
 def measured(direction: str, tflops: float, notes: str = RING, **other: object) -> dict[str, object]:
-    return {"status": "ok", "kind": "cp", "seed": 0, "strategy": "ring_p2p", "kernel": "band", "mask": "causal", "world": 2,
-            "seqlen": 16384, "num_q_heads": 64, "num_kv_heads": 8, "mask_density_asked": None, "direction": direction,
+    return {"status": "ok", "kind": "cp", "seed": 0, "strategy": "ring_p2p", "strategy_params": "", "kernel": "band", "mask": "causal",
+            "world": 2, "seqlen": 16384, "num_q_heads": 64, "num_kv_heads": 8, "mask_density_asked": None, "direction": direction,
             "tflops_per_device": tflops, "notes": notes} | other
 
 
@@ -30,6 +30,7 @@ def test_plans_are_told_apart(how: str, notes: str, alike: bool):
 def test_lines_are_held_against_records_of_the_same_plan():
     records = [measured("fwd", 400.0), measured("bwd", 400.0), measured("fwd", 1.0, seqlen=8192), measured("fwd", 1.0, seed=1),
                measured("fwd", 1.0, num_kv_heads=64), measured("fwd", 1.0, mask_density_asked=0.5),
+               measured("fwd", 1.0, strategy_params="heads=2"),
                measured("bwd", 1.0, kernel="fa3"), measured("bwd", 1.0, status="timeout")]
     found = compared([LINE, LINE | {"strategy": "alone", "fwd_modelled_tflops": "", "bwd_modelled_tflops": ""}], pd.DataFrame(records))
     assert [(one["direction"], one["ratio"]) for one in found] == [("fwd", pytest.approx(1.1)), ("bwd", pytest.approx(0.95))]

@@ -15,8 +15,9 @@ HERE = Path(__file__).parents[2]
 
 def _row(strategy: str = "", mask: str = "causal", world: int = 1, seqlen: int = 16384, tflops: float = 600.0,
          **changes: object) -> dict[str, object]:
-    row = {"kind": "cp" if strategy else "kernel", "strategy": strategy, "kernel": "band", "mask": mask, "world": world, "seqlen": seqlen,
-           "direction": "fwd", "seed": 0, "status": "ok", "tflops_per_device": tflops, "above_shards_bytes": 1e9}
+    row = {"kind": "cp" if strategy else "kernel", "strategy": strategy, "strategy_params": "", "kernel": "band", "mask": mask,
+           "world": world, "seqlen": seqlen, "direction": "fwd", "seed": 0, "status": "ok", "tflops_per_device": tflops,
+           "above_shards_bytes": 1e9}
     return {**row, **changes}
 
 

@@ -10,6 +10,8 @@ GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
     ("mask: causl", ["Unknown mask 'causl'", "'causal'"]),
     ("corpus: piles", ["Unknown corpus 'piles'", "'pile'"]),
     ("kind: cp, strategy: ulises", ["Unknown strategy 'ulises'", "'ulysses'"]),
+    ("kind: cp, strategy: {usp: {head: 2}}", ["Strategy 'usp'", "'heads'"]),
+    ("kind: cp, strategy: {loongtrain: {windows: 0}}", ["Strategy 'loongtrain'", "windows", "greater than"]),
     ("sequlen: 64", ["unknown key", "sequlen", "'seqlen'"]),
     ("seqlen: -4", ["-4", "length"]),
     ("seqlen: 0", ["0", "length"]),

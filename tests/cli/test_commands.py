@@ -23,6 +23,8 @@ def test_list_shows_all_kinds_and_is_json(longca):
     assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures", "claims"}
     assert [mask["no."] for mask in found["masks"]][:14] == list(range(1, 15))
     assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {kernel["name"] for kernel in found["kernels"]}
+    parameters = {strategy["name"]: strategy["parameters"] for strategy in found["strategies"]}
+    assert (parameters["ulysses"], parameters["usp"], parameters["loongtrain"]) == ("", "heads", "heads, windows")
 
 
 def test_plan_counts_cells_and_reasons(longca):

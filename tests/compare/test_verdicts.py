@@ -163,3 +163,12 @@ def test_what_was_not_timed_here_has_no_verdict():
     assert set(comparison.counts) == {"untimed"} and isinstance(comparison, Comparison)
     assert comparison.conclusion == f"No cell ran on both sides; {comparison.counts['untimed']} ran on neither side."
     assert compare_published([timed(asked=cell(seqlen=96))], load_published()).conclusion == "No cell has a published rate."
+
+
+def test_each_mesh_of_a_strategy_is_held_against_its_published_rate():
+    rate = next(one for one in load_published() if one.strategy == "usp" and one.world)
+    fields = {name: getattr(rate, name) for name in ("kind", "kernel", "strategy", "world", "mask", "seqlen", "num_q_heads", "num_kv_heads",
+                                                     "head_dim", "dtype", "direction")}
+    records = [timed(asked=cell(**fields, strategy_params=params)) for params in ({}, {"heads": 8})]
+    methods = {change.pair.cell.method for change in compare_published(records, [rate]).changes}
+    assert methods == {"usp+fa3", "usp[heads=8]+fa3"}

@@ -17,6 +17,15 @@ from longca.cp.contract import Strategy
 class Toy(Strategy):
     label = "Toy strategy"
 '''
+MESH = '''
+from longca.core.schema import Frozen
+from longca.cp.contract import Strategy
+class Toy(Strategy):
+    label = "Toy mesh"
+    class Params(Frozen):
+        heads: int | None = None
+        windows: int = 1
+'''
 MASK = '''
 from longca.core.schema import Frozen
 from longca.masks.contract import Pattern
@@ -37,8 +46,9 @@ GRID = {"kernel": "toy_kernel", "mask": "toy_mask", "seqlen": "1K", "heads": "8:
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder in LONGCA_PLUGINS that holds toy_kernel, toy_strategy, toy_mask, toy_documents and toy_corpus."""
-    files = {"kernels/toy_kernel.py": KERNEL, "strategies/toy_strategy.py": STRATEGY, "corpora/toy_corpus.json": CORPUS,
+    """Folder in LONGCA_PLUGINS that holds toy_kernel, toy_strategy, toy_mesh, toy_mask, toy_documents and toy_corpus."""
+    files = {"kernels/toy_kernel.py": KERNEL, "strategies/toy_strategy.py": STRATEGY,
+             "strategies/toy_mesh.py": MESH, "corpora/toy_corpus.json": CORPUS,
              "masks/toy_mask.py": MASK.format(documents=False), "masks/toy_documents.py": MASK.format(documents=True)}
     folder = tmp_path / "plugins"
     for place, text in files.items():

@@ -16,16 +16,17 @@ CP: dict[str, Any] = {**KERNEL, "kind": "cp", "strategy": "ulysses", "world": 8,
 
 @pytest.mark.parametrize(("fields", "cell_id"), [
     (KERNEL, "eeb976cfda3adcbe"), ({**KERNEL, "seed": 4}, "9e86566eccd27937"), ({**KERNEL, "corpus": None}, "85b6afc156c66aa5"),
-    (CP, "563902ba23dc7cee"), ({**CP, "mask_params": {"window": 1024, "share": 1}}, "8ccf1a2db3a57e40"),
+    (CP, "563902ba23dc7cee"), ({**CP, "strategy_params": {}}, "563902ba23dc7cee"),
+    ({**CP, "mask_params": {"window": 1024, "share": 1}}, "8ccf1a2db3a57e40"),
 ])
 def test_golden_ids(fields: dict[str, Any], cell_id: str):
     assert Cell(**fields).cell_id == cell_id
 
 
 def test_every_field_is_part_of_the_id():
-    others = {"kernel": "flex", "strategy": "usp", "world": 16, "mask": "causal", "mask_params": {"window": 512},
-              "corpus": "mine", "seqlen": 4096, "num_q_heads": 32, "num_kv_heads": 4, "head_dim": 64, "dtype": "fp16",
-              "direction": "fwd", "seed": 1}
+    others = {"kernel": "flex", "strategy": "usp", "strategy_params": {"heads": 2}, "world": 16, "mask": "causal",
+              "mask_params": {"window": 512}, "corpus": "mine", "seqlen": 4096, "num_q_heads": 32, "num_kv_heads": 4,
+              "head_dim": 64, "dtype": "fp16", "direction": "fwd", "seed": 1}
     assert set(others) == set(Cell.model_fields) - {"kind"}
     ids = {Cell(**{**CP, field: value}).cell_id for field, value in others.items()}
     assert len(ids | {Cell(**CP).cell_id}) == len(others) + 1
@@ -51,7 +52,7 @@ def test_ids_do_not_depend_on_the_order_of_keys_nor_on_json():
     ({"seqlen": -8}, "greater than or equal to 1"), ({"head_dim": 0}, "greater than or equal to 1"),
     ({"num_kv_heads": 0}, "greater than or equal to 1"), ({"seed": -1}, "greater than or equal to 0"),
     ({"dtype": "fp8"}, "'bf16', 'fp16' or 'fp32'"), ({"direction": "both"}, "'fwd' or 'bwd'"),
-    ({"kind": "mask"}, "'kernel' or 'cp'"),
+    ({"kind": "mask"}, "'kernel' or 'cp'"), ({"strategy_params": {"heads": 2}}, "parameters of a strategy need a strategy"),
     ({"mask_params": {"window": [1]}}, "mask_params"), ({"colour": "red"}, "Extra inputs"),
 ])
 def test_what_cannot_be_a_cell(changes: dict[str, Any], message: str):
@@ -71,6 +72,20 @@ def test_names_in_tables():
     assert cp.title == "ulysses+sdpa ×8 sliding_window(window=1024,share=1.0) S=8192 64:8 D=128 bf16 bwd seed=0"
     assert Cell(**{**KERNEL, "mask": "causal", "mask_params": {}}).title.startswith("sdpa causal S=8192")
     assert "causal_document(paper_compat=True) " in Cell(**{**KERNEL, "mask_params": {"paper_compat": True}}).title
+
+
+def test_names_tell_parameters_of_strategies_apart():
+    cell = Cell(**{**CP, "strategy": "loongtrain", "strategy_params": {"windows": 1, "heads": 2}})
+    assert cell.method == "loongtrain[heads=2,windows=1]+sdpa"
+    assert cell.title.startswith("loongtrain[heads=2,windows=1]+sdpa ×8 sliding_window")
+    assert cell.single_gpu_baseline() == Cell(**CP).single_gpu_baseline()
+
+
+def test_a_cell_without_parameters_of_its_strategy_is_written_without_them():
+    given = Cell(**{**CP, "strategy_params": {"heads": 2}})
+    assert "strategy_params" not in Cell(**CP).model_dump_json() + Cell(**KERNEL).model_dump_json()
+    assert given.model_dump()["strategy_params"] == {"heads": 2}
+    assert Cell.model_validate_json(given.model_dump_json()) == given
 
 
 def test_mask_key_holds_all_that_decides_the_mask():

@@ -56,6 +56,21 @@ def test_parameters_are_resolved(plugins: Path, write_study: WriteStudy):
     assert given[0].mask_params == {"step": 4, "share": 0.5}
 
 
+def test_parameters_of_strategies(plugins: Path, write_study: WriteStudy):
+    cells = cells_of(write_study({"kind": "cp", "strategy": ["toy_strategy", {"toy_mesh": {"heads": [2, "4"], "windows": [1, 3]}}],
+                                  "world": [4, 8], "direction": "fwd"}))
+    expected = ["toy_strategy", *(f"toy_mesh[{params}]" for params in ("heads=2", "heads=2,windows=3", "heads=4", "heads=4,windows=3"))]
+    assert [(cell.method, cell.world) for cell in cells] == [(f"{name}+toy_kernel", world) for name in expected for world in (4, 8)]
+    assert cells[-1].strategy_params == {"heads": 4, "windows": 3}
+
+
+def test_defaults_of_strategies_are_no_other_cells(plugins: Path, write_study: WriteStudy):
+    plain, default = (cells_of(write_study({"kind": "cp", "strategy": strategy, "world": 2}))
+                      for strategy in ("toy_mesh", {"toy_mesh": {"windows": 1}}))
+    assert plain == default
+    assert [cell.cell_id for cell in plain] == [cell.cell_id for cell in default]
+
+
 def test_what_a_mask_does_not_use_is_not_in_its_cells(plugins: Path, write_study: WriteStudy):
     regular = cells_of(write_study({"corpus": ["toy_corpus", "pile"], "seed": [0, 1, 2], "direction": "fwd"}))
     assert [(cell.corpus, cell.seed) for cell in regular] == [(None, 0)]
@@ -85,6 +100,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown kernel": ({"kernel": "toy_kernal"}, "Unknown kernel 'toy_kernal': did you mean 'toy_kernel'"),
     "unknown strategy": ({"kind": "cp", "strategy": "toy_stratgy"},
                          "Unknown strategy 'toy_stratgy': did you mean 'toy_strategy'"),
+    "unknown strategy with parameters": ({"kind": "cp", "strategy": {"toy_mehs": {"heads": 2}}},
+                                         "Unknown strategy 'toy_mehs': did you mean 'toy_mesh'"),
+    "unknown parameter of a strategy": ({"kind": "cp", "strategy": [{"toy_mesh": {"head": 2}}]},
+                                        "Strategy 'toy_mesh': unknown key 'head', did you mean 'heads'?"),
+    "parameter of a strategy without any": ({"kind": "cp", "strategy": [{"toy_strategy": {"heads": 2}}]},
+                                            "Strategy 'toy_strategy': unknown key 'heads', known keys: none"),
+    "parameter of a strategy of wrong type": ({"kind": "cp", "strategy": {"toy_mesh": {"heads": 1.5}}},
+                                              "Strategy 'toy_mesh': 'heads' = 1.5: Input should be a valid integer"),
+    "strategy without parameters": ({"kind": "cp", "strategy": [{"toy_mesh": None}]}, "'grids.0.strategy.0"),
     "unknown mask": ({"mask": "toy_maks"}, "Unknown mask 'toy_maks': did you mean 'toy_mask'"),
     "unknown corpus": ({"corpus": "toy_korpus"}, "Unknown corpus 'toy_korpus': did you mean 'toy_corpus'"),
     "unknown corpus later on": ({"corpus_from": {"4K": "pil"}}, "Unknown corpus 'pil': did you mean 'pile'"),

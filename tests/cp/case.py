@@ -32,9 +32,11 @@ class Case:
     head_dim: int = HEAD_DIM
     weights: tuple[int, ...] | None = None
     """of the chunks of heads, for strategies that divide heads"""
+    strategy_params: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return (f"{self.strategy}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
+        params = "".join(f"-{key}={value}" for key, value in self.strategy_params)
+        return (f"{self.strategy}{params}-{self.mask}-{self.seqlen}-{self.num_q_heads}:{self.num_kv_heads}-{str(self.dtype)[6:]}"
                 f"-{self.seed}" + (f"-{':'.join(map(str, self.weights))}" if self.weights else ""))
 
     @property
@@ -57,7 +59,8 @@ class Case:
         """This rank's part: positions, notes, costs, bytes moved in each direction, and results."""
         problem = replace(self.problem(), device=comm.device)
         how = {} if self.weights is None else {"weights": self.weights}
-        prepared = Registry("strategy").load(self.strategy).prepare(problem, Registry("kernel").load(kernel), comm, **how)
+        strategy = Registry("strategy").load(self.strategy).with_params(dict(self.strategy_params))
+        prepared = strategy.prepare(problem, Registry("kernel").load(kernel), comm, **how)
         mine = torch.from_numpy(prepared.shard.positions_L)
         q, k, v, dout = (x[mine].to(comm.device) for x in self.inputs())
         moved = [comm.moved_bytes]

@@ -64,6 +64,8 @@ CELLS = {
     "fwd": cell(), "bwd": cell(direction="bwd"), "block": cell(direction="bwd", **BLOCKS),
     "uneven": cell(num_q_heads=9, num_kv_heads=3, dtype="fp32", **BLOCKS),
     "ring": cell(direction="bwd", strategy="ring_p2p"), "gather": cell(strategy="ring_allgather", **BLOCKS),
+    "mesh": cell(direction="bwd", strategy="usp", strategy_params={"heads": 1}),
+    "unfit": cell(strategy="usp", strategy_params={"heads": 3}),
     "partless": cell("sdpa", strategy="ring_p2p"),
     **{name: cell(name) for name in ("absent", "picky", "unprepared", "greedy", "mistaken")},
     "after": cell(seed=1),
@@ -126,6 +128,13 @@ def test_bytes_moved_are_of_one_call(results: dict[str, list[Result]]):
     assert costs["moved_bytes"] == costs["formula_bytes"] == 128 * (8 + 2) * 16 * 2 * 2 / 4
 
 
+def test_a_cell_gets_the_mesh_that_it_asks_for(results: dict[str, list[Result]]):
+    """By itself USP divides heads among two ranks."""
+    first = results["mesh"][0]
+    assert first.outcome.status == "ok", first.outcome
+    assert first.notes[0] == "a ring of 2"
+
+
 def test_backward_is_checked_against_other_gradients_than_zero(results: dict[str, list[Result]]):
     assert all(0 < error < 0.02 for error in results["bwd"][0].accuracy.relative.values())
 
@@ -134,6 +143,7 @@ def test_backward_is_checked_against_other_gradients_than_zero(results: dict[str
     ("absent", "unavailable", "rank 1: not here"),
     ("picky", "unsupported", "4:1 of 101"),
     ("partless", "unsupported", "no LSE"),
+    ("unfit", "unsupported", "2 ranks are no whole number of head groups of 3"),
     ("unprepared", "error", "no such index"),
     ("greedy", "oom", "prepare"),
     ("mistaken", "incorrect", "out is off by"),

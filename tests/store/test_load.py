@@ -1,16 +1,20 @@
 """Records are found wherever they lie, and what cannot be read is named."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from longca.core.errors import UserError
+from longca.core.record import Record
 from longca.store.cells import CellStore
 from longca.store.export import export, record_json
 from longca.store.load import load
 from tests.records import quick_study
+
+MEASURED = Path(__file__).parents[2] / "reports/h200/h200-cp.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +28,16 @@ def folder(records, tmp_path):
     for record in records:
         store.write(record)
     return store.folder
+
+
+def test_committed_records_of_strategies_keep_their_cells_and_ids():
+    """They are from before cells had parameters of strategies. `Record` itself holds each id against its cell."""
+    texts = pq.read_table(MEASURED, columns=["record"])["record"].to_pylist()[::40]
+    asked = [json.loads(text)["cell"] for text in texts]
+    records = [Record.model_validate_json(text) for text in texts]
+    assert sum(cell["kind"] == "cp" for cell in asked) > 10
+    assert [json.loads(record.cell.model_dump_json()) for record in records] == asked
+    assert all(not record.cell.strategy_params and "[" not in record.cell.method for record in records)
 
 
 def test_a_folder_of_cells(records, folder):

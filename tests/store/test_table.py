@@ -54,7 +54,10 @@ def test_a_step_of_context_parallelism_lasts_as_long_as_its_slowest_rank():
     assert row["time_ms_mean_ranks"] == 1.5
     assert row["tflops_per_device"] == pytest.approx(row["tflops"] / 2)
     assert row["tflops_per_device_mean_ranks"] == pytest.approx(row["tflops_per_device"] * 2.0 / 1.5)
-    assert row["method"] == "ulysses+sdpa"
+    assert (row["method"], row["strategy"], row["strategy_params"]) == ("ulysses+sdpa", "ulysses", "")
+    row = one(Cell(**cell.model_dump() | {"strategy": "loongtrain", "strategy_params": {"heads": 2, "windows": 1}}))
+    assert row["method"] == "loongtrain[heads=2,windows=1]+sdpa"
+    assert (row["strategy"], row["strategy_params"]) == ("loongtrain", "heads=2, windows=1")
 
 
 def test_share_of_peak_where_a_source_gives_one():

@@ -28,7 +28,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Memory, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
-from longca.cp.contract import PreparedStrategy
+from longca.cp.contract import PreparedStrategy, strategy_of
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 
@@ -78,8 +78,7 @@ class _CpMeasurement(CellMeasurement):
 
     def run(self) -> Outcome:
         self.nodes = tuple(self.comm.gather(self.nodes[0]))
-        assert self.cell.strategy is not None
-        strategy, kernel = Registry("strategy").load(self.cell.strategy), Registry("kernel").load(self.cell.kernel)
+        strategy, kernel = strategy_of(self.cell), Registry("kernel").load(self.cell.kernel)
         unavailable = strategy.available(self.device.type) or kernel.available(self.device.type)
         for rank, reason in enumerate(self.comm.gather(unavailable)):
             if reason is not None:

@@ -1,6 +1,7 @@
 """Predictions for cells before they are run: support, operations and time. No torch, no tensors."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from longca.bench.run.shards import estimate_seconds
 from longca.core.cell import DTYPE_BYTES, Cell
@@ -37,7 +38,7 @@ class Predictor:
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
         self._masks: dict[str, tuple[Traits, float]] = {}
-        self._plugins: dict[tuple[str, str], object] = {}
+        self._plugins: dict[tuple[str, str], Any] = {}
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)
@@ -59,7 +60,7 @@ class Predictor:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.device_type)
-        return self._plugin("strategy", cell.strategy).refusal(cell, traits, kernel, self.device_type)
+        return self._plugin("strategy", cell.strategy).with_params(cell.strategy_params).refusal(cell, traits, kernel, self.device_type)
 
     def _mask(self, cell: Cell) -> tuple[Traits, float]:
         key = mask_name(cell)
@@ -75,7 +76,7 @@ class Predictor:
                 self._masks[key] = mask.traits, mask.density
         return self._masks[key]
 
-    def _plugin(self, kind: str, name: str):
+    def _plugin(self, kind: str, name: str) -> Any:
         if (kind, name) not in self._plugins:
             self._plugins[kind, name] = Registry(kind).load(name)
         return self._plugins[kind, name]

@@ -59,6 +59,19 @@ class Mesh:
         return sharding.positions(ring_rank)[mine.start:mine.stop]
 
 
+def head_groups(world: int, num_kv_heads: int, heads: int) -> Mesh:
+    """The mesh whose head groups have this many ranks.
+
+    Raises:
+        ValueError: the groups cannot divide the ranks, or their ranks the KV heads.
+    """
+    if world % heads:
+        raise ValueError(f"{world} ranks are no whole number of head groups of {heads}")
+    if num_kv_heads % heads:
+        raise ValueError(f"{num_kv_heads} KV heads cannot be divided evenly among {heads} ranks of a head group")
+    return Mesh(world // heads, heads)
+
+
 def hybrid(world: int, num_kv_heads: int) -> Mesh:
     """The mesh of USP: a ring of head groups.
 
@@ -86,6 +99,17 @@ def windowed(mesh: Mesh) -> int:
     """Ranks of a window (an inner ring): the most that fit, with their groups, into a node and leave two windows or more; else 1."""
     most = RANKS_PER_NODE // mesh.heads
     return max((window for window in _divisors(mesh.ring) if window <= most and window < mesh.ring), default=1)
+
+
+def window_of(mesh: Mesh, windows: int) -> int:
+    """Ranks of a window, if the ring is divided into so many windows.
+
+    Raises:
+        ValueError: the ring cannot be divided so.
+    """
+    if mesh.ring % windows:
+        raise ValueError(f"a ring of {mesh.ring} cannot be divided evenly into {windows} windows")
+    return mesh.ring // windows
 
 
 def _divisors(number: int) -> list[int]:

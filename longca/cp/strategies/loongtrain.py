@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longca.cp.partition.mesh import Mesh, double_ring, windowed
+from pydantic import Field
+
+from longca.core.schema import Frozen
+from longca.cp.partition.mesh import Mesh, double_ring, head_groups, window_of, windowed
 from longca.cp.planned import PlannedStrategy
 from longca.cp.schedule.ring import Ring
 
@@ -18,9 +21,17 @@ class LoongTrain(PlannedStrategy):
     summary = "A double ring: keys go round in windows of ranks while those of the next window are on their way; beside it Ulysses"
     url = "https://arxiv.org/abs/2406.18485"
 
+    class Params(Frozen):
+        heads: int | None = Field(None, ge=1)
+        """ranks of a head group; the other dimension is the ring. None: `double_ring` chooses"""
+        windows: int | None = Field(None, ge=1)
+        """windows of the ring; 1 is a single ring, and so are windows of one rank. None: `windowed` chooses"""
+
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        return double_ring(world, num_kv_heads)
+        heads = self.params.heads
+        return double_ring(world, num_kv_heads) if heads is None else head_groups(world, num_kv_heads, heads)
 
     def schedules(self, mesh: Mesh) -> Sequence[Ring]:
-        window = windowed(mesh)
-        return (Ring(window=window if window > 1 else None),)
+        windows = self.params.windows
+        window = windowed(mesh) if windows is None else window_of(mesh, windows)
+        return (Ring(window=window if 1 < window < mesh.ring else None),)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longca.cp.partition.mesh import Mesh, hybrid
+from pydantic import Field
+
+from longca.core.schema import Frozen
+from longca.cp.partition.mesh import Mesh, head_groups, hybrid
 from longca.cp.planned import PlannedStrategy
 from longca.cp.schedule.ring import Ring
 
@@ -18,8 +21,13 @@ class Usp(PlannedStrategy):
     summary = "Ulysses among neighbours, a ring among those beyond; as many heads apart as need no copies of KV heads"
     url = "https://arxiv.org/abs/2405.07719"
 
+    class Params(Frozen):
+        heads: int | None = Field(None, ge=1)
+        """ranks of a head group, the degree of Ulysses; the other dimension is the ring. None: `hybrid` chooses"""
+
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        return hybrid(world, num_kv_heads)
+        heads = self.params.heads
+        return hybrid(world, num_kv_heads) if heads is None else head_groups(world, num_kv_heads, heads)
 
     def schedules(self, mesh: Mesh) -> Sequence[Ring]:
         return (Ring(), Ring(two_way=True)) if mesh.ring > 2 else (Ring(),)
