@@ -156,7 +156,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     if "anyOf" in entry:
-        return " or ".join(dict.fromkeys(_values(one, named) for one in entry["anyOf"]))
+        return " or ".join(dict.fromkeys(_values(one, named) for one in entry["anyOf"] if one.get("type") != "null"))
     if entry.get("type") == "array":
         return f"list: {_values(entry['items'], named)}"
     if entry.get("type") == "object":
