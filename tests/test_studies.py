@@ -2,6 +2,7 @@
 
 import pytest
 
+from longca.core.cell import AS_RELEASED
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.study import load_study
 
@@ -30,3 +31,30 @@ def test_the_quick_study_has_every_mask_every_kernel_of_cpus_every_strategy_and_
     assert {cell.strategy for cell in together} == {"ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain"}
     assert {cell.direction for cell in together} == {"fwd", "bwd"} and {cell.world for cell in together} == {2, 4}
     assert len({cell.seqlen for cell in kernels if cell.kernel == "sdpa"}) >= 2, "a line needs two lengths"
+
+
+def test_the_papers_grid_is_measured_as_the_study_did_and_with_its_masks() -> None:
+    study = load_study("paper")
+    cells = study.cells()
+    attention = [cell for cell in cells if cell.kernel not in ("control", "matmul", "device_copy")]
+    calls = {(cell.kind, "density" in cell.mask_params): study.measure_of(cell) for cell in attention}
+    assert {kind: (found.warmup, found.repeats) for kind, found in calls.items()} == {
+        ("kernel", False): (5, 20), ("kernel", True): (25, 100), ("cp", False): (5, 15)}
+    together = [cell for cell in cells if cell.kind == "cp" and cell.corpus == "prolong512k_long"]
+    assert all(cell.mask_params == {"paper_compat": True} for cell in together)
+    for strategy in ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain"):
+        for mask in ("full_document", "causal_document"):
+            seeds = {cell.seed for cell in together if (cell.strategy, cell.mask, cell.kernel) == (strategy, mask, "band")}
+            assert seeds == set(range(30))
+    assert {cell.seed for cell in cells if cell.kind == "cp" and cell.mask in ("full", "causal")} == {0}
+
+
+def test_each_row_as_released_stands_beside_its_honest_row() -> None:
+    def asked(kernel: str) -> set[str]:
+        return {cell.model_copy(update={"kernel": ""}).model_dump_json() for cell in cells if cell.kernel == kernel}
+
+    cells = load_study("as-released").cells()
+    rows = [name for name in Registry("kernel").names() if name.startswith(AS_RELEASED)]
+    assert len(rows) == 4
+    for name in rows:
+        assert asked(name) == asked(name.removeprefix(AS_RELEASED)) != set()

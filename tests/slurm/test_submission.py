@@ -29,7 +29,7 @@ def test_whole_study(new_cluster, scenario):
         for path in (project.folder / "results", *project.folder.glob("results/**/*")):
             os.chown(path, UID, UID)
         with scenario(cluster) as jobs:
-            run = project.start("--jobs", "200")
+            run = project.start("--jobs", str(len(expected)))
             project.wait_for(lambda: len(cluster.queued()) == len(expected), run)
             assert Counter(job.state for job in jobs()) == {"PENDING": len(expected)}
         run.interrupt()
