@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.claims.contract import Gaps, Observation
+from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
 from longca.store.text import format_bytes, number
 
@@ -164,7 +165,8 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
             masks (`block=64`; points without the parameter do not fit).
     """
     direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
-    keep = (table.device_type == "cuda") & ~table.is_control.astype(bool) & (table.status != _NOT_ASKED)
+    is_ranked = ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
+    keep = (table.device_type == "cuda") & is_ranked & (table.status != _NOT_ASKED)
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
     chosen = table[keep]

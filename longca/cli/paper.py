@@ -17,7 +17,10 @@ def command(
     results: Results = None,
     out: Annotated[Path, typer.Option(help="The folder to write index.html and its data to")] = REPORTS / "paper",
 ) -> None:
-    """Make the study's report, with every figure, table and verdict, from records alone. It needs no GPU."""
+    """Make the study's page: every figure, table and verdict.
+
+    It is made from records alone and needs no GPU.
+    """
     from longca.paper.build import build_paper
     from longca.report.index import write_index
 

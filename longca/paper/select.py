@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from longca.report.rates import RATE
-from longca.report.series import FAILURES, join, labelled, points
+from longca.report.series import attention, join, labelled, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,12 +16,10 @@ GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
 
 def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None = None, direction: str | None = None) -> pd.DataFrame:
     """Attention of one device that was tried, under static or under block-sparse masks, labelled."""
-    rows = table.loc[(table.kind == "kernel") & ~table.is_control.astype(bool) & table.status.isin(("ok", *FAILURES))
-                     & ((table.mask_family == "block-sparse") == sparse)]
+    rows = attention(table, "kernel", direction)
+    rows = rows.loc[(rows.mask_family == "block-sparse") == sparse]
     if heads is not None:
         rows = rows.loc[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
-    if direction is not None:
-        rows = rows.loc[rows.direction == direction]
     return labelled(rows)
 
 
@@ -37,7 +35,7 @@ def main_heads(table: pd.DataFrame) -> tuple[int, int]:
 
 def parallel(table: pd.DataFrame) -> pd.DataFrame:
     """Context parallelism that was tried, labelled."""
-    return labelled(table.loc[(table.kind == "cp") & table.status.isin(("ok", *FAILURES))])
+    return labelled(attention(table, "cp"))
 
 
 def block_panels(rows: pd.DataFrame) -> pd.DataFrame:

@@ -14,13 +14,13 @@ def test_help_names_every_command(longca):
     done = longca("--help")
     assert done.returncode == 0
     assert "..." not in longca("--help", COLUMNS="80").stdout.partition("Commands:")[2], "no description is cut off"
-    for command in ("doctor", "list", "explain", "plan", "run", "status", "report", "export", "data"):
+    for command in ("doctor", "list", "explain", "plan", "run", "status", "report", "export", "claims", "paper", "compare", "data"):
         assert f"  {command} " in done.stdout
 
 
 def test_list_shows_all_kinds_and_is_json(longca):
     found = json.loads(longca("list", "--json").stdout)
-    assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures", "claims"}
+    assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures", "paper_figures", "claims"}
     assert [mask["no."] for mask in found["masks"]][:14] == list(range(1, 15))
     assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {kernel["name"] for kernel in found["kernels"]}
     parameters = {strategy["name"]: strategy["parameters"] for strategy in found["strategies"]}
