@@ -31,7 +31,7 @@ class AsReleasedFlexPrepared(FlexPrepared):
     _score_mod: ScoreMod | None = None
 
     def _block_mask(self) -> BlockMask | None:
-        """The block mask of torch's own helper, not compiled: it holds a value for each pair of tokens, and for each head if they differ."""
+        """The block mask of torch's own helper, not compiled: it holds a value for each pair of tokens, and each head if they differ."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         from longca.lowering.mask_mod import mask_mod
