@@ -95,15 +95,16 @@ def start(plugins, tmp_path) -> Iterator[Callable[..., Started]]:
         job.kill()
 
 
-@pytest.mark.parametrize("command", [pytest.param(TORCHRUN, marks=pytest.mark.slow), srun(2)], ids=["torchrun", "srun"])
-def test_tasks_start_ranks(start, command):
-    job = start(command, {"world": 1}, {"world": 2}, {"world": 3})
+@pytest.mark.parametrize(("command", "worlds"), [pytest.param(TORCHRUN, (1, 2), marks=pytest.mark.slow), (srun(2), (2,))],
+                         ids=["torchrun", "srun"])
+def test_tasks_start_ranks(start, command, worlds):
+    job = start(command, *({"world": world} for world in (*worlds, 3)))
     assert job.end() == 0, job.text
     records = job.records()
     assert {name: record.outcome.status for name, record in records.items()} == {
-        "naive 1 16": "ok", "naive 2 16": "ok", "naive 3 16": "unavailable"}
+        **{f"naive {world} 16": "ok" for world in worlds}, "naive 3 16": "unavailable"}
     assert "3 ranks: this job has 2" in records["naive 3 16"].outcome.reason
-    assert [len(records[f"naive {world} 16"].samples.time_ms) for world in (1, 2)] == [1, 2]
+    assert [len(records[f"naive {world} 16"].samples.time_ms) for world in worlds] == list(worlds)
     assert job.text.count("cells: ") == 2, "one task speaks for all"
     assert not (job.store.folder / FOLDER).exists()
 
