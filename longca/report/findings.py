@@ -92,7 +92,8 @@ def who_wins(winners: pd.DataFrame, what: str = "mask") -> str:
         return f"Only {' and '.join(names)} ran" if len(names) < 3 else "No two methods ran the same cells"
     ranked = wins(winners)
     total = len(winners)
-    things = what if total == 1 else f"{what}s"
+    thing, of, rest = what.partition(" of ")
+    things = what if total == 1 else f"{thing}s{of}{rest}"
     first, most = ranked[0]
     sentence = f"{first} is fastest on " + (f"all {total} {things}" if most == total and total > 1 else
                                             f"the one {what}" if total == 1 else f"{most} of {total} {things}")

@@ -53,7 +53,7 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     ticks = _ticks(sorted(data[x].unique()), 4)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
         style.title(ax, str(name), str(second), lines, mask=str(name))
-        ax.set_gid(f"panel:{join(str(name), str(second))}")
+        ax.set_gid(f"panel:{join(str(name), str(second), unit)}")
         scale.apply(ax)
         if x_log:
             ax.set_xscale("log", base=2)
@@ -65,8 +65,9 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
             place = failures.index(method) - (len(failures) - 1) if method in failures else 0
             _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], place=place)
     if axes:
-        axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction", textcoords="offset points",
-                         color=MUTED[0], fontsize=8, va="bottom")
+        note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction", textcoords="offset points",
+                                color=MUTED[0], fontsize=8, va="bottom")
+        note.set_gid("title:")
     return canvas
 
 

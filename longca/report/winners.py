@@ -55,7 +55,10 @@ class Ranking:
 
 
 def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
-    """One for each setting of the kernels; of context parallelism ("cp") one for each number of ranks and of tokens besides."""
+    """One for each setting of the kernels; of context parallelism ("cp") one for each number of ranks and of tokens besides.
+
+    There is none of a setting where no two methods ran the same.
+    """
     named = labelled(table)
     data = rate_points(table, kind, ["direction", "seqlen", "world"])
     families = dict(zip(named.mask_label, named.mask_family, strict=True))
@@ -68,7 +71,8 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
         of_points = points.mask_label.map(families)
         rows = [row for family in FAMILIES for row in _family(points[of_points == family], family, unit, not length, ceilings)]
         ranks = f"{size[0]} ranks × {format_length(size[1] // size[0])} tokens" if size else ""
-        found.append(Ranking(join(ranks, str(setting)), length, rows))
+        if any(isinstance(winner, Winner) for row in rows for winner in row.winners.values()):
+            found.append(Ranking(join(ranks, str(setting)), length, rows))
     return found
 
 
@@ -90,7 +94,7 @@ def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool, c
 def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> Winner | str:
     if not row.second:
         return f"only {row.method} ran: {unit.text(row.value)} at {format_length(int(row.seqlen))}"
-    lead = f"{number(row.lead)}× {row.second}{'' if row.clear else ' (within the noise)'}, first of {row.num_methods}"
+    lead = f"{_ahead(row.lead, row.second) if row.clear else f'a tie with {row.second}, within the noise'}; first of {row.num_methods}"
     length = f", {format_length(int(row.seqlen))}" if tell_length else ""
     cell_id = row.cell_ids.split(" ")[0]
     share = _share(row.value, ceilings[cell_id])
@@ -115,13 +119,18 @@ def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, uni
     first, *others = sorted(means, key=lambda method: -means[method])
     if not others:
         return f"only {first} ran {'all ' if len(asked) > 1 else ''}{plural(len(asked), 'mask')}: {unit.text(means[first])}"
-    lead = f"{number(means[first] / means[others[0]])}× {others[0]}, first of {len(means)}"
+    lead = f"{_ahead(means[first] / means[others[0]], others[0])}; first of {len(means)}"
     missing = sorted(set(timed.method) - set(complete))
     without = f"; not ranked: {', '.join(missing) if len(missing) <= MOST_NAMES else f'{len(missing)} others'}" if missing else ""
     rows = complete[first]
     share = _share(means[first], ceilings[rows.cell_ids.iloc[0].split(" ")[0]])
     return Winner(first, unit.text(means[first]), unit.span(rows.value.min(), rows.value.max()),
                   f"{lead}{share}, n\u00a0=\u00a0{int(rows.num_samples.sum())}{without}")
+
+
+def _ahead(lead: float, second: str) -> str:
+    """4 % ahead of fa4; 2.30× naive."""
+    return f"{percent(lead - 1)} ahead of {second}" if lead < 2 else f"{number(lead)}× {second}"
 
 
 def _share(rate: float, ceiling: float) -> str:

@@ -107,16 +107,23 @@ def test_points_legends_and_panels_are_alive(page, tmp_path):
 const box = document.querySelector('#fig-throughput_forward .drawing'), key = document.querySelector('#fig-throughput_forward button.key');
 key.click();
 const off = document.querySelectorAll('#fig-throughput_forward .points.off').length;
+const mark = box.querySelector('.points[data-rows]:not(.off) use').getBoundingClientRect();
+const middle = { clientX: mark.x + mark.width / 2, clientY: mark.y + mark.height / 2 };
+box.dispatchEvent(new PointerEvent('pointermove', { ...middle, bubbles: true }));
+const pointed = document.querySelector('#tip').textContent;
+box.dispatchEvent(new PointerEvent('pointerleave'));
+const gone = document.querySelector('#tip').hidden;
 box.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true }));
 const told = document.querySelector('#tip').textContent;
 box.dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true }));
 const panels = document.querySelectorAll('#large .panel').length, title = document.querySelector('#large h3').textContent;
 document.querySelector('#large').close();
 box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
-document.title = JSON.stringify([off, told, panels, title, location.hash]);""")
-    off, told, panels, title, hash_ = json.loads(unescape(re.search(r"<title>(.*?)</title>", document)[1]))
+document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""")
+    off, pointed, gone, told, panels, title, hash_ = json.loads(unescape(re.search(r"<title>(.*?)</title>", document)[1]))
     assert off > 5 and panels == 1 and title.startswith("full") and hash_.startswith("#cell-")
-    assert "n = 5" in told and "of its budget" in told and "FLOP/s (" in told and " ms" in told and "forward" in told
+    assert gone and pointed and all("n = 5" in text for text in (pointed, told))
+    assert "of its budget" in told and "FLOP/s (" in told and " ms" in told and "forward" in told
     assert f'id="{hash_[1:]}"' in document and 'class="opened"' in document
 
 

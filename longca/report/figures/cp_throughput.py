@@ -36,7 +36,7 @@ class ContextParallelThroughput(Figure):
         if not len(contested(winners)):
             rate = rate_unit(best.value).text(best.value)
             return f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} ranks; no other ran the same cells"
-        return f"Context parallelism: {who_wins(winners, 'case')} of mask, ranks, length and direction"
+        return f"Context parallelism: {who_wins(winners, 'case of mask, ranks, length and direction')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

@@ -113,11 +113,11 @@ class Style:
         shift = PICTURE * lines if self.on_page and mask else 0
         text = ax.annotate(title, (0, 1), (shift, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points",
                            color=INK[0], fontsize=8.5, fontweight="bold", va="bottom")
-        if shift:
-            text.set_gid(f"mask:{mask}/{shift}")
+        text.set_gid(f"mask:{mask}/{shift}" if shift else "title:")
         if subtitle:
-            ax.annotate(subtitle, (0, 1), (shift, 3), xycoords="axes fraction", textcoords="offset points", color=MUTED[0],
-                        fontsize=8, va="bottom")
+            second = ax.annotate(subtitle, (0, 1), (shift, 3), xycoords="axes fraction", textcoords="offset points", color=MUTED[0],
+                                 fontsize=8, va="bottom")
+            second.set_gid("title:")
 
     def line(self, ax: Axes, method: str, points: pd.DataFrame, x: str, *, dashed: bool = False) -> None:
         """One method's points (`longca.report.series.points`) with their spread."""

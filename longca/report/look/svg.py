@@ -23,8 +23,8 @@ _TAG, _NUMBER = re.compile(r"<[^>]*>"), re.compile(r"-?\d+\.\d{2,}")
 _FAMILY = re.compile(r"'DejaVu Sans'[^;\"]*")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
-_GROUP_ID = re.compile(r'<g id="(?!(?:points|panel|mask|legend):)[^"]*"')
-_NAMED_GROUP = re.compile(r'<g id="(points|panel|mask|legend):([^"]*)"')
+_GROUP_ID = re.compile(r'<g id="(?!(?:points|panel|mask|title|legend):)[^"]*"')
+_NAMED_GROUP = re.compile(r'<g id="(points|panel|mask|title|legend):([^"]*)"')
 _CELLS = re.compile(r' data-cells="([^"]*)"')
 _MASK = re.compile(r'<g data-mask="([^"/]*)/(\d+)">(<text [^>]*? x="(-?[\d.]+)" y="(-?[\d.]+)")')
 _UPRIGHT = re.compile(r' transform="rotate\(-0 [^)]*\)"')
@@ -106,7 +106,7 @@ def _with_picture(match: re.Match[str], masks: Collection[str]) -> str:
     """A panel's title with the drawing of its mask before it."""
     name, shift, x, y = match[1], int(match[2]), float(match[4]), float(match[5])
     use = (f'<use href="#m-{name}" x="{x - shift:.1f}" y="{y - 8:.1f}" width="{shift - 3}" height="{shift - 3}"/>' if name in masks else "")
-    return f"<g>{use}{match[3]}"
+    return f'<g class="title">{use}{match[3]}'
 
 
 def _named(match: re.Match[str]) -> str:
@@ -115,6 +115,8 @@ def _named(match: re.Match[str]) -> str:
     if kind == "points":
         method, faint, cells = value.split(":")
         return f'<g class="points{" faint" if faint else ""}" data-method="{method}" data-cells="{cells}"'
+    if kind == "title":
+        return '<g class="title"'
     return f'<g class="panel" data-panel="{value}"' if kind == "panel" else f'<g data-{kind}="{value}"'
 
 

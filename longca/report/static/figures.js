@@ -18,7 +18,7 @@ const told = (rows) => {  // as the figures put seeds together: median, and the 
 };
 
 const alive = (box) => {
-  const svg = box.querySelector("svg");
+  const svg = box.querySelector("svg[role=img]");
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
     const marks = [...group.querySelectorAll("use")];
@@ -28,7 +28,7 @@ const alive = (box) => {
   }
   if (!points.length) return;
   box.setAttribute("role", "group");
-  box.setAttribute("aria-label", "Points of the figure: arrows go from one to the next, Enter opens its record");
+  box.setAttribute("aria-label", "Points of the figure: arrows go from one to the next, Enter opens its record, plus enlarges its panel");
   const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
   for (const [name, value] of Object.entries({ r: 6, class: "ring", visibility: "hidden" })) ring.setAttribute(name, value);
   svg.append(ring);
@@ -97,20 +97,22 @@ const light = (svg, name) => {
   for (const group of svg.querySelectorAll(".points")) group.classList.toggle("under", group.dataset.method === name);
 };
 for (const group of document.querySelectorAll(".drawing .points")) group.style.setProperty("--own", `var(--${facts.looks[group.dataset.method]})`);
+const legend = (box, svg) => {  // entries that hide their lines, and light them up
+  for (const key of box.querySelectorAll("button.key")) {
+    const name = key.dataset.method;
+    key.addEventListener("click", () => {
+      const on = key.getAttribute("aria-pressed") !== "true";
+      key.setAttribute("aria-pressed", String(on));
+      for (const group of svg.querySelectorAll(".points")) if (group.dataset.method === name) group.classList.toggle("off", !on);
+    });
+    for (const [event, lit] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]]) key.addEventListener(event, () => light(svg, lit ? name : null));
+  }
+};
 for (const figure of document.querySelectorAll("figure")) {
   const svg = figure.querySelector("svg[role=img]"), box = figure.querySelector(".drawing");
   if (!svg || !box) continue;
   alive(box);
-  for (const key of figure.querySelectorAll("button.key")) {
-    const name = key.dataset.method;
-    const turn = () => {
-      const on = key.getAttribute("aria-pressed") !== "true";
-      key.setAttribute("aria-pressed", String(on));
-      for (const group of svg.querySelectorAll(".points")) if (group.dataset.method === name) group.classList.toggle("off", !on);
-    };
-    key.addEventListener("click", turn);
-    for (const [event, lit] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]]) key.addEventListener(event, () => light(svg, lit ? name : null));
-  }
+  legend(figure, svg);
 }
 
 // ---- one panel, enlarged
@@ -121,17 +123,27 @@ const panelAt = (svg, { x, y }) => [...svg.querySelectorAll(".panel")].find((pan
 });
 const enlarge = (panel, svg) => {
   if (!panel) return;
-  const dialog = $("#large"), box = frame(panel), copy = svg.cloneNode(true);
+  const dialog = $("#large"), copy = svg.cloneNode(true);
   const index = [...svg.querySelectorAll(".panel")].indexOf(panel);
   [...copy.querySelectorAll(".panel")].forEach((other, place) => { if (place !== index) other.remove(); });
-  copy.querySelectorAll(".ring").forEach((ring) => ring.remove());
-  copy.setAttribute("viewBox", `${box.x - 6} ${box.y - 6} ${box.width + 14} ${box.height + 12}`);
-  const room = element("div", { tabindex: "0" });
-  room.append(copy);
+  copy.querySelectorAll(".ring, .title").forEach((part) => part.remove());
+  const room = element("div", { tabindex: "0" }), shown = new Set([...copy.querySelectorAll(".points")].map((group) => group.dataset.method));
+  const keys = svg.closest("figure").querySelector(".keys")?.cloneNode(true);
+  for (const key of keys?.querySelectorAll("button") || []) if (!shown.has(key.dataset.method)) key.remove();
+  room.append(...(keys ? [keys] : []), copy);
   dialog.querySelector("h3").textContent = panel.dataset.panel;
   dialog.querySelector("div").replaceWith(room);
-  alive(room);
   dialog.showModal();
+  const box = frame(copy.querySelector(".panel"));
+  copy.setAttribute("viewBox", `${box.x - 4} ${box.y - 4} ${box.width + 12} ${box.height + 6}`);
+  const size = 1.35 / copy.getScreenCTM().a;  // so that letters and marks do not grow with the panel
+  room.style.setProperty("--k", size);
+  for (const mark of copy.querySelectorAll("use")) {
+    const [x, y] = ["x", "y"].map((name) => Number(mark.getAttribute(name)));
+    mark.setAttribute("transform", `translate(${x * (1 - size)} ${y * (1 - size)}) scale(${size})`);
+  }
+  alive(room);
+  legend(room, copy);
 };
 $("#large").addEventListener("click", (event) => { if (event.target === $("#large")) $("#large").close(); });
 $("#large").addEventListener("close", hide);

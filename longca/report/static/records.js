@@ -170,7 +170,10 @@ const toggle = (row, record, open = row.nextElementSibling?.className !== "opene
   if (command) {
     const copy = element("button", { type: "button" }, "Copy");
     copy.addEventListener("click", () => copied(copy, command));
-    cell.append(element("p", { class: "repeat" }, "Measure it again: ", element("code", {}, command), " ", copy));
+    const alike = ["study", "method", "mask", "seqlen", "world", "direction", "seed"];
+    const others = records.filter((r) => alike.every((name) => r[name] === record[name])).length - 1;
+    const again = others ? `Measure it again, with ${others} other${others > 1 ? "s" : ""} that differ in heads or parameters: ` : "Measure it again: ";
+    cell.append(element("p", { class: "repeat" }, again, element("code", {}, command), " ", copy));
   }
   const link = element("a", { href: `#cell-${record.anchor}` }, "Link to this record");
   cell.append(element("p", { class: "caption", style: "padding: 0 16px" }, link));
