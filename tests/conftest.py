@@ -14,8 +14,9 @@ from hypothesis import settings
 
 # Before torch. Threads that wait for each other take more time than these sizes need, and so do a pool of processes for the few kernels
 # that are compiled here and trial programs for each vector instruction set of this machine.
-for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_VEC_ISA_OK"):
-    os.environ.setdefault(name, "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 from longca.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY, in_interpreter

@@ -13,8 +13,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.claims.contract import Gaps, Observation
-from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
+from longca.store.table import is_ranked
 from longca.store.text import format_bytes, number
 
 if TYPE_CHECKING:
@@ -165,8 +165,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
             masks (`block=64`; points without the parameter do not fit).
     """
     direct = {name: wanted for name, wanted in where.items() if name in _IDENTITY}
-    is_ranked = ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
-    keep = (table.device_type == "cuda") & is_ranked & (table.status != _NOT_ASKED)
+    keep = (table.device_type == "cuda") & is_ranked(table) & (table.status != _NOT_ASKED)
     for name, wanted in direct.items():
         keep &= table[name].map(wanted) if callable(wanted) else table[name].isin(wanted if _several(wanted) else [wanted])
     chosen = table[keep]

@@ -20,12 +20,11 @@ from longca.report.look.style import Style
 from longca.report.look.svg import draw, inline
 from longca.report.look.template import page_templates, static_text
 from longca.report.series import sampled
-from longca.report.tables import machines, runs, software
 from longca.store.cells import UnusableFile
-from longca.store.export import csv_bytes, export
+from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
-from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, in_order
+from longca.store.hardware import Hardware
+from longca.store.table import derived, to_report
 from longca.store.text import plural
 
 if TYPE_CHECKING:
@@ -66,18 +65,14 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
 
     Args:
         problems: files and rows that could not be read; the page names them.
-        hardware: what GPUs can do; that of `load_hardware` if not given.
+        hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    ordered = in_order(records)
-    if not ordered:
-        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
-                        why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+    ordered = to_report(records, problems)
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
-    hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
     methods = tuple(sorted(set(table.method)))
     shown = [_shown(exhibit, table, methods, folder / DATA) for exhibit in exhibits()]
@@ -86,8 +81,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
         "num_records": len(ordered), "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
-        "problems": problems, "machines": machines(ordered, hardware), "software": software(ordered), "runs": runs(table),
-        "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
+        "problems": problems, "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
@@ -111,8 +105,7 @@ def _shown(exhibit: Exhibit, table: pd.DataFrame, methods: tuple[str, ...], fold
         data = exhibit.data(table)
         if not len(data):
             return ShownExhibit(exhibit)
-        values = data.astype(object).where(data.notna(), None).values.tolist()
-        replace_file(folder / f"{exhibit.name}.csv", csv_bytes(data.columns, values))
+        replace_file(folder / f"{exhibit.name}.csv", frame_csv(data))
         title = exhibit.title(data)
         amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
         if isinstance(exhibit, PaperFigure):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from longca.core.units import format_length
 from longca.report.rates import RATE
 from longca.report.series import attention, join, labelled, points
 
@@ -48,6 +49,13 @@ def block_panels(rows: pd.DataFrame) -> pd.DataFrame:
 def rates(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
     """Throughput of each device: one row for each combination of `by` (`longca.report.series.points`)."""
     return points(rows, list(by), *RATE, unit="TFLOP/s")
+
+
+def settings(data: pd.DataFrame) -> dict[tuple[int, int, str], str]:
+    """Each (ranks, tokens of a rank, direction) that occurs, in order, with its heading in a table."""
+    found = set(zip(data.world, data.tokens, data.direction, strict=True))
+    return {(world, tokens, direction): f"{world} × {format_length(int(tokens))} {direction}"
+            for world, tokens, direction in sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))}
 
 
 def grouped(data: pd.DataFrame, by: list[str], *, sort: bool = True) -> Iterable[tuple[Any, pd.DataFrame]]:

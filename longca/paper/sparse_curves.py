@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from longca.paper.contract import PaperFigure
-from longca.paper.curves import most_often_fastest
+from longca.paper.curves import Curves
 from longca.paper.select import block_panels, kernels, rates
 from longca.report.rates import draw_rates
 
@@ -18,12 +17,10 @@ if TYPE_CHECKING:
 DENSITIES = (0.2, 0.5, 0.8)  # the study's, which calls them sparsity ratios
 
 
-class SparseCurves(PaperFigure):
+class SparseCurves(Curves):
     """Median rates of one direction under uniform blocks, a line for each kernel."""
 
     section = "sparse"
-    direction: ClassVar[str]
-    word: ClassVar[str]
     caption = ("Throughput of the blocks that are computed, over sequence length: higher is better. All kernels run the very same blocks, "
                "and FLOPs count these. A panel is a block size, a share of blocks that is computed, and query:KV heads. Kernels that know "
                "one block size or as many KV heads as query heads only are missing in the other panels.")
@@ -35,9 +32,6 @@ class SparseCurves(PaperFigure):
         block = found.mask_variant.str.extract(r"(\d+)$")[0].fillna("0").astype(int)
         return found.assign(block=block).sort_values(["block", "heads", "mask_density_asked", "method", "seqlen"], kind="stable",
                                                      ignore_index=True)
-
-    def title(self, data: pd.DataFrame) -> str:
-        return f"{self.word}: {most_often_fastest(data)}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         blocks = data.mask_variant.where(data.mask_variant != "", "uniform blocks")

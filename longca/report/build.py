@@ -22,10 +22,10 @@ from longca.report.rows import rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
-from longca.store.export import csv_bytes, export
+from longca.store.export import export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, in_order
+from longca.store.table import derived, to_report
 from longca.store.text import plural
 
 if TYPE_CHECKING:
@@ -85,10 +85,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    ordered = in_order(records)
-    if not ordered:
-        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
-                        why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+    ordered = to_report(records, problems)
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
@@ -111,6 +108,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     sections = {section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)}
     decided = views.decision(table)
     rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
+    variables = {method: look.variable for method, look in looks(methods).items()}
     context = {
         "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": sections,
         "figures": figures, "alone": beside is None, "columns": COLUMNS,
@@ -121,14 +119,14 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "software": tables.software(ordered),
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
-        "looks": {method: look.variable for method, look in looks(methods).items()},
+        "looks": variables,
         "downloads": _downloads(ordered, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
         "verdict": views.verdict(decided.default, decided.default.masks[0]) if decided else "",
         "views": views.views_json(decided, rows) if decided else "",
-        "facts": {"rate": rate, "count": len(ordered), "looks": {method: look.variable for method, look in looks(methods).items()},
+        "facts": {"rate": rate, "count": len(ordered), "looks": variables,
                   "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css"),
@@ -167,8 +165,7 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
     title = figure.title(data)
     if paper.beside:
         replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, Style(paper.methods)).encode())
-        values = data.astype(object).where(data.notna(), None).values.tolist()
-        replace_file(paper.beside / "figures" / f"{figure.name}.csv", csv_bytes(data.columns, values))
+        replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(data))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     drawing = inline(draw(figure, data, Style(paper.methods, on_page=True)), short, title, paper.rows, paper.pictures)

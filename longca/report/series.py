@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import AS_RELEASED
+from longca.store.table import is_ranked
 from longca.store.text import number, plural
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = Non
 
 def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> pd.DataFrame:
     """Rows of attention that was tried and may be ranked: no control, nothing unsupported or unavailable, no row "as released"."""
-    is_ranked = ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
-    chosen = table[(table.kind == kind) & is_ranked & table.status.isin(("ok", *FAILURES))]
+    chosen = table[(table.kind == kind) & is_ranked(table) & table.status.isin(("ok", *FAILURES))]
     return chosen if direction is None else chosen[chosen.direction == direction]
 
 

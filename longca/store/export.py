@@ -16,6 +16,7 @@ from longca.store.files import replace_file
 from longca.store.table import in_order, rows
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 RECORD_COLUMN = "record"
@@ -50,6 +51,11 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
     writer.writerow(names)
     writer.writerows([_plain(value) for value in line] for line in lines)
     return text.getvalue().encode()
+
+
+def frame_csv(frame: pd.DataFrame) -> bytes:
+    """A CSV file of a frame's columns, empty where there is no value."""
+    return csv_bytes(frame.columns, frame.astype(object).where(frame.notna(), None).values.tolist())
 
 
 def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from longca.core.cell import AS_RELEASED
+from longca.core.errors import UserError
 from longca.core.record import Record
+from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
+from longca.store.text import plural
 from longca.store.view import Ceilings, Singles, View
 
 if TYPE_CHECKING:
@@ -20,6 +24,22 @@ FRAME_TYPES = {"str": "object", "int": "Int64", "float": "float64", "bool": "boo
 def in_order(records: Iterable[Record]) -> list[Record]:
     """The records sorted by what they measured, so that the same records give the same files."""
     return sorted(records, key=_order)
+
+
+def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> list[Record]:
+    """The records of a page, in order.
+
+    Args:
+        problems: files and rows that could not be read.
+
+    Raises:
+        UserError: there are no records.
+    """
+    ordered = in_order(records)
+    if not ordered:
+        raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
+                        why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
+    return ordered
 
 
 def rows(records: Iterable[Record], hardware: Hardware | None = None) -> list[dict[str, Any]]:
@@ -44,6 +64,11 @@ def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.D
     content = rows(records, hardware)
     return pd.DataFrame({column.name: pd.Series([row[column.name] for row in content], dtype=FRAME_TYPES[column.type])
                          for column in COLUMNS})
+
+
+def is_ranked(table: pd.DataFrame) -> pd.Series:
+    """True for the rows that may be ranked: attention, and not "as released"."""
+    return ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
 
 
 def _order(record: Record) -> tuple[Any, ...]:

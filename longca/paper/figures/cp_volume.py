@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import parallel
+from longca.paper.select import parallel, settings
 from longca.report.series import points
 from longca.store.text import number, plural
 
@@ -38,8 +37,7 @@ class CpVolume(PaperTable):
                 f"{len(below)} of {plural(len(data), 'case')} send fewer{least}")
 
     def cells(self, data: pd.DataFrame) -> Cells:
-        found = set(zip(data.world, data.tokens, data.direction, strict=True))
-        places = sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))
+        places = settings(data)
         rows = []
         for strategy, of_strategy in data.groupby("strategy"):
             row = [str(strategy)]
@@ -49,5 +47,4 @@ class CpVolume(PaperTable):
                 low, high = number(float(here.min()), 3) if len(here) else "", number(float(here.max()), 3) if len(here) else ""
                 row.append(low if low == high else f"{low}–{high}")
             rows.append(tuple(row))
-        header = (f"{world} × {format_length(int(tokens))} {direction}" for world, tokens, direction in places)
-        return Cells(("strategy", *header), tuple(rows))
+        return Cells(("strategy", *places.values()), tuple(rows))

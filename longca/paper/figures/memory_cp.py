@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import grouped, parallel
+from longca.paper.select import grouped, parallel, settings
 from longca.report.series import points
 from longca.store.text import format_bytes, number
 
@@ -36,12 +36,10 @@ class MemoryCp(PaperTable):
                 f"{format_bytes(least.value)} above its shards, {most.strategy} {number(most.value / max(least.value, 1))} times as much")
 
     def cells(self, data: pd.DataFrame) -> Cells:
-        found = set(zip(data.world, data.tokens, data.direction, strict=True))
-        places = sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))
+        places = settings(data)
         rows = []
         for (strategy, kernel), of_method in grouped(data, ["strategy", "kernel"]):
             at = zip(of_method.world, of_method.tokens, of_method.direction, strict=True)
             values = {place: format_bytes(value) for place, value in zip(at, of_method.value, strict=True)}
             rows.append((str(strategy), str(kernel), *(values.get(place, "") for place in places)))
-        header = (f"{world} × {format_length(int(tokens))} {direction}" for world, tokens, direction in places)
-        return Cells(("strategy", "kernel", *header), tuple(rows), num_keys=2)
+        return Cells(("strategy", "kernel", *places.values()), tuple(rows), num_keys=2)

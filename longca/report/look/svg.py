@@ -7,15 +7,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from html import unescape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from longca.report.look.colours import theme
 from longca.report.look.style import RC
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure as Canvas
 
-    from longca.report.contract import Figure
     from longca.report.look.style import Style
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -41,7 +41,13 @@ _FONT = re.compile(r" ?font-family: " + re.escape(SANS) + ";?")
 _HEAD = re.compile(r"^.*?<svg[^>]*?viewBox=\"([^\"]+)\"[^>]*>", re.DOTALL)
 
 
-def draw(figure: Figure, data: pd.DataFrame, style: Style) -> str:
+class Drawable(Protocol):
+    """A figure of a page."""
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas: ...
+
+
+def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
     """A figure as an SVG document of its own, in light colours; the same data give the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
