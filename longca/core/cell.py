@@ -12,12 +12,16 @@ from longca.core.schema import Frozen
 
 Direction = Literal["fwd", "bwd"]
 Dtype = Literal["bf16", "fp16", "fp32"]
+InputValues = Literal["normal", "signs", "small", "constant"]
 Scalar = bool | int | float | str
 
 DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
 AS_RELEASED = "as_released_"  # begins the names of kernels that repeat a defect of the study's code: they are never ranked
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
+
+SETTLE_SECONDS = 2.0  # of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
+LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}  # with what cells from before had
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ class Cell(Frozen):
     direction: Direction
     seed: int = Field(0, ge=0)
     """seed of everything drawn in the mask; 0 where nothing is"""
+    input_values: InputValues = "normal"
+    """what q, k, v and the gradient of the output hold: see `longca.bench.check.inputs`. A GPU's power, and with it its clock, depends on
+    it; standard normal values are left out of ids and of texts"""
+    sustained: bool = False
+    """calls follow each other without a pause, after two seconds of such calls, so that power and clock have settled. False, left out of
+    ids and of texts: each call is timed alone, on a cold L2"""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Cell":
@@ -74,14 +84,19 @@ class Cell(Frozen):
             raise ValueError("parameters of a strategy need a strategy")
         if self.kind == "kernel" and self.world != 1:
             raise ValueError("a `kernel` cell runs on one device: world must be 1")
+        if self.input_values == "constant" and self.direction == "bwd":
+            raise ValueError("inputs of one value run forward alone: their gradients of q and k are 0, and no relative error can be told")
+        if self.sustained and self.kind != "kernel":
+            raise ValueError("calls without a pause are timed on one device alone")
         return self
 
     @model_serializer(mode="wrap")
     def _fields_to_write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """All fields, but no empty `strategy_params`: cells from before there was such a field keep their ids."""
+        """All fields, but those that came later only where they ask for something: cells from before keep their ids."""
         fields = write(self)
-        if not self.strategy_params:
-            fields.pop("strategy_params", None)
+        for name, usual in LATER_FIELDS.items():
+            if getattr(self, name) == usual:
+                fields.pop(name, None)
         return fields
 
     @cached_property
@@ -122,8 +137,9 @@ class Cell(Frozen):
         params = ",".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         mask = f"{self.mask}({params})" if params else self.mask
         world = f" ×{self.world}" if self.kind == "cp" else ""
+        load = (f" {self.input_values} inputs" if self.input_values != "normal" else "") + (" sustained" if self.sustained else "")
         return (f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
-                f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}")
+                f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}")
 
     def flops(self, area: int, num_groups: int) -> int:
         """Floating-point operations of this cell in its direction.

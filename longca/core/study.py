@@ -1,13 +1,14 @@
 """The study: a YAML grid of cells, and the way to measure them."""
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.cell import Cell, Direction, Dtype, Scalar
+from longca.core.cell import Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.errors import UserError, unknown
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen, parse, read_yaml
@@ -68,11 +69,16 @@ class Grid(Frozen):
     """forward, or backward alone"""
     seed: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     """of all that is drawn in the mask"""
+    input_values: tuple[InputValues, ...] = ("normal",)
+    """what q, k, v and the gradient of the output hold: standard normal values, their signs alone (±1), 1 % of them, or 1 everywhere
+    (forward only)"""
+    sustained: tuple[bool, ...] = (False,)
+    """true: calls follow each other without a pause, after two seconds of such calls; else each call is timed alone, on a cold L2"""
     measure: Measure | None = None
     """how its cells are measured, where not as the rest; keys that are left out are the study's"""
 
     @field_validator("kernel", "strategy", "world", "mask", "corpus", "seqlen", "seqlen_per_rank", "heads", "head_dim",
-                     "dtype", "direction", "seed", mode="before")
+                     "dtype", "direction", "seed", "input_values", "sustained", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return list(value) if isinstance(value, (list, tuple)) else [value]
@@ -182,18 +188,20 @@ def _expand(grid: Grid, where: str) -> list[Cell]:
             (plugin.name, params) for plugin, params in _variants(entry, registries["strategy"])]
     cells = []
     for pattern, params in masks:
-        axes = itertools.product(grid.kernel, plans or [(None, {})], grid.world, grid.corpus,
-                                 grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
-                                 grid.direction, grid.seed)
-        for kernel, (strategy, strategy_params), world, corpus, length, heads, head_dim, dtype, direction, seed in axes:
+        axes: list[Sequence[Any]] = [
+            grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim,
+            grid.dtype, grid.direction, grid.seed, grid.input_values, grid.sustained]
+        for (kernel, (strategy, strategy_params), world, corpus, length, heads, head_dim, dtype, direction, seed, values,
+             sustained) in itertools.product(*axes):
             num_q_heads, num_kv_heads = parse_heads(heads)
             seqlen = length * world if grid.seqlen_per_rank else length
-            fields = {
+            fields: dict[str, Any] = {
                 "kind": grid.kind, "kernel": kernel, "strategy": strategy, "strategy_params": strategy_params,
                 "world": world, "mask": pattern.name, "mask_params": params,
                 "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
                 "seqlen": seqlen, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
-                "dtype": dtype, "direction": direction, "seed": seed if pattern.draws(pattern.Params(**params)) else 0}
+                "dtype": dtype, "direction": direction, "seed": seed if pattern.draws(pattern.Params(**params)) else 0,
+                "input_values": values, "sustained": sustained}
             cells.append(parse(Cell, fields, where))
             try:
                 pattern.check(seqlen, pattern.Params(**params))

@@ -75,6 +75,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("dtype", "str", "", "Type of q, k, v and of the result", "cell.dtype", lambda v: v.cell.dtype),
     Column("direction", "str", "", "fwd: forward; bwd: backward alone", "cell.direction", lambda v: v.cell.direction),
     Column("seed", "int", "", "Seed of all that is drawn in the mask", "cell.seed", lambda v: v.cell.seed),
+    Column("input_values", "str", "", "What q, k, v and the gradient of the output hold: normal, signs, small or constant",
+           "cell.input_values", lambda v: v.cell.input_values),
+    Column("sustained", "bool", "", "Calls followed each other without a pause; else each was timed alone, on a cold L2", "cell.sustained",
+           lambda v: v.cell.sustained),
     # what happened
     Column("status", "str", "", "ok, unsupported, unavailable, oom, incorrect, error or timeout", "outcome.status",
            lambda v: v.record.outcome.status),

@@ -67,8 +67,9 @@ def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.D
 
 
 def is_ranked(table: pd.DataFrame) -> pd.Series:
-    """True for the rows that may be ranked: attention, and not "as released"."""
-    return ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
+    """True for the rows that may be ranked: attention on standard normal inputs, each call timed alone, and not "as released"."""
+    return (~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED) & (table.input_values == "normal")
+            & ~table.sustained.astype(bool))
 
 
 def _order(record: Record) -> tuple[Any, ...]:

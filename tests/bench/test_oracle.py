@@ -1,5 +1,7 @@
 """The oracle: its dense mask rows, its reference, its budget, and what it lets pass."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,11 @@ from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.reference import DenseMaskRows
 from longca.bench.check.scope import ROWS_PER_PIECE, affordable, whole
+from longca.bench.measure.kernel import measure_kernel
+from longca.core.cell import InputValues
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy
+from longca.core.study import Measure
 from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
@@ -167,6 +172,20 @@ def test_inputs_are_shared_by_kernels_and_directions_only() -> None:
     first, second = (make_inputs(one, CPU) for one in same[:2])
     assert torch.equal(first.q_THD, second.q_THD) and torch.equal(first.dout_THD, second.dout_THD)
     assert first.q_THD.shape == (128, 4, 16) and first.k_TGD.shape == (128, 2, 16)
+
+
+def test_inputs_of_other_values_are_judged() -> None:
+    """bf16 as a kernel has it is right under each kind of values, and the wrong scale is not."""
+    tops = {}
+    for values in get_args(InputValues):
+        direction = "fwd" if values == "constant" else "bwd"
+        cell = small_cell("sdpa", dtype="bf16", direction=direction, input_values=values)
+        result = measure_kernel(cell, Measure(warmup=0, repeats=1), CPU)
+        assert result.outcome.status == "ok", (values, result.outcome)
+        inputs = make_inputs(cell, CPU)
+        tops[values] = float(inputs.q_THD.abs().max()), float(inputs.q_THD.abs().min()), len(inputs.v_TGD.unique())
+    assert tops["constant"] == (1, 1, 1) and tops["signs"] == (1, 1, 2)
+    assert tops["small"][0] < 0.1 < 1 < tops["normal"][0]
 
 
 def test_masks_seen_by_nobody_are_judged() -> None:

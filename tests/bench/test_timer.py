@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu, reason_names
-from longca.bench.measure.timer import MAX_LEAD_MS, MIN_SAMPLES, HostStopwatch, collect, flushes, time_calls
+from longca.bench.measure.timer import MAX_LEAD_MS, MIN_SAMPLES, HostStopwatch, collect, flushes, time_calls, time_sustained
 from longca.core.record import Samples
 from longca.core.study import Measure
 
@@ -152,3 +152,16 @@ def test_flushes_have_an_end() -> None:
     """Whether a call waits for the GPU, or a flush is enqueued no sooner than done."""
     assert flushes(1e9, 0.03, 0.006) * 0.024 < MAX_LEAD_MS + 0.03
     assert flushes(1.0, 0.03, 0.05) == flushes(1.0, 0.03, 0.03) > flushes(1.0, 0.03, 0.006)
+
+
+def test_sustained_calls_are_timed_after_two_seconds_of_them() -> None:
+    ticks = iter(range(1000))
+    calls: list[None] = []
+    samples = time_sustained(lambda: calls.append(None), Measure(warmup=1, repeats=3, max_seconds=100), torch.device("cpu"),
+                             now=lambda: next(ticks) / 4)
+    assert samples.warmup == 8  # at four looks at the clock a second, the one before the first call included
+    assert (len(samples.time_ms[0]), len(calls), samples.stopped) == (3, 11, "repeats")
+    samples = time_sustained(lambda: None, Measure(warmup=12, repeats=50, max_seconds=2), torch.device("cpu"),
+                             now=lambda: next(ticks) / 4)
+    assert (samples.warmup, samples.stopped) == (12 + 7, "time")  # the clock is looked at after the warm-up calls that were asked for
+    assert MIN_SAMPLES < len(samples.time_ms[0]) < 50

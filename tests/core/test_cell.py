@@ -16,7 +16,7 @@ CP: dict[str, Any] = {**KERNEL, "kind": "cp", "strategy": "ulysses", "world": 8,
 
 @pytest.mark.parametrize(("fields", "cell_id"), [
     (KERNEL, "eeb976cfda3adcbe"), ({**KERNEL, "seed": 4}, "9e86566eccd27937"), ({**KERNEL, "corpus": None}, "85b6afc156c66aa5"),
-    (CP, "563902ba23dc7cee"), ({**CP, "strategy_params": {}}, "563902ba23dc7cee"),
+    (CP, "563902ba23dc7cee"), ({**CP, "strategy_params": {}, "input_values": "normal", "sustained": False}, "563902ba23dc7cee"),
     ({**CP, "mask_params": {"window": 1024, "share": 1}}, "8ccf1a2db3a57e40"),
 ])
 def test_golden_ids(fields: dict[str, Any], cell_id: str):
@@ -26,10 +26,11 @@ def test_golden_ids(fields: dict[str, Any], cell_id: str):
 def test_every_field_is_part_of_the_id():
     others = {"kernel": "flex", "strategy": "usp", "strategy_params": {"heads": 2}, "world": 16, "mask": "causal",
               "mask_params": {"window": 512}, "corpus": "mine", "seqlen": 4096, "num_q_heads": 32, "num_kv_heads": 4,
-              "head_dim": 64, "dtype": "fp16", "direction": "fwd", "seed": 1}
-    assert set(others) == set(Cell.model_fields) - {"kind"}
+              "head_dim": 64, "dtype": "fp16", "direction": "fwd", "seed": 1, "input_values": "small"}
+    assert set(others) == set(Cell.model_fields) - {"kind", "sustained"}
     ids = {Cell(**{**CP, field: value}).cell_id for field, value in others.items()}
     assert len(ids | {Cell(**CP).cell_id}) == len(others) + 1
+    assert Cell(**KERNEL, sustained=True).cell_id != Cell(**KERNEL).cell_id
 
 
 def test_ids_do_not_depend_on_the_order_of_keys_nor_on_json():
@@ -54,6 +55,9 @@ def test_ids_do_not_depend_on_the_order_of_keys_nor_on_json():
     ({"dtype": "fp8"}, "'bf16', 'fp16' or 'fp32'"), ({"direction": "both"}, "'fwd' or 'bwd'"),
     ({"kind": "mask"}, "'kernel' or 'cp'"), ({"strategy_params": {"heads": 2}}, "parameters of a strategy need a strategy"),
     ({"mask_params": {"window": [1]}}, "mask_params"), ({"colour": "red"}, "Extra inputs"),
+    ({"input_values": "zero"}, "'normal', 'signs', 'small' or 'constant'"),
+    ({"input_values": "constant", "direction": "bwd"}, "inputs of one value run forward alone"),
+    ({"kind": "cp", "strategy": "ulysses", "sustained": True}, "calls without a pause are timed on one device alone"),
 ])
 def test_what_cannot_be_a_cell(changes: dict[str, Any], message: str):
     with pytest.raises(ValidationError, match=message):

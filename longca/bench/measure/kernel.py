@@ -14,7 +14,7 @@ from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.measurement import CellMeasurement
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
-from longca.bench.measure.timer import time_calls
+from longca.bench.measure.timer import time_calls, time_sustained
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
@@ -94,7 +94,7 @@ class _KernelMeasurement(CellMeasurement):
     def _time(self, call: Callable[[], object]) -> None:
         self.release_memory()
         with self.at(self.cell.direction):
-            self.samples = time_calls(call, self.measure, self.device)
+            self.samples = (time_sustained if self.cell.sustained else time_calls)(call, self.measure, self.device)
             self.memory = peak_memory(call, self.device)
 
     def _measure_control(self, prepared: PreparedControl) -> Outcome:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from longca.bench.measure.nvml import Telemetry, open_gpu
+from longca.core.cell import SETTLE_SECONDS
 from longca.core.record import Samples
 from longca.core.study import Measure
 
@@ -24,6 +26,7 @@ L2_FACTOR = 2  # a flush writes this many times the size of the L2: cache lines 
 # Before a call the GPU flushes for longer than the host once took to enqueue the call: hosts are not always as quick, and they enqueue the
 # events and the barrier, too. The maximum is for calls that block the host: they would otherwise need more and more flushes.
 LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
+AHEAD = 4  # calls that are enqueued behind the one that is waited for: a reading of NVML takes up to a millisecond
 ENQUEUED = 7  # flushes that are enqueued to find the median time that the host takes for one
 
 
@@ -112,6 +115,28 @@ class CudaStopwatch:
         return start.elapsed_time(end)
 
 
+class CudaStream:
+    """CUDA events around calls of which the next one is enqueued before the last one is waited for."""
+
+    name = "cuda_event"
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+        self._started: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    def next_ms(self, call: Callable[[], object]) -> float:
+        """The time of a call, some calls ago; that many are running behind it."""
+        while len(self._started) <= AHEAD:
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record(self._stream)
+            call()
+            end.record(self._stream)
+            self._started.append((start, end))
+        start, end = self._started.popleft()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
 def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
     """The number of flushes that keep a GPU busy until the host has enqueued a call after them.
 
@@ -140,6 +165,30 @@ def time_calls(call: Callable[[], object], measure: Measure, device: torch.devic
     stopwatch: Stopwatch = CudaStopwatch(device) if device.type == "cuda" else HostStopwatch()
     with open_gpu(device) as gpu:
         return collect(stopwatch, call, measure, Telemetry(gpu), before_each, agree)
+
+
+def time_sustained(call: Callable[[], object], measure: Measure, device: torch.device,
+                   now: Callable[[], float] = time.monotonic) -> Samples:
+    """Times calls that follow each other without a pause and without a flush of the L2, after `SETTLE_SECONDS` of such calls.
+
+    Returns:
+        `measure.repeats` samples, or fewer, but at least three, where `measure.max_seconds` ran out. Its warm-up calls are those of the
+        two seconds.
+    """
+    host = HostStopwatch()
+    stream = CudaStream(device) if device.type == "cuda" else None
+    next_ms = host.time_ms if stream is None else stream.next_ms
+    with open_gpu(device) as gpu:
+        telemetry, start, warmup, times_ms = Telemetry(gpu), now(), 0, list[float]()
+        while warmup < measure.warmup or now() - start < SETTLE_SECONDS:
+            next_ms(call)
+            warmup += 1
+        start = now()
+        while len(times_ms) < measure.repeats and not (len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds):
+            times_ms.append(next_ms(call))
+            telemetry.read()
+        return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=(stream or host).name,
+                       stopped="repeats" if len(times_ms) == measure.repeats else "time", **telemetry.fields())
 
 
 def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, telemetry: Telemetry,

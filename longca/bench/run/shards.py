@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from longca.core.cell import Cell
+from longca.core.cell import SETTLE_SECONDS, Cell
 from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
@@ -42,6 +42,8 @@ def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = No
     measure = measure or Measure()
     call_s = _attention_seconds(cell, rate_flops, density) if work is None else _control_seconds(work, rate_flops)
     warmup_s = min(measure.warmup * call_s, measure.max_seconds + call_s)  # the call in which time runs out is the last one
+    if cell.sustained:
+        warmup_s = max(warmup_s, SETTLE_SECONDS)
     timed_s = min(measure.repeats * call_s, max(measure.max_seconds, 3 * call_s))
     return min(OVERHEAD_SECONDS + warmup_s + timed_s, measure.timeout_s)
 
