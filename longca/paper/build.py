@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,6 +14,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
+from longca.paper.published import published_findings, published_pairs, published_rates, with_published
 from longca.paper.repairs import REPAIRS
 from longca.report.look.colours import theme
 from longca.report.look.style import Style
@@ -23,7 +24,7 @@ from longca.report.series import sampled
 from longca.store.cells import UnusableFile
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
-from longca.store.hardware import Hardware
+from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, to_report
 from longca.store.text import plural
 
@@ -47,6 +48,8 @@ class ShownExhibit:
     cells: Cells | None = None
     failure: str = ""
     """why it could not be made"""
+    published: tuple[str, ...] = ()
+    """how its rates compare with published ones"""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,11 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     ordered = to_report(records, problems)
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
+    hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
+    published = published_rates(table, hardware)
     methods = tuple(sorted(set(table.method)))
-    shown = [_shown(exhibit, table, methods, folder / DATA) for exhibit in exhibits()]
+    shown = [_shown(exhibit, table, published, methods, folder / DATA) for exhibit in exhibits()]
     judged = [Judged(claim, claim.judge(table)) for claim in all_claims()]
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
@@ -99,19 +104,21 @@ def exhibits() -> list[Exhibit]:
     return sorted(found, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name))
 
 
-def _shown(exhibit: Exhibit, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> ShownExhibit:
+def _shown(exhibit: Exhibit, table: pd.DataFrame, published: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> ShownExhibit:
     """The exhibit, and its data in that folder. For one that raises, the reason: one bad plug-in must not cost the page."""
     try:
         data = exhibit.data(table)
         if not len(data):
             return ShownExhibit(exhibit)
-        replace_file(folder / f"{exhibit.name}.csv", frame_csv(data))
+        pairs = published_pairs(data, published)
+        replace_file(folder / f"{exhibit.name}.csv", frame_csv(with_published(data, pairs)))
         title = exhibit.title(data)
         amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
+        shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs))
         if isinstance(exhibit, PaperFigure):
-            return ShownExhibit(exhibit, title, amount, svg=inline(draw(exhibit, data, Style(methods)), exhibit.name, title).svg)
+            return replace(shown, svg=inline(draw(exhibit, data, Style(methods)), exhibit.name, title).svg)
         if isinstance(exhibit, PaperTable):
-            return ShownExhibit(exhibit, title, amount, cells=exhibit.cells(data))
+            return replace(shown, cells=exhibit.cells(data))
         raise TypeError("it is neither a figure nor a table")
     except UserError:
         raise
