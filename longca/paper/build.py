@@ -14,6 +14,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
+from longca.paper.links import Link, RunPage, links, run_pages
 from longca.paper.published import published_findings, published_pairs, published_rates, with_published
 from longca.paper.repairs import REPAIRS
 from longca.report.look.colours import theme
@@ -50,6 +51,8 @@ class ShownExhibit:
     """why it could not be made"""
     published: tuple[str, ...] = ()
     """how its rates compare with published ones"""
+    links: tuple[Link, ...] = ()
+    """to its records"""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,26 @@ class Judged:
 
     claim: Claim
     verdict: Verdict
+    links: tuple[Link, ...]
+    """to the records behind the finding"""
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """What exhibits are made of: the table, published rates of its cells, the methods of legends, pages beside, the folder of data."""
+
+    table: pd.DataFrame
+    published: pd.DataFrame
+    methods: tuple[str, ...]
+    pages: list[RunPage]
+    data: Path
 
 
 def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
                 hardware: Hardware | None = None) -> Path:
     """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside it.
 
-    The same records make the same bytes.
+    The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit links to its records there.
 
     Args:
         problems: files and rows that could not be read; the page names them.
@@ -78,10 +94,10 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
-    published = published_rates(table, hardware)
-    methods = tuple(sorted(set(table.method)))
-    shown = [_shown(exhibit, table, published, methods, folder / DATA) for exhibit in exhibits()]
-    judged = [Judged(claim, claim.judge(table)) for claim in all_claims()]
+    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(set(table.method))), run_pages(folder, table.study), folder / DATA)
+    shown = [_shown(exhibit, paper) for exhibit in exhibits()]
+    verdicts = [(claim, claim.judge(table)) for claim in all_claims()]
+    judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids)) for claim, verdict in verdicts]
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
@@ -104,23 +120,27 @@ def exhibits() -> list[Exhibit]:
     return sorted(found, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name))
 
 
-def _shown(exhibit: Exhibit, table: pd.DataFrame, published: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> ShownExhibit:
-    """The exhibit, and its data in that folder. For one that raises, the reason: one bad plug-in must not cost the page."""
+def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+    """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the page."""
     try:
-        data = exhibit.data(table)
-        if not len(data):
-            return ShownExhibit(exhibit)
-        pairs = published_pairs(data, published)
-        replace_file(folder / f"{exhibit.name}.csv", frame_csv(with_published(data, pairs)))
-        title = exhibit.title(data)
-        amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
-        shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs))
-        if isinstance(exhibit, PaperFigure):
-            return replace(shown, svg=inline(draw(exhibit, data, Style(methods)), exhibit.name, title).svg)
-        if isinstance(exhibit, PaperTable):
-            return replace(shown, cells=exhibit.cells(data))
-        raise TypeError("it is neither a figure nor a table")
+        return _made(exhibit, paper)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         return ShownExhibit(exhibit, failure=f"{type(error).__name__}: {error}")
+
+
+def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+    data = exhibit.data(paper.table)
+    if not len(data):
+        return ShownExhibit(exhibit)
+    pairs = published_pairs(data, paper.published)
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(with_published(data, pairs)))
+    title = exhibit.title(data)
+    amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
+    shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs), links=links(paper.pages, exhibit.cell_ids(data)))
+    if isinstance(exhibit, PaperFigure):
+        return replace(shown, svg=inline(draw(exhibit, data, Style(paper.methods)), exhibit.name, title).svg)
+    if isinstance(exhibit, PaperTable):
+        return replace(shown, cells=exhibit.cells(data))
+    raise TypeError("it is neither a figure nor a table")
