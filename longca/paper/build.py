@@ -15,6 +15,7 @@ from longca.core.record import Record
 from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
 from longca.paper.links import Link, RunPage, links, run_pages
+from longca.paper.provenance import provenance
 from longca.paper.published import published_findings, published_pairs, published_rates, with_published
 from longca.paper.repairs import REPAIRS
 from longca.report.look.colours import theme
@@ -101,7 +102,8 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
-        "num_records": len(ordered), "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
+        "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered),
+        "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
         "problems": problems, "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)

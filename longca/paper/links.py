@@ -41,6 +41,8 @@ class RunPage:
     """of its records, in their order; a cell that was measured twice stands there twice"""
     values: dict[str, tuple[str, ...]]
     """filter → the value of each record"""
+    records: str = ""
+    """the address of the Parquet file of its records, if it lies beside it"""
 
     def link(self, wanted: Collection[str]) -> Link | None:
         """The link to its records of these cells, through the narrowest filters that let all of them pass; None if it has none."""
@@ -82,7 +84,9 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     packed = json.loads(data[1])
     anchors = _unpacked(packed["anchor"], 1)
     values = {name: tuple(map(text, _unpacked(packed[column], len(anchors)))) for name, (column, text) in FILTERS.items()}
-    return RunPage(study, Path(os.path.relpath(path, folder.resolve())).as_posix(), tuple(anchor[:16] for anchor in anchors), values)
+    file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
+    address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
+    return RunPage(study, address, tuple(anchor[:16] for anchor in anchors), values, records if file.is_file() else "")
 
 
 def _unpacked(pack: dict[str, Any], count: int) -> list[Any]:

@@ -58,7 +58,7 @@ def test_the_page_of_a_folder_of_results_is_found(site: Path, tmp_path: Path) ->
 
 
 def test_exhibits_and_claims_link_to_their_records(text: str) -> None:
-    found = [unescape(address) for address in re.findall(r'href="(\.\./runs/[^"]*)"', text)]
+    found = [unescape(address) for address in re.findall(r'href="(\.\./runs/[^"]*#[^"]*)"', text)]
     assert len(found) > 5 and all(address.startswith("../runs/quick.html#records?") for address in found)
     table = derived(few())
     for exhibit in exhibits():
