@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,19 +17,21 @@ from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Secti
 from longca.paper.facts import coverage, gallery
 from longca.paper.links import Link, RunPage, links, run_pages
 from longca.paper.provenance import provenance
-from longca.paper.published import published_findings, published_pairs, published_rates, with_published
+from longca.paper.published import published_findings, published_notes, published_pairs, published_rates, with_published
 from longca.paper.repairs import REPAIRS
-from longca.report.look.colours import theme
+from longca.report.look.colours import MARKERS, looks, theme
+from longca.report.look.masks import MaskDrawing
 from longca.report.look.style import Style
-from longca.report.look.svg import draw, inline
+from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.series import sampled
+from longca.report.rows import points_json
+from longca.report.series import labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, to_report
-from longca.store.text import plural
+from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +49,7 @@ class ShownExhibit:
     exhibit: Exhibit
     title: str = ""
     amount: str = ""
-    svg: str = ""
+    drawing: Inline | None = None
     cells: Cells | None = None
     failure: str = ""
     """why it could not be made"""
@@ -68,13 +71,42 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Paper:
-    """What exhibits are made of: the table, published rates of its cells, the methods of legends, pages beside, the folder of data."""
+    """What exhibits are made of."""
 
     table: pd.DataFrame
     published: pd.DataFrame
+    """published rates of the table's cells"""
     methods: tuple[str, ...]
+    """in the order of legends"""
+    masks: list[MaskDrawing]
+    """those that the page has a drawing of"""
     pages: list[RunPage]
+    """of studies, beside this one"""
     data: Path
+    """the folder of the exhibits' data"""
+
+    @cached_property
+    def first(self) -> pd.DataFrame:
+        """The first record of each cell."""
+        return self.table.drop_duplicates("cell_id", ignore_index=True)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Cell → its row among the page's points."""
+        return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
+
+    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
+        """The figure as an element of the page, whose points know their cells."""
+        svg = draw(exhibit, data, Style(self.methods, on_page=True))
+        return inline(svg, exhibit.name, title, self.rows, {mask.name for mask in self.masks})
+
+    def points(self) -> str:
+        """What the tips on points say, as the page's own data (`longca.report.rows.points_json`)."""
+        notes = published_notes(self.published)
+        here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
+        told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
+                for note, share in zip(here, self.first.peak_percent, strict=True)]
+        return points_json(labelled(self.first), {"published": told})
 
 
 def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
@@ -95,16 +127,23 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
-    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(set(table.method))), run_pages(folder, table.study), folder / DATA)
+    shown_masks = gallery()
+    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(set(table.method))), [one.drawing for one in shown_masks.masks],
+                   run_pages(folder, table.study), folder / DATA)
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
     verdicts = [(claim, claim.judge(table)) for claim in all_claims()]
     judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids)) for claim, verdict in verdicts]
+    variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
-        "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered),
+        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": shown_masks, "coverage": coverage(table),
+        "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
         "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
-        "problems": problems, "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
+        "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
+        "facts": {"rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())), "count": len(paper.first),
+                  "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
+        "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
+        "js": static_text("base.js", "figures.js", "page.js"),
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
@@ -142,7 +181,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs), links=links(paper.pages, exhibit.cell_ids(data)))
     if isinstance(exhibit, PaperFigure):
-        return replace(shown, svg=inline(draw(exhibit, data, Style(paper.methods)), exhibit.name, title).svg)
+        return replace(shown, drawing=paper.draw(exhibit, data, title))
     if isinstance(exhibit, PaperTable):
         return replace(shown, cells=exhibit.cells(data))
     raise TypeError("it is neither a figure nor a table")

@@ -91,6 +91,15 @@ def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
     return tuple(found)
 
 
+def published_notes(published: pd.DataFrame) -> dict[str, str]:
+    """Cell → what was published for it, in a line: "published: 68 % of peak (MagiAttention, H100 SXM)"."""
+    told = published.loc[published.is_told]
+    found: dict[str, list[str]] = {}
+    for cell_id, title, gpu, share in zip(told.cell_id, told.title, told.hardware, told.published_percent, strict=True):
+        found.setdefault(cell_id, []).append(f"{percent(share / 100)} of peak ({title}, {gpu})")
+    return {cell_id: f"published: {', '.join(texts)}" for cell_id, texts in found.items()}
+
+
 def _compared(pairs: pd.DataFrame) -> str:
     documents = pairs.mask_family == "documents"
     alike, drawn = pairs.loc[~documents], pairs.loc[documents]

@@ -129,7 +129,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "facts": {"rate": rate, "count": len(ordered), "looks": variables,
                   "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css"),
+        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
         "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
         "generator": __version__,
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from longca.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, looks
 
@@ -159,7 +160,9 @@ class Style:
     def legend(self, canvas: Canvas, legend: Legend) -> None:
         """Draw it along the upper edge; for the page only say what it has."""
         if self.on_page:
-            canvas.set_gid("legend:" + ",".join(f"{label}/{look.get('marker', '')}/{self._kind(label)}" for label, look in legend))
+            entries = (f"{quote(label, safe=' +')}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
+                       for label, look in legend)
+            canvas.set_gid("legend:" + ",".join(entries))
             return
         from matplotlib.lines import Line2D
 
@@ -172,6 +175,10 @@ class Style:
 
     def _kind(self, label: str) -> str:
         return "sign" if label not in self.methods else "faint" if self.is_faint(label) else ""
+
+    def _colour_of_sign(self, label: str, look: dict[str, Any]) -> str:
+        colour = look.get("color", "")
+        return colour if self._kind(label) == "sign" and colour != MUTED[0] else ""
 
     def _legend_columns(self, legend: Legend) -> int:
         widest = max((len(label) for label, _ in legend), default=1)

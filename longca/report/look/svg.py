@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from html import unescape
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 from longca.report.look.colours import theme
 from longca.report.look.style import RC
@@ -68,7 +69,9 @@ class Key:
     marker: str
     """as matplotlib names it; "" for a line without marks"""
     kind: str
-    """"" for a method, "faint" for one that is drawn in grey, "sign" for a direction or a failure"""
+    """"" for a method, "faint" for one that is drawn in grey, "sign" for a direction, a failure, or whatever else is no method"""
+    colour: str = ""
+    """of a sign in the style sheet's words; "" if it has none of its own"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = No
     from markupsafe import escape
 
     legend = _LEGEND.search(text)
-    keys = [Key(*unescape(part).split("/")) for part in legend[1].split(",")] if legend and legend[1] else []
+    keys = [_key(unescape(part)) for part in legend[1].split(",")] if legend and legend[1] else []
     text = _FONT.sub("", _SHEET.sub("", _LEGEND.sub("", text))).replace("xlink:href", "href")
     # short ids: a page has thousands of uses
     ids = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(_ID.findall(text)))}
@@ -102,6 +105,13 @@ def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = No
     text = _MASK.sub(lambda match: _with_picture(match, masks), text)
     head = f'<svg viewBox="{{}}" role="img" aria-label="{escape(label)}">'
     return Inline(_HEAD.sub(lambda match: head.format(match[1]), text, count=1).strip(), keys)
+
+
+def _key(text: str) -> Key:
+    """An entry as `Style.legend` writes it."""
+    label, marker, kind, colour = text.split("/")
+    known = theme().get(colour)
+    return Key(unquote(label), marker, kind, f"var(--{known[0]})" if known else colour)
 
 
 def _rows(cells: str, rows: Mapping[str, int]) -> str:
