@@ -55,8 +55,10 @@ class ShownExhibit:
     """why it could not be made"""
     published: tuple[str, ...] = ()
     """how its rates compare with published ones"""
+    num_cells: int = 0
+    """those behind it"""
     links: tuple[Link, ...] = ()
-    """to its records"""
+    """to their records"""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class _Paper:
 
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
         """The figure as an element of the page, whose points know their cells."""
-        svg = draw(exhibit, data, Style(self.methods, on_page=True))
-        return inline(svg, exhibit.name, title, self.rows, {mask.name for mask in self.masks})
+        style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
+        return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
 
     def points(self) -> str:
         """What the tips on points say, as the page's own data (`longca.report.rows.points_json`)."""
@@ -179,7 +181,9 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(with_published(data, pairs)))
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
-    shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs), links=links(paper.pages, exhibit.cell_ids(data)))
+    cell_ids = exhibit.cell_ids(data)
+    shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs), num_cells=len(cell_ids),
+                         links=links(paper.pages, cell_ids))
     if isinstance(exhibit, PaperFigure):
         return replace(shown, drawing=paper.draw(exhibit, data, title))
     if isinstance(exhibit, PaperTable):

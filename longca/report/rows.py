@@ -33,8 +33,8 @@ DETAILS = (  # what a record shows when it is opened
 
 POINT = (  # what the tip on a point says
     "study", "method", "world", "mask_label", "seqlen", "heads", "direction", "status", "reason", "tflops_per_device",
-    "tflops_per_device_low", "tflops_per_device_high", "time_ms_median", "noise", "num_samples", "peak_bytes", "budget_ratio",
-    "error_tensor")
+    "tflops_per_device_low", "tflops_per_device_high", "time_ms_median", "noise", "num_samples", "peak_bytes", "absolute_peak_bytes",
+    "budget_ratio", "error_tensor")
 
 
 def anchors(cell_ids: Iterable[str]) -> list[str]:

@@ -40,8 +40,8 @@ def test_it_says_and_draws_what_the_data_hold(name, quick):
     assert float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1]) == pytest.approx(792)
     ElementTree.fromstring(text)
     assert draw(figure, data, Style(METHODS)) == text
-    own = inline(draw(figure, data, Style(METHODS, on_page=True)), "fig", 'says "so" & <more>', {cell: row for row, cell in
-                                                                                                 enumerate(quick.cell_id)}, {"full"})
+    style = Style(METHODS, on_page=True, pictures=frozenset(["full"]))
+    own = inline(draw(figure, data, style), "fig", 'says "so" & <more>', {cell: row for row, cell in enumerate(quick.cell_id)})
     ElementTree.fromstring(own.svg)
     assert not re.search(r"#(?!fig-)[0-9a-f]{6}", own.svg), "every colour follows the theme"
     assert set(re.findall(r'id="([^"]*)"', own.svg)) == {f"fig-{number}" for number in range(own.svg.count(' id="'))}
@@ -84,8 +84,9 @@ def test_a_panel_shows_its_mask():
     figure = Registry("figure").load("throughput_forward")
     own = quick_study()[0].cell
     data = figure.data(derived([record(own), record(own.model_copy(update={"seqlen": 1024}))]))
-    drawing = draw(figure, data, Style(METHODS, on_page=True))
-    assert '<use href="#m-full" ' in inline(drawing, "fig", "", {}, {"full"}).svg and "#m-" not in inline(drawing, "fig", "").svg
+    with_it, without = (inline(draw(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures))), "fig", "").svg
+                        for pictures in (["full"], []))
+    assert '<use href="#m-full" ' in with_it and "#m-" not in without
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -34,12 +34,14 @@ class Style:
 
     Args:
         methods: all methods of the study, in the order of the legend.
-        on_page: the page has a legend of its own, and drawings of masks beside their names; a file has the legend inside.
+        on_page: the page has a legend of its own; a file has the legend inside.
+        pictures: masks that the page has drawings of, which stand before their names.
         best: the methods that are drawn in their colours; the others are grey. All of them if it is empty.
     """
 
     methods: tuple[str, ...]
     on_page: bool = False
+    pictures: frozenset[str] = frozenset()
     best: tuple[str, ...] = ()
 
     width_in = 11.0
@@ -110,8 +112,12 @@ class Style:
         ax.patch.set_visible(False)
 
     def title(self, ax: Axes, title: str, subtitle: str, lines: int, mask: str = "") -> None:
-        """Above a panel, from its left edge; `lines` is 2 where any panel has a subtitle. On the page its mask is drawn before it."""
-        shift = PICTURE * lines if self.on_page and mask else 0
+        """Above a panel, from its left edge, after the drawing of its mask if the page has it.
+
+        Args:
+            lines: 2 where any panel has a subtitle.
+        """
+        shift = PICTURE * lines if mask in self.pictures else 0
         text = ax.annotate(title, (0, 1), (shift, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points",
                            color=INK[0], fontsize=8.5, fontweight="bold", va="bottom")
         text.set_gid(f"mask:{mask}/{shift}" if shift else "title:")

@@ -14,7 +14,7 @@ const told = (rows) => {  // as the figures put seeds together: median, and the 
   const worst = ok.reduce((a, b) => (b.budget_ratio > a.budget_ratio ? b : a));
   const samples = ok.reduce((sum, r) => sum + r.num_samples, 0);
   return `${where}\n${speed}${number(middle("time_ms_median"))} ms\nn = ${samples}${ok.length > 1 ? ` over ${ok.length} cells` : ""}, IQR ${percent(Math.max(...ok.map((r) => r.noise)))}`
-    + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}` : ""}${one.published ? `\n${one.published}` : ""}`;
+    + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}${ok[0].absolute_peak_bytes ? `, ${bytes(ok[0].absolute_peak_bytes)} in all` : ""}` : ""}${one.published ? `\n${one.published}` : ""}`;
 };
 
 const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
