@@ -13,12 +13,13 @@ from tests.report.conftest import DAMAGED, few
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the records of the quick study as a page has them, and nothing else of a page."""
+    """A folder with a page that has the records of the quick study, and tells who came to it."""
     folder = tmp_path_factory.mktemp("site")
     records = in_order(few())
     (folder / "runs").mkdir()
     (folder / "runs/quick.html").write_text(
-        f'<script type="application/json" id="data">{rows_json(records, labelled(derived(records)))}</script>', encoding="utf-8")
+        f'<title></title><script type="application/json" id="data">{rows_json(records, labelled(derived(records)))}</script>'
+        "<script>document.title = JSON.stringify([window.name, location.hash])</script>", encoding="utf-8")
     return folder
 
 
