@@ -174,7 +174,7 @@ def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
 
 
 def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
-    data = exhibit.data(paper.table)
+    data = exhibit.data(paper.table).reset_index(drop=True)
     if not len(data):
         return ShownExhibit(exhibit)
     pairs = published_pairs(data, paper.published)

@@ -63,7 +63,7 @@ def published_pairs(data: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame
     timed = data.loc[data.value.notna(), ["value", "cell_ids"]].reset_index(names="row")
     cells = timed.assign(cell_id=timed.cell_ids.str.split()).explode("cell_id").drop(columns="cell_ids")
     pairs = cells.merge(published, on="cell_id").dropna(subset=["peak_tflops"])
-    pairs = pairs.drop_duplicates(["row", "source"])  # seeds of one point share a request
+    pairs = pairs.drop_duplicates(["row", "source", "is_told"])  # seeds of one point share a request
     peak_percent = 100 * pairs.value / pairs.peak_tflops
     return pairs.assign(peak_percent=peak_percent, ratio=peak_percent / pairs.published_percent).reset_index(drop=True)
 

@@ -9,7 +9,7 @@ import pytest
 from longca.core.cell import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.report.figures.cp_throughput import _by_tokens
-from longca.report.look.colours import FAINT, KERNELS, MARKERS, SPARE, STRATEGIES, looks, theme
+from longca.report.look.colours import FAINT, HEAT, KERNELS, MARKERS, MUTED, SPARE, STRATEGIES, looks, theme
 from longca.report.look.style import Style
 from longca.report.look.svg import draw, inline
 from longca.store.table import derived
@@ -78,6 +78,18 @@ def test_of_many_methods_the_best_have_colours():
             look = "var(--faint)" if kinds[group.get("data-method")] else f"var(--k-{group.get('data-method')})"
             assert look in ElementTree.tostring(group, "unicode")
     assert FAINT[0] in draw(figure, data, Style(methods))
+
+
+def test_a_sign_keeps_its_colour_and_its_words():
+    class Drawing:
+        def draw(self, data, style):
+            canvas = style.canvas(1)
+            style.legend(canvas, [("counted, 1/2", {"color": HEAT[0]}), ("failed", {"color": MUTED[0], "marker": "x"})])
+            return canvas
+
+    found = inline(draw(Drawing(), derived([]), Style((), on_page=True)), "fig", "")
+    assert [(key.label, key.marker, key.kind, key.colour) for key in found.keys] == [
+        ("counted, 1/2", "", "sign", "var(--heat)"), ("failed", "x", "sign", "")]
 
 
 def test_a_panel_shows_its_mask():
