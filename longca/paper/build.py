@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,18 +15,23 @@ from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
+from longca.paper.links import Link, RunPage, links, run_pages
+from longca.paper.provenance import provenance
+from longca.paper.published import published_findings, published_notes, published_pairs, published_rates, with_published
 from longca.paper.repairs import REPAIRS
-from longca.report.look.colours import theme
+from longca.report.look.colours import MARKERS, looks, theme
+from longca.report.look.masks import MaskDrawing
 from longca.report.look.style import Style
-from longca.report.look.svg import draw, inline
+from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.series import sampled
+from longca.report.rows import points_json
+from longca.report.series import labelled, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.export import csv_bytes, export, frame_csv
 from longca.store.files import replace_file
-from longca.store.hardware import Hardware
+from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, to_report
-from longca.store.text import plural
+from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,10 +49,16 @@ class ShownExhibit:
     exhibit: Exhibit
     title: str = ""
     amount: str = ""
-    svg: str = ""
+    drawing: Inline | None = None
     cells: Cells | None = None
     failure: str = ""
     """why it could not be made"""
+    published: tuple[str, ...] = ()
+    """how its rates compare with published ones"""
+    num_cells: int = 0
+    """those behind it"""
+    links: tuple[Link, ...] = ()
+    """to their records"""
 
 
 @dataclass(frozen=True)
@@ -55,13 +67,55 @@ class Judged:
 
     claim: Claim
     verdict: Verdict
+    links: tuple[Link, ...]
+    """to the records behind the finding"""
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """What exhibits are made of."""
+
+    table: pd.DataFrame
+    published: pd.DataFrame
+    """published rates of the table's cells"""
+    methods: tuple[str, ...]
+    """in the order of legends"""
+    masks: list[MaskDrawing]
+    """those that the page has a drawing of"""
+    pages: list[RunPage]
+    """of studies, beside this one"""
+    data: Path
+    """the folder of the exhibits' data"""
+
+    @cached_property
+    def first(self) -> pd.DataFrame:
+        """The first record of each cell."""
+        return self.table.drop_duplicates("cell_id", ignore_index=True)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Cell → its row among the page's points."""
+        return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
+
+    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
+        """The figure as an element of the page, whose points know their cells."""
+        style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
+        return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
+
+    def points(self) -> str:
+        """What the tips on points say, as the page's own data (`longca.report.rows.points_json`)."""
+        notes = published_notes(self.published)
+        here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
+        told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
+                for note, share in zip(here, self.first.peak_percent, strict=True)]
+        return points_json(labelled(self.first), {"published": told})
 
 
 def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], folder: Path, *,
                 hardware: Hardware | None = None) -> Path:
     """Write `index.html` to the folder, the data of its exhibits to `data/`, and the records' tables beside it.
 
-    The same records make the same bytes.
+    The same records make the same bytes, where the same pages of studies lie beside the folder: each exhibit links to its records there.
 
     Args:
         problems: files and rows that could not be read; the page names them.
@@ -73,15 +127,25 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     ordered = to_report(records, problems)
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
+    hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
-    methods = tuple(sorted(set(table.method)))
-    shown = [_shown(exhibit, table, methods, folder / DATA) for exhibit in exhibits()]
-    judged = [Judged(claim, claim.judge(table)) for claim in all_claims()]
+    shown_masks = gallery()
+    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(set(table.method))), [one.drawing for one in shown_masks.masks],
+                   run_pages(folder, table.study), folder / DATA)
+    shown = [_shown(exhibit, paper) for exhibit in exhibits()]
+    verdicts = [(claim, claim.judge(table)) for claim in all_claims()]
+    judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids)) for claim, verdict in verdicts]
+    variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
-        "num_records": len(ordered), "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
-        "problems": problems, "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
+        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": shown_masks, "coverage": coverage(table),
+        "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
+        "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
+        "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
+        "facts": {"rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())), "count": len(paper.first),
+                  "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
+        "css": static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
+        "js": static_text("base.js", "figures.js", "page.js"),
     }
     page = page_templates(HERE).get_template("paper.html.j2").render(context)
     replace_file(folder / DATA / "claims.csv", csv_bytes(
@@ -99,21 +163,29 @@ def exhibits() -> list[Exhibit]:
     return sorted(found, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name))
 
 
-def _shown(exhibit: Exhibit, table: pd.DataFrame, methods: tuple[str, ...], folder: Path) -> ShownExhibit:
-    """The exhibit, and its data in that folder. For one that raises, the reason: one bad plug-in must not cost the page."""
+def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+    """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the page."""
     try:
-        data = exhibit.data(table)
-        if not len(data):
-            return ShownExhibit(exhibit)
-        replace_file(folder / f"{exhibit.name}.csv", frame_csv(data))
-        title = exhibit.title(data)
-        amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
-        if isinstance(exhibit, PaperFigure):
-            return ShownExhibit(exhibit, title, amount, svg=inline(draw(exhibit, data, Style(methods)), exhibit.name, title).svg)
-        if isinstance(exhibit, PaperTable):
-            return ShownExhibit(exhibit, title, amount, cells=exhibit.cells(data))
-        raise TypeError("it is neither a figure nor a table")
+        return _made(exhibit, paper)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         return ShownExhibit(exhibit, failure=f"{type(error).__name__}: {error}")
+
+
+def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+    data = exhibit.data(paper.table).reset_index(drop=True)
+    if not len(data):
+        return ShownExhibit(exhibit)
+    pairs = published_pairs(data, paper.published)
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(with_published(data, pairs)))
+    title = exhibit.title(data)
+    amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
+    cell_ids = exhibit.cell_ids(data)
+    shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs), num_cells=len(cell_ids),
+                         links=links(paper.pages, cell_ids))
+    if isinstance(exhibit, PaperFigure):
+        return replace(shown, drawing=paper.draw(exhibit, data, title))
+    if isinstance(exhibit, PaperTable):
+        return replace(shown, cells=exhibit.cells(data))
+    raise TypeError("it is neither a figure nor a table")

@@ -30,12 +30,21 @@ class Exhibit(Plugin):
     """False if it shows something that is known without a measurement"""
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows that it shows, which are also its CSV; empty if there is nothing to show."""
+        """The rows that it shows, which are also its CSV; empty if there is nothing to show.
+
+        A column `cell_ids`, or several that begin so, name the cells behind each row, divided by blanks. Where `unit` is TFLOP/s, the
+        column `value` is compared with published rates.
+        """
         raise NotImplementedError
 
     def title(self, data: pd.DataFrame) -> str:
         """Its finding: a sentence that follows from the data."""
         raise NotImplementedError
+
+    def cell_ids(self, data: pd.DataFrame) -> list[str]:
+        """The cells behind the data: those that its columns `cell_ids…` name, each once."""
+        columns = [name for name in data if str(name).startswith("cell_ids")]
+        return list(dict.fromkeys(cell_id for name in columns for ids in data[name].dropna() for cell_id in ids.split()))
 
 
 class PaperFigure(Exhibit):

@@ -66,4 +66,4 @@ class MemoryCurves(PaperFigure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         scaled = data.assign(**{name: data[name] / GIB for name in ("value", "low", "high")}).drop(columns="direction")
-        return draw_panels(scaled, style, x="seqlen", x_text=format_length, unit="GiB", y_log=True, per_row=4)
+        return draw_panels(scaled, style, x="seqlen", x_text=format_length, unit="GiB", y_log=True, per_row=4, lowest_is_best=True)

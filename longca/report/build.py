@@ -67,7 +67,7 @@ class _Paper:
 
     methods: tuple[str, ...]
     rows: dict[str, int]
-    pictures: set[str]
+    pictures: frozenset[str]
     beside: Path | None
 
 
@@ -97,7 +97,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id)))}  # of a cell measured twice the first one
     names = dict(zip(named.mask_label, named["mask"], strict=True))
     shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(named[~named.is_control.astype(bool)])))
-    pictures = {mask.name for mask in shown_masks}
+    pictures = frozenset(mask.name for mask in shown_masks)
     paper = _Paper(methods, rows, pictures, beside)
     for place, figure in enumerate(sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))):
         drawn = _drawn(figure, table, f"f{place}", paper)
@@ -129,7 +129,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "facts": {"rate": rate, "count": len(ordered), "looks": variables,
                   "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},
         "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
-        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css"),
+        "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
         "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
         "generator": __version__,
     }
@@ -168,7 +168,7 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
         replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(data))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
-    drawing = inline(draw(figure, data, Style(paper.methods, on_page=True)), short, title, paper.rows, paper.pictures)
+    drawing = inline(draw(figure, data, Style(paper.methods, on_page=True, pictures=paper.pictures)), short, title, paper.rows)
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Failed, Record
@@ -30,6 +30,11 @@ DETAILS = (  # what a record shows when it is opened
     "straggler_percent", "slowest_rank", "single_percent", "single_tflops", "moved_bytes", "formula_bytes", "permute_ms", "num_nodes",
     "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
     "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
+
+POINT = (  # what the tip on a point says
+    "study", "method", "world", "mask_label", "seqlen", "heads", "direction", "status", "reason", "tflops_per_device",
+    "tflops_per_device_low", "tflops_per_device_high", "time_ms_median", "noise", "num_samples", "peak_bytes", "absolute_peak_bytes",
+    "budget_ratio", "error_tensor")
 
 
 def anchors(cell_ids: Iterable[str]) -> list[str]:
@@ -55,8 +60,21 @@ def rows_json(records: list[Record], table: pd.DataFrame, *, samples: bool = Tru
     content["costs"] = [_LONG_NUMBER.sub(lambda match: f"{float(match[0]):.4g}", text) for text in table.costs]
     content["log"] = [record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else "" for record in records]
     left_out = {*(() if details else DETAILS), *(() if samples else ("samples_ms",))}
-    packed = {name: {"every": None} if name in left_out else _pack([_short(value) for value in content[name]])
-              for name in (*TABLE, *DETAILS)}
+    return _packed({name: [None] if name in left_out else content[name] for name in (*TABLE, *DETAILS)})
+
+
+def points_json(table: pd.DataFrame, more: Mapping[str, list[Any]]) -> str:
+    """The same of what the tips on a figure's points say, for a page without a table of records.
+
+    Args:
+        table: `longca.report.series.labelled` of the records.
+        more: further columns.
+    """
+    return _packed({name: table[name].tolist() for name in POINT} | {"anchor": table.cell_id.tolist()} | dict(more))
+
+
+def _packed(columns: Mapping[str, list[Any]]) -> str:
+    packed = {name: _pack([_short(value) for value in values]) for name, values in columns.items()}
     return json.dumps(packed, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
 
 

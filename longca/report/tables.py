@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core.record import Record
+from longca.core.record import Node, Record, Software
 from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import format_bytes
 
@@ -69,18 +69,29 @@ def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
     return found.sort_values(["method", "device", "seqlen"], ascending=[False, True, True], kind="stable").to_dict("records")
 
 
+def machine_facts(node: Node) -> dict[str, str]:
+    """What is known of a machine and its GPU, each fact under its name."""
+    facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores",
+             "memory": format_bytes(node.memory_bytes)}
+    for key, value in node.gpu.items():
+        name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
+        facts[name] = format_bytes(value) if key.endswith("_bytes") else str(value)
+    return facts
+
+
+def software_facts(used: Software) -> dict[str, str]:
+    """Versions of all that a cell ran on, and variables, each under its name."""
+    known = (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl), ("container", used.container), ("lock", used.lock))
+    return {"python": used.python, **used.packages, **{name: value for name, value in known if value}, **used.env}
+
+
 def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, GpuModel | None]]:
     """(facts, number of cells, the GPU's peak rates) of each machine and GPU that took part."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for record in records:
         nodes = record.environment.nodes if record.environment else ()
         for node in {node.model_dump_json(): node for node in nodes}.values():
-            facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores",
-                     "memory": format_bytes(node.memory_bytes)}
-            for key, value in node.gpu.items():
-                name = f"GPU {key.removesuffix('_bytes').replace('_', ' ')}"
-                facts[name] = format_bytes(value) if key.endswith("_bytes") else str(value)
-            counts[tuple(facts.items())] += 1
+            counts[tuple(machine_facts(node).items())] += 1
     return [(dict(facts), count, hardware.find(dict(facts).get("GPU name", ""))) for facts, count in sorted(counts.items())]
 
 
@@ -89,13 +100,10 @@ def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for record in records:
         if record.environment:
-            used, source = record.environment.software, record.environment.source
+            source = record.environment.source
             dirty = ", with uncommitted changes" if source.git_dirty else ""
             commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
-            facts = {"longca": source.version, "commit": commit, "python": used.python, **used.packages,
-                     **{name: value for name, value in (("CUDA", used.cuda), ("cuDNN", used.cudnn), ("NCCL", used.nccl),
-                                                        ("container", used.container), ("lock", used.lock)) if value}, **used.env}
-            counts[tuple(facts.items())] += 1
+            counts[tuple({"longca": source.version, "commit": commit, **software_facts(record.environment.software)}.items())] += 1
     return [(dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 

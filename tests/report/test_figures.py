@@ -9,7 +9,7 @@ import pytest
 from longca.core.cell import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.report.figures.cp_throughput import _by_tokens
-from longca.report.look.colours import FAINT, KERNELS, MARKERS, SPARE, STRATEGIES, looks, theme
+from longca.report.look.colours import FAINT, HEAT, KERNELS, MARKERS, MUTED, SPARE, STRATEGIES, looks, theme
 from longca.report.look.style import Style
 from longca.report.look.svg import draw, inline
 from longca.store.table import derived
@@ -40,8 +40,8 @@ def test_it_says_and_draws_what_the_data_hold(name, quick):
     assert float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1]) == pytest.approx(792)
     ElementTree.fromstring(text)
     assert draw(figure, data, Style(METHODS)) == text
-    own = inline(draw(figure, data, Style(METHODS, on_page=True)), "fig", 'says "so" & <more>', {cell: row for row, cell in
-                                                                                                 enumerate(quick.cell_id)}, {"full"})
+    style = Style(METHODS, on_page=True, pictures=frozenset(["full"]))
+    own = inline(draw(figure, data, style), "fig", 'says "so" & <more>', {cell: row for row, cell in enumerate(quick.cell_id)})
     ElementTree.fromstring(own.svg)
     assert not re.search(r"#(?!fig-)[0-9a-f]{6}", own.svg), "every colour follows the theme"
     assert set(re.findall(r'id="([^"]*)"', own.svg)) == {f"fig-{number}" for number in range(own.svg.count(' id="'))}
@@ -80,12 +80,25 @@ def test_of_many_methods_the_best_have_colours():
     assert FAINT[0] in draw(figure, data, Style(methods))
 
 
+def test_a_sign_keeps_its_colour_and_its_words():
+    class Drawing:
+        def draw(self, data, style):
+            canvas = style.canvas(1)
+            style.legend(canvas, [("counted, 1/2", {"color": HEAT[0]}), ("failed", {"color": MUTED[0], "marker": "x"})])
+            return canvas
+
+    found = inline(draw(Drawing(), derived([]), Style((), on_page=True)), "fig", "")
+    assert [(key.label, key.marker, key.kind, key.colour) for key in found.keys] == [
+        ("counted, 1/2", "", "sign", "var(--heat)"), ("failed", "x", "sign", "")]
+
+
 def test_a_panel_shows_its_mask():
     figure = Registry("figure").load("throughput_forward")
     own = quick_study()[0].cell
     data = figure.data(derived([record(own), record(own.model_copy(update={"seqlen": 1024}))]))
-    drawing = draw(figure, data, Style(METHODS, on_page=True))
-    assert '<use href="#m-full" ' in inline(drawing, "fig", "", {}, {"full"}).svg and "#m-" not in inline(drawing, "fig", "").svg
+    with_it, without = (inline(draw(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures))), "fig", "").svg
+                        for pictures in (["full"], []))
+    assert '<use href="#m-full" ' in with_it and "#m-" not in without
 
 
 @pytest.mark.parametrize("name", FIGURES)

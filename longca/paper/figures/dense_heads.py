@@ -32,7 +32,7 @@ class DenseHeads(PaperTable):
             return pd.DataFrame()
         both = one.merge(other, on=by, suffixes=("_64", "_8")).dropna(subset=["value_64", "value_8"])
         both["ratio"] = both.value_64 / both.value_8
-        return both.loc[:, [*by, "value_64", "value_8", "ratio"]]
+        return both.loc[:, [*by, "value_64", "value_8", "ratio", "cell_ids_64", "cell_ids_8"]]
 
     def title(self, data: pd.DataFrame) -> str:
         middle = float(np.exp(np.log(data.ratio.astype(float)).mean()))

@@ -8,8 +8,8 @@ import numpy as np
 
 from longca.core.units import format_length
 from longca.paper.contract import Cells, PaperTable
+from longca.paper.published import SOURCE, published_pairs, published_rates
 from longca.paper.select import grouped, kernels, rates
-from longca.published.load import load_published
 from longca.store.hardware import load_hardware
 from longca.store.text import number, percent, plural
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ON = ["kernel", "mask", "direction", "seqlen", "heads"]
+SHARES = [*SOURCE, "mask_family", "published_tflops", "published_percent", "peak_percent", "ratio"]
 
 
 class DensePublished(PaperTable):
@@ -26,27 +27,19 @@ class DensePublished(PaperTable):
                "to ± 3 TFLOP/s. Published document masks come from another sampler, so that only the other masks are alike.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
-
-        hardware = load_hardware()
-        published = pd.DataFrame(
-            [(rate.title, rate.hardware, rate.kernel, rate.mask, rate.direction, rate.seqlen, f"{rate.num_q_heads}:{rate.num_kv_heads}",
-              rate.tflops_per_device, 100 * rate.tflops_per_device / peak)
-             for rate in load_published()
-             if rate.kind == "kernel" and rate.seqlen and (peak := hardware.peak_tflops(rate.hardware, rate.dtype))],
-            columns=["source", "hardware", *ON, "published_tflops", "published_percent"])
         rows = kernels(table, sparse=False)
         measured = rates(rows.loc[rows.status == "ok"], *ON)
-        peaks = rows.groupby(ON).peak_tflops.first().rename("peak").reset_index()
-        both = published.merge(measured, on=ON).merge(peaks, on=ON)
-        both["measured_percent"] = 100 * both.value / both.peak
-        both["ratio"] = both.measured_percent / both.published_percent
-        return both.dropna(subset=["ratio"]).sort_values(["source", *ON], kind="stable", ignore_index=True)
+        pairs = published_pairs(measured, published_rates(table, load_hardware()))
+        found = measured.join(pairs.loc[pairs.is_told].set_index("row")[SHARES], how="inner")
+        found = found.rename(columns={"value": "measured_tflops", "peak_percent": "measured_percent"}).drop(columns="unit")
+        return found.sort_values(["source", *ON], kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
-        dense = data.loc[~data["mask"].str.contains("document")]
-        source = dense.groupby("source").size().idxmax()
-        rows = dense.loc[dense.source == source]
+        dense = data.loc[data.mask_family != "documents"]
+        if not len(dense):
+            return "Only documents of another sampler were published for what was measured"
+        source = dense.groupby("title").size().idxmax()
+        rows = dense.loc[dense.title == source]
         parts = [f"{kernel} {number(float(np.exp(np.log(of_kernel.ratio).mean())), 3)}×" for kernel, of_kernel in rows.groupby("kernel")]
         near = float(((dense.ratio - 1).abs() <= 0.1).mean())
         return (f"Share of peak here over that of {source} ({rows.hardware.iloc[0]}), without documents: {', '.join(parts)}; "
@@ -55,7 +48,7 @@ class DensePublished(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         lengths = sorted(data.seqlen.unique())
         rows = []
-        for key, of_key in grouped(data, ["source", "kernel", "mask", "heads", "direction"], sort=False):
+        for key, of_key in grouped(data, ["title", "kernel", "mask", "heads", "direction"], sort=False):
             values = {length: f"{number(measured, 3)} / {number(published, 3)}" for length, measured, published
                       in zip(of_key.seqlen, of_key.measured_percent, of_key.published_percent, strict=True)}
             rows.append((*map(str, key), *(values.get(length, "") for length in lengths)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from longca.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, looks
 
@@ -33,12 +34,14 @@ class Style:
 
     Args:
         methods: all methods of the study, in the order of the legend.
-        on_page: the page has a legend of its own, and drawings of masks beside their names; a file has the legend inside.
+        on_page: the page has a legend of its own; a file has the legend inside.
+        pictures: masks that the page has drawings of, which stand before their names.
         best: the methods that are drawn in their colours; the others are grey. All of them if it is empty.
     """
 
     methods: tuple[str, ...]
     on_page: bool = False
+    pictures: frozenset[str] = frozenset()
     best: tuple[str, ...] = ()
 
     width_in = 11.0
@@ -109,8 +112,12 @@ class Style:
         ax.patch.set_visible(False)
 
     def title(self, ax: Axes, title: str, subtitle: str, lines: int, mask: str = "") -> None:
-        """Above a panel, from its left edge; `lines` is 2 where any panel has a subtitle. On the page its mask is drawn before it."""
-        shift = PICTURE * lines if self.on_page and mask else 0
+        """Above a panel, from its left edge, after the drawing of its mask if the page has it.
+
+        Args:
+            lines: 2 where any panel has a subtitle.
+        """
+        shift = PICTURE * lines if mask in self.pictures else 0
         text = ax.annotate(title, (0, 1), (shift, 14 if lines == 2 else 4), xycoords="axes fraction", textcoords="offset points",
                            color=INK[0], fontsize=8.5, fontweight="bold", va="bottom")
         text.set_gid(f"mask:{mask}/{shift}" if shift else "title:")
@@ -159,7 +166,9 @@ class Style:
     def legend(self, canvas: Canvas, legend: Legend) -> None:
         """Draw it along the upper edge; for the page only say what it has."""
         if self.on_page:
-            canvas.set_gid("legend:" + ",".join(f"{label}/{look.get('marker', '')}/{self._kind(label)}" for label, look in legend))
+            entries = (f"{quote(label, safe=' +')}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
+                       for label, look in legend)
+            canvas.set_gid("legend:" + ",".join(entries))
             return
         from matplotlib.lines import Line2D
 
@@ -172,6 +181,10 @@ class Style:
 
     def _kind(self, label: str) -> str:
         return "sign" if label not in self.methods else "faint" if self.is_faint(label) else ""
+
+    def _colour_of_sign(self, label: str, look: dict[str, Any]) -> str:
+        colour = look.get("color", "")
+        return colour if self._kind(label) == "sign" and colour != MUTED[0] else ""
 
     def _legend_columns(self, legend: Legend) -> int:
         widest = max((len(label) for label, _ in legend), default=1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 from longca.report.look.colours import theme
 from longca.report.look.style import RC
@@ -68,7 +69,9 @@ class Key:
     marker: str
     """as matplotlib names it; "" for a line without marks"""
     kind: str
-    """"" for a method, "faint" for one that is drawn in grey, "sign" for a direction or a failure"""
+    """"" for a method, "faint" for one that is drawn in grey, "sign" for a direction, a failure, or whatever else is no method"""
+    colour: str = ""
+    """of a sign in the style sheet's words; "" if it has none of its own"""
 
 
 @dataclass(frozen=True)
@@ -79,19 +82,18 @@ class Inline:
     keys: list[Key]
 
 
-def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = None, masks: Collection[str] = ()) -> Inline:
-    """An SVG document as an element of the page: themed, labelled, its ids its own.
+def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = None) -> Inline:
+    """An SVG document as an element of the page: themed, labelled, its ids its own. Drawings of masks are the page's symbols `m-NAME`.
 
     Args:
         name: a short one that no other drawing on the page has.
         label: what the drawing says, for those who cannot see it.
         rows: cell → its row in the page's records, which takes the place of the cell's id.
-        masks: those whose drawing the page has as the symbol `m-NAME`.
     """
     from markupsafe import escape
 
     legend = _LEGEND.search(text)
-    keys = [Key(*unescape(part).split("/")) for part in legend[1].split(",")] if legend and legend[1] else []
+    keys = [_key(unescape(part)) for part in legend[1].split(",")] if legend and legend[1] else []
     text = _FONT.sub("", _SHEET.sub("", _LEGEND.sub("", text))).replace("xlink:href", "href")
     # short ids: a page has thousands of uses
     ids = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(_ID.findall(text)))}
@@ -99,19 +101,26 @@ def inline(text: str, name: str, label: str, rows: Mapping[str, int] | None = No
     for light, (variable, _, _) in theme().items():
         text = text.replace(light, f"var(--{variable})")
     text = _CELLS.sub(lambda match: f' data-rows="{_rows(match[1], rows or {})}"' if match[1] else "", text)
-    text = _MASK.sub(lambda match: _with_picture(match, masks), text)
+    text = _MASK.sub(_with_picture, text)
     head = f'<svg viewBox="{{}}" role="img" aria-label="{escape(label)}">'
     return Inline(_HEAD.sub(lambda match: head.format(match[1]), text, count=1).strip(), keys)
+
+
+def _key(text: str) -> Key:
+    """An entry as `Style.legend` writes it."""
+    label, marker, kind, colour = text.split("/")
+    known = theme().get(colour)
+    return Key(unquote(label), marker, kind, f"var(--{known[0]})" if known else colour)
 
 
 def _rows(cells: str, rows: Mapping[str, int]) -> str:
     return ",".join("+".join(str(rows[cell]) for cell in dict.fromkeys(point.split("+")) if cell in rows) for point in cells.split(","))
 
 
-def _with_picture(match: re.Match[str], masks: Collection[str]) -> str:
+def _with_picture(match: re.Match[str]) -> str:
     """A panel's title with the drawing of its mask before it."""
     name, shift, x, y = match[1], int(match[2]), float(match[4]), float(match[5])
-    use = (f'<use href="#m-{name}" x="{x - shift:.1f}" y="{y - 8:.1f}" width="{shift - 3}" height="{shift - 3}"/>' if name in masks else "")
+    use = f'<use href="#m-{name}" x="{x - shift:.1f}" y="{y - 8:.1f}" width="{shift - 3}" height="{shift - 3}"/>'
     return f'<g class="title">{use}{match[3]}'
 
 

@@ -14,9 +14,10 @@ const told = (rows) => {  // as the figures put seeds together: median, and the 
   const worst = ok.reduce((a, b) => (b.budget_ratio > a.budget_ratio ? b : a));
   const samples = ok.reduce((sum, r) => sum + r.num_samples, 0);
   return `${where}\n${speed}${number(middle("time_ms_median"))} ms\nn = ${samples}${ok.length > 1 ? ` over ${ok.length} cells` : ""}, IQR ${percent(Math.max(...ok.map((r) => r.noise)))}`
-    + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}` : ""}`;
+    + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}${ok[0].absolute_peak_bytes ? `, ${bytes(ok[0].absolute_peak_bytes)} in all` : ""}` : ""}${one.published ? `\n${one.published}` : ""}`;
 };
 
+const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
 const alive = (box) => {
   const svg = box.querySelector("svg[role=img]");
   const points = [];
@@ -56,12 +57,14 @@ const alive = (box) => {
   };
   const leave = () => { go(null); light(svg, null); };
   const open = (point) => {
+    const record = records[point.rows[0]], home = homeOf(record);
+    if (home === undefined) return;
     $("dialog[open]")?.close();
-    location.hash = `#cell-${records[point.rows[0]].anchor}`;
+    location.href = `${home}#cell-${record.anchor}`;
   };
   box.addEventListener("pointermove", (event) => {
     const found = nearest(event);
-    svg.style.cursor = found ? "pointer" : event.target.closest(".panel") && box.matches(".drawing") ? "zoom-in" : "";
+    svg.style.cursor = found ? (homeOf(records[found.rows[0]]) === undefined ? "" : "pointer") : event.target.closest(".panel") && box.matches(".drawing") ? "zoom-in" : "";
     if (found !== at) found ? go(found) : leave();
   });
   box.addEventListener("pointerleave", leave);

@@ -15,5 +15,4 @@ document.addEventListener("focusin", point);
 document.addEventListener("focusout", hide);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 addEventListener("hashchange", follow);
-draw();
 follow();

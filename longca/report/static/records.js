@@ -258,3 +258,4 @@ form.addEventListener("input", () => { first = 0; store(); draw(); });
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("reset", (event) => { event.preventDefault(); clear(); store(); draw(); });
 $("#copy").addEventListener("click", (event) => copied(event.target, location.href));
+draw();
