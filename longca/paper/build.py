@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TITLES: dict[Section, str] = {"data": "Document lengths", "dense": "Dense kernels", "sparse": "Block-sparse kernels", "memory": "Memory",
-                              "cp": "Context parallelism", "beyond": "Beyond the study"}
+                              "cp": "Context parallelism", "beyond": "Beyond the study", "released": "As released"}
 PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
 
@@ -45,6 +45,8 @@ class ShownExhibit:
     amount: str = ""
     svg: str = ""
     cells: Cells | None = None
+    effects: dict[int, str] = field(default_factory=dict)
+    """defect of the released code → what the data say of it"""
     failure: str = ""
     """why it could not be made"""
 
@@ -79,7 +81,8 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     judged = [Judged(claim, claim.judge(table)) for claim in all_claims()]
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": gallery(), "coverage": coverage(table),
+        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS,
+        "num_measured": len({number for one in shown for number in one.effects}), "gallery": gallery(), "coverage": coverage(table),
         "num_records": len(ordered), "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
         "problems": problems, "theme": theme(), "css": static_text("report.css") + (HERE / "paper.css").read_text(encoding="utf-8"),
     }
@@ -106,12 +109,13 @@ def _shown(exhibit: Exhibit, table: pd.DataFrame, methods: tuple[str, ...], fold
         if not len(data):
             return ShownExhibit(exhibit)
         replace_file(folder / f"{exhibit.name}.csv", frame_csv(data))
-        title = exhibit.title(data)
+        title, effects = exhibit.title(data), exhibit.effects(data)
         amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
         if isinstance(exhibit, PaperFigure):
-            return ShownExhibit(exhibit, title, amount, svg=inline(draw(exhibit, data, Style(methods)), exhibit.name, title).svg)
+            svg = inline(draw(exhibit, data, Style(methods)), exhibit.name, title).svg
+            return ShownExhibit(exhibit, title, amount, svg=svg, effects=effects)
         if isinstance(exhibit, PaperTable):
-            return ShownExhibit(exhibit, title, amount, cells=exhibit.cells(data))
+            return ShownExhibit(exhibit, title, amount, cells=exhibit.cells(data), effects=effects)
         raise TypeError("it is neither a figure nor a table")
     except UserError:
         raise

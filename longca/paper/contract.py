@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from longca.report.look.style import Style
 
-Section = Literal["data", "dense", "sparse", "memory", "cp", "beyond"]
+Section = Literal["data", "dense", "sparse", "memory", "cp", "beyond", "released"]
 
 
 class Exhibit(Plugin):
@@ -36,6 +36,10 @@ class Exhibit(Plugin):
     def title(self, data: pd.DataFrame) -> str:
         """Its finding: a sentence that follows from the data."""
         raise NotImplementedError
+
+    def effects(self, data: pd.DataFrame) -> dict[int, str]:
+        """What the data say of defects of the released code: number of a `Repair` → a sentence without its end."""
+        return {}
 
 
 class PaperFigure(Exhibit):
