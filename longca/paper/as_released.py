@@ -100,9 +100,9 @@ def effect(of_kernel: pd.DataFrame) -> str:
         if len(lost):
             verbs = "has a number without the defect ends" if len(lost) == 1 else "have a number without the defect end"
             parts.append(f"{plural(len(lost), 'cell')} that {verbs} {words}")
-    changed = int(of_kernel.rank_changes.sum())
-    if of_kernel.num_ranked.notna().any():
-        parts.append(f"another rank in {changed} of {plural(int(of_kernel.num_ranked.notna().sum()), 'cell')}" if changed else "no rank changes")
+    num_ranked, changed = int(of_kernel.num_ranked.notna().sum()), int(of_kernel.rank_changes.sum())
+    if num_ranked:
+        parts.append(f"another rank in {changed} of {plural(num_ranked, 'cell')}" if changed else "no rank changes")
     return f"As released, {'; '.join(parts)}"
 
 
