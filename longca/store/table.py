@@ -67,8 +67,20 @@ def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.D
 
 
 def is_ranked(table: pd.DataFrame) -> pd.Series:
-    """True for the rows that may be ranked: attention, and not "as released"."""
-    return ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED)
+    """True for the rows that may be ranked: attention, not "as released", and of no study that is there for rows "as released" alone."""
+    return ~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED) & ~_is_beside_released(table)
+
+
+def _is_beside_released(table: pd.DataFrame) -> pd.Series:
+    """True for the rows of studies in which each kernel stands beside itself as released, if other studies have attention, too.
+
+    Such a study has few kernels, and document lengths of one corpus: its rows would be further points of some kernels alone.
+    """
+    attention = table.loc[~table.is_control.astype(bool)]
+    kernels = attention.groupby("study").kernel.agg(set)
+    of_pairs = [study for study, names in kernels.items()
+                if all(name.startswith(AS_RELEASED) or f"{AS_RELEASED}{name}" in names for name in names)]
+    return table.study.isin(of_pairs if len(of_pairs) < len(kernels) else [])
 
 
 def _order(record: Record) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from longca.core.errors import UserError
 from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, in_order, rows
+from longca.store.table import derived, in_order, is_ranked, rows
 from tests.records import quick_study, record
 
 CELL = Cell(kind="kernel", kernel="sdpa", mask="causal", seqlen=100, num_q_heads=4, num_kv_heads=2, head_dim=16, dtype="bf16",
@@ -249,3 +249,14 @@ def test_costs_have_columns_of_their_names():
 def test_memory_above_the_shards_is_that_of_the_largest_rank():
     memory = Memory(peak_bytes=(9, 8), absolute_peak_bytes=(90, 80), above_shards_bytes=(3, 5), source="cuda_allocator")
     assert one(memory=memory)["above_shards_bytes"] == 5 and one()["above_shards_bytes"] is None
+
+
+def test_a_study_of_pairs_is_ranked_by_itself_alone():
+    def of(kernel, study):
+        return record(Cell(**CELL.model_dump() | {"kernel": kernel}), study=study)
+
+    pairs = [of("flex", "pairs"), of("as_released_flex", "pairs")]
+    assert is_ranked(derived(pairs)).tolist() == [True, False]
+    assert is_ranked(derived([*pairs, of("flex", "dense")])).tolist() == [False, False, True]
+    mixed = [of("flex", "dense"), of("as_released_flex", "dense"), of("naive", "dense")]
+    assert is_ranked(derived([*mixed, of("naive", "other")])).tolist() == [True, False, True, True], "a study of more than pairs"
