@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CALL = ["device", "mask", "mask_params", "corpus", "seed", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction"]
+LONGER_PLANNING = 1.5  # times as long, from which it is said: planning is timed once, and so is noisy
 TAKEN = {"time_ms_median": "time_ms", "time_ms_q1": "time_ms_low", "time_ms_q3": "time_ms_high", "tflops_per_device": "tflops",
          "peak_bytes": "peak_bytes", "plan_ms": "plan_ms", "status": "status", "reason": "reason", "notes": "notes", "cell_id": "cell_id",
          "num_samples": "num_samples", "study": "study", "started_at": "started_at"}
@@ -96,7 +97,7 @@ def effect(of_kernel: pd.DataFrame) -> str:
     if len(memory):
         parts.append(f"memory of a call is {number(float(memory.median()))}× as much in the median, {number(float(memory.max()))}× at most")
     planning = (of_kernel.plan_ms_released / of_kernel.plan_ms_without.where(of_kernel.plan_ms_without > 0)).dropna()
-    if len(planning):
+    if len(planning) and planning.median() >= LONGER_PLANNING:
         parts.append(f"planning before the first call takes {number(float(planning.median()))}× as long in the median")
     for status, words in (("oom", "out of memory"), ("incorrect", "wrong"), ("error", "in error"), ("timeout", "over time")):
         lost = of_kernel[(of_kernel.status_released == status) & (of_kernel.status_without == "ok")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
@@ -9,6 +10,7 @@ from longca.paper.as_released import effect, ordinal, pairs, rank_change
 from longca.paper.contract import PaperFigure
 from longca.paper.repairs import REPAIRS
 from longca.report.look.style import BAD, GROUND, INK, MUTED, RULE
+from longca.report.series import DIRECTIONS
 from longca.store.text import number, plural
 
 if TYPE_CHECKING:
@@ -38,12 +40,13 @@ class AsReleased(PaperFigure):
 
     def title(self, data: pd.DataFrame) -> str:
         compared = data.ratio.notna()
-        slower = int((data.ratio_low > 1).sum())
+        slower, faster = int((data.ratio_low > 1).sum()), int((data.ratio_high < 1).sum())
         lost = int(((data.status_released != "ok") & (data.status_without == "ok")).sum())
-        parts = [f"The defects make {slower} of {plural(int(compared.sum()), 'call')} slower"]
+        parts = [f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {slower} slower and {faster} faster"]
         if slower:
             worst: Any = data.loc[data.ratio.astype(float).idxmax()]
-            parts[0] += f", at worst {number(float(worst.ratio))}× ({worst.kernel}, {worst.mask_label}, {format_length(int(worst.seqlen))})"
+            parts.append(f"at worst a call takes {number(float(worst.ratio))}× as long ({worst.kernel}, {worst.mask_label}, "
+                         f"{format_length(int(worst.seqlen))}, {DIRECTIONS[worst.direction]})")
         if lost:
             parts.append(f"{plural(lost, 'call')} of {len(data)} fail with them alone")
         changes: pd.DataFrame = data.loc[data.rank_changes]
@@ -56,6 +59,7 @@ class AsReleased(PaperFigure):
         return {repair.number: effect(of_kernel) for repair in REPAIRS if len(of_kernel := data.loc[data.kernel == repair.kernel])}
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        style = replace(style, on_page=False)  # the legend stays inside: a page's own shows methods, and not which end of a line is which
         groups = [(repair.kernel, of_kernel) for repair in REPAIRS if len(of_kernel := data.loc[data.kernel == repair.kernel])]
         lines = [_lines(of_kernel) for _, of_kernel in groups]
         places, heights = _packed(list(map(len, lines)))
