@@ -5,16 +5,12 @@ import pytest
 
 from longca.paper.build import exhibits
 from longca.paper.contract import PaperTable
+from longca.paper.usp_groups import usp_bytes
 
 
 @pytest.fixture(scope="module")
-def exhibit() -> PaperTable:
-    return next(one for one in exhibits() if one.name == "usp_groups")  # type: ignore[return-value]
-
-
-@pytest.fixture(scope="module")
-def data(exhibit: PaperTable) -> pd.DataFrame:
-    return exhibit.data(pd.DataFrame())
+def data() -> pd.DataFrame:
+    return usp_bytes()
 
 
 def test_at_one_node_the_swap_changes_nothing(data: pd.DataFrame) -> None:
@@ -35,9 +31,15 @@ def test_no_byte_is_lost_by_a_swap(data: pd.DataFrame) -> None:
     assert (data.released_between + data.released_inside).round().tolist() == (data.right_between + data.right_inside).round().tolist()
 
 
-def test_the_finding_is_that_of_the_numbers(exhibit: PaperTable, data: pd.DataFrame) -> None:
-    assert "0.883 to 4.50 times the bytes at 16 to 96 ranks with 64:8 heads" in exhibit.title(data)
-    changed = data.assign(ratio=data.ratio.where(data.world != 16, 9.0))
-    assert "0.883 to 9.00 times" in exhibit.title(changed) and exhibit.effects(changed)[12].startswith(exhibit.title(changed))
-    table = exhibit.cells(data)
-    assert len(table.rows) == len(data) and all(len(row) == len(table.header) for row in table.rows)
+def test_the_findings_are_those_of_the_numbers(data: pd.DataFrame) -> None:
+    shown = {one.name: one for one in exhibits()}
+    figure, table = shown["usp_groups"], shown["usp_groups_table"]
+    assert isinstance(table, PaperTable)
+    assert set(figure.data(pd.DataFrame()).direction) == {"fwd"} and len(table.data(pd.DataFrame())) == len(data)
+    assert "0.883 to 4.50 times the bytes at 16 to 96 ranks with 64:8 heads" in figure.title(data)
+    changed = data.assign(ratio=data.ratio.where(data.world != 16, 9.0), ratio_busiest=data.ratio_busiest.where(data.world != 16, 9.0))
+    assert "0.883 to 9.00 times" in figure.title(changed) and figure.effects(changed)[12].startswith(figure.title(changed))
+    assert "In 16 of 24 cases the busiest rank sends more" in table.title(data)
+    assert "In 18 of 24 cases the busiest rank sends more" in table.title(changed)
+    cells = table.cells(data)
+    assert len(cells.rows) == len(data) and all(len(row) == len(cells.header) for row in cells.rows)

@@ -1,99 +1,79 @@
-"""Bytes that USP sends between nodes and inside them, with its groups as released and as they should be."""
+"""Bytes that USP sends between nodes, with its groups as released and as they should be."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from longca.core.cell import CallSpec
-from longca.cp.partition.load_balance import contiguous
-from longca.cp.partition.mesh import RANKS_PER_NODE, head_groups
-from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
-from longca.cp.schedule.ring import Ring
-from longca.masks import build_mask
-from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import GQA, MHA
-from longca.store.text import format_bytes, number, plural
+from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.paper.contract import PaperFigure
+from longca.paper.select import grouped
+from longca.paper.usp_groups import HEAD_RANKS, PLACEMENTS, TOKENS, finding, forward, span, usp_bytes
+from longca.report.look.colours import STRATEGIES
+from longca.report.look.style import INK, MUTED
+from longca.store.text import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
-WORLDS = (8, 16, 24, 32, 48, 64, 96)
-TOKENS = 8192  # of a rank
-HEAD_RANKS = 8  # of a head group
-HEAD_DIM = 128
-PLACEMENTS = ("released", "right")
+    from longca.report.look.style import Legend, Style
+
+MIB = 1 << 20
+PANEL_IN = 2.0
+WIDTH = 0.36  # of a bar; the distance of two numbers of ranks is 1
+PARTS = {"heads_between": ("all-to-all, which nothing hides", STRATEGIES["ulysses"][0]),
+         "kv_between": ("KV, sent beside kernels", STRATEGIES["ring_p2p"][0])}
+LEGEND: Legend = [*((text, {"color": colour, "linestyle": "", "marker": "s"}) for text, colour in PARTS.values()),
+                  ("the busiest rank", {"color": INK[0], "linestyle": "", "marker": "_"})]
 
 
-class UspGroups(PaperTable):
+class UspGroups(PaperFigure):
     label = "Groups of USP"
     section, number, order = "released", "defect F12", 30
     needs_records = False
-    caption = (f"Bytes that a rank sends in one call under a full mask, {TOKENS // 1024}K tokens a rank, bf16, head dim {HEAD_DIM}, "
-               f"{HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node; counted from the plans that this project runs: the mean "
-               "over ranks, and the busiest rank. Released: neighbours form rings, and ranks of a head group are far apart. Right: "
-               "neighbours divide heads. Hops are steps in which a rank sends KV to another node, of all its steps. KV travel beside "
-               "kernels; the released all-to-alls come before and after all kernels, so that nothing hides them.")
+    caption = (f"Bytes that a rank sends to other nodes in one forward call under a full mask: {TOKENS // 1024}K tokens a rank, bf16, "
+               f"{HEAD_RANKS} ranks a head group, {RANKS_PER_NODE} GPUs a node. Pale bars: groups as released, so that neighbours form "
+               "rings and ranks of a head group are far apart. Full bars: neighbours divide heads, as USP means it. Bars are means over "
+               "ranks, lines the busiest rank. They are counted from the plans that this project runs, transfer by transfer.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
-
-        return pd.DataFrame([_row(world, heads, direction) for heads in (GQA, MHA) for direction in ("fwd", "bwd") for world in WORLDS])
+        return forward(usp_bytes())
 
     def title(self, data: pd.DataFrame) -> str:
-        return "With the groups as released, USP sends between nodes, forward, " + "; ".join(
-            _sentence(of_heads, heads) for heads, of_heads in _forward(data).groupby("heads", sort=False))
+        return finding(data)
 
     def effects(self, data: pd.DataFrame) -> dict[int, str]:
-        rows = _forward(data)
-        exposed = rows[rows.released_heads_between > 0]
-        return {12: f"{self.title(data)}. All-to-alls, which nothing hides, send {_span(exposed.released_heads_between, format_bytes)} of "
-                    f"these for each rank, and {_span(exposed.right_heads_between, format_bytes)} with groups as they should be"}
+        exposed = data.loc[data.released_heads_between > 0]
+        released, right = (span(exposed.loc[:, f"{name}_heads_between"], format_bytes) for name in PLACEMENTS)
+        return {12: f"{finding(data)}. All-to-alls, which nothing hides, send {released} of these for each rank, and {right} with groups "
+                    "as they should be"}
 
-    def cells(self, data: pd.DataFrame) -> Cells:
-        header = ["heads", "pass", "ranks", "ring"]
-        for words in ("released", "right"):
-            header += [f"{words}: all-to-all between nodes", "KV between nodes", "busiest rank", "inside a node", "hops between nodes"]
-        return Cells((*header, "released over right", "of the busiest"), tuple(_cells(row) for row in data.itertuples()), num_keys=4)
-
-
-def _row(world: int, heads: tuple[int, int], direction: Any) -> dict[str, Any]:
-    """Bytes of a rank with both placements."""
-    mesh = head_groups(world, heads[1], HEAD_RANKS)
-    plan = Ring().plan(build_mask("full", seqlen=world * TOKENS), contiguous(world * TOKENS, mesh.ring))
-    right = PairTraffic.of(mesh, plan, CallSpec(*heads, HEAD_DIM, "bf16", direction))
-    between, row = leaves_node(world), {"heads": f"{heads[0]}:{heads[1]}", "direction": direction, "world": world, "ring": mesh.ring}
-    for name, traffic in zip(PLACEMENTS, (right.placed(swapped(mesh)), right), strict=True):
-        both = traffic.heads + traffic.kv
-        sent = (both * between).sum(axis=1)
-        row |= {f"{name}_heads_between": float((traffic.heads * between).sum() / world),
-                f"{name}_kv_between": float((traffic.kv * between).sum() / world),
-                f"{name}_between": float(sent.mean()), f"{name}_between_busiest": int(sent.max()),
-                f"{name}_inside": float((both * ~between).sum() / world),
-                f"{name}_hops_between": int((traffic.kv_hops * between).sum(axis=1).max()), "hops": int(traffic.kv_hops.sum(axis=1).max())}
-    for end in ("", "_busiest"):
-        row[f"ratio{end}"] = row[f"released_between{end}"] / row[f"right_between{end}"] if row[f"right_between{end}"] else None
-    return row
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        style = replace(style, on_page=False)  # the legend stays inside: a page's own shows methods
+        panels = list(grouped(data, ["heads"], sort=False))
+        top = style.legend_in(LEGEND) + 0.35
+        height = top + PANEL_IN + 0.55
+        canvas, width = style.canvas(height), style.width_in / len(panels)
+        for place, ((heads,), rows) in enumerate(panels):
+            ax = canvas.add_axes(((place * width + 0.7) / style.width_in, 0.55 / height, (width - 0.9) / style.width_in, PANEL_IN / height))
+            _panel(ax, style, str(heads), rows)
+        style.legend(canvas, LEGEND)
+        return canvas
 
 
-def _forward(data: pd.DataFrame) -> pd.DataFrame:
-    return data.loc[(data.direction == "fwd") & data.ratio.notna()]
-
-
-def _sentence(rows: pd.DataFrame, heads: object) -> str:
-    """"1.1 to 4.5 times as many bytes at 16 to 96 ranks with 64:8 heads (of the busiest rank 1.1 to 4.5)"."""
-    ranks = f"{rows.world.min()} to {rows.world.max()} ranks"
-    return (f"{_span(rows.ratio, number)} times the bytes at {ranks} with {heads} heads ({_span(rows.ratio_busiest, number)} of the "
-            "busiest rank)")
-
-
-def _span(values: pd.Series, text: Any) -> str:
-    low, high = text(float(values.min())), text(float(values.max()))
-    return low if low == high else f"{low} to {high}"
-
-
-def _cells(row: Any) -> tuple[str, ...]:
-    found = [row.heads, row.direction, str(row.world), plural(row.ring, "group")]
-    for name in PLACEMENTS:
-        found += [format_bytes(getattr(row, f"{name}_{part}")) for part in ("heads_between", "kv_between", "between_busiest", "inside")]
-        found.append(f"{getattr(row, f'{name}_hops_between')} of {row.hops}")
-    return (*found, *(f"{number(ratio)}×" if ratio == ratio else "" for ratio in (row.ratio, row.ratio_busiest)))
+def _panel(ax: Axes, style: Style, heads: str, rows: pd.DataFrame) -> None:
+    style.clean(ax)
+    style.title(ax, f"{heads} heads", "", 1)
+    ax.set_gid(f"panel:{heads}")
+    for at, row in enumerate(rows.to_dict("records")):
+        for side, name in zip((-1, 1), PLACEMENTS, strict=True):
+            x, bottom = at + side * WIDTH * 0.56, 0.0
+            for part, (_, colour) in PARTS.items():
+                ax.bar(x, row[f"{name}_{part}"] / MIB, WIDTH, bottom, color=colour, alpha=0.95 if side > 0 else 0.6)
+                bottom += row[f"{name}_{part}"] / MIB
+            ax.hlines(row[f"{name}_between_busiest"] / MIB, x - WIDTH / 2, x + WIDTH / 2, color=INK[0], linewidth=1.3)
+    ax.set_xticks(range(len(rows)), [f"{world}" for world in rows.world])
+    ax.set_xlabel("ranks; pale bars as released, full ones as it should be", color=MUTED[0], fontsize=8, labelpad=3)
+    ax.set_ylabel("MiB", color=MUTED[0], fontsize=8)
