@@ -59,6 +59,8 @@ class Cells:
     """(row, column) of the cells to mark"""
     num_keys: int = 1
     """the first columns that name a row"""
+    texts: frozenset[int] = frozenset()
+    """columns of sentences, which are wrapped"""
 
 
 class PaperTable(Exhibit):

@@ -44,12 +44,16 @@ def outcomes(table: pd.DataFrame, kernel: str) -> str:
     return "; ".join([f"{counts.get('ok', 0)} of {plural(len(of_kernel), 'cell')} with a number", *bad])
 
 
-def differences(asked: pd.DataFrame) -> list[str]:
-    """Where an answer is not the study's: "vsa: blocks of 128 (both, not no)".
+def differences(asked: pd.DataFrame) -> str:
+    """Which answers are not the study's: "of 23 answers that the study gives, 2 differ: vsa: GQA (fwd, not no), blocks of 128 (both, not no)".
 
     Args:
         asked: columns kernel, question, answer and study, which is "" where the study says nothing.
     """
     other = asked[(asked.study != "") & (asked.study != asked.answer)]
-    return [f"{kernel}: {question} ({found}, not {said})" for kernel, question, found, said
-            in zip(other.kernel, other.question, other.answer, other.study, strict=True)]
+    of_kernels: dict[str, list[str]] = {}
+    for kernel, question, found, said in zip(other.kernel, other.question, other.answer, other.study, strict=True):
+        of_kernels.setdefault(kernel, []).append(f"{question} ({found}, not {said})")
+    named = "; ".join(f"{kernel}: {', '.join(parts)}" for kernel, parts in of_kernels.items())
+    num_asked = plural(int((asked.study != "").sum()), "answer")
+    return f"of {num_asked} that the study gives, {len(other)} differ" + (f": {named}" if named else "")

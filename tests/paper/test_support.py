@@ -48,7 +48,8 @@ def test_outcomes_count_what_was_tried(records: pd.DataFrame) -> None:
 def test_differences_are_named() -> None:
     asked = pd.DataFrame([("vsa", "GQA", "fwd", "no"), ("vsa", "blocks", "both", "both"), ("band", "GQA", "both", "")],
                          columns=["kernel", "question", "answer", "study"])
-    assert differences(asked) == ["vsa: GQA (fwd, not no)"]
+    assert differences(asked) == "of 2 answers that the study gives, 1 differ: vsa: GQA (fwd, not no)"
+    assert differences(asked.loc[1:]) == "of 1 answer that the study gives, 0 differ"
 
 
 def test_table_2_says_what_block_sparse_kernels_can_do(records: pd.DataFrame) -> None:
@@ -60,7 +61,7 @@ def test_table_2_says_what_block_sparse_kernels_can_do(records: pd.DataFrame) ->
     assert rows["flashinfer"]["blocks of 64"] == "fwd" and rows["flashinfer"]["head dims"] == "(128)"
     reasons = data[(data.kernel == "flashinfer") & (data.question == "blocks of 64")].reason
     assert "no backward" in reasons.iloc[0]
-    assert "vsa: blocks of 64 with GQA (fwd, not no)" in exhibit.title(data)
+    assert "vsa: blocks of 128 (both, not no), blocks of 64 with GQA (fwd, not no)" in exhibit.title(data)
     assert rows["flex"]["blocks of 16"] == rows["flex"]["blocks of 128 with GQA"] == "both", "as the study says"
 
 
@@ -72,4 +73,4 @@ def test_table_1_says_which_masks_run(records: pd.DataFrame) -> None:
     heterogeneous = ("shared_question", "causal_blockwise", "prefix_lm", "prefix_lm_document", "global_sliding_window",
                      "block_causal_document")
     assert all(rows["fa3"][mask] == "no" and rows["flex"][mask] == "both" for mask in heterogeneous)
-    assert "cudnn: causal_document (fwd, not both)" in exhibit.title(data)
+    assert "cudnn: full_document (fwd, not both), causal_document (fwd, not both)" in exhibit.title(data)

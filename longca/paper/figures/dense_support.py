@@ -50,10 +50,8 @@ class DenseSupport(PaperTable):
 
     def title(self, data: pd.DataFrame) -> str:
         whole = [str(kernel) for kernel, of_kernel in data.groupby("kernel", sort=False) if (of_kernel.answer == BOTH).all()]
-        other = differences(data)
         return (f"{len(whole)} of {plural(data.kernel.nunique(), 'kernel')} run all {data.question.nunique()} static masks forward and "
-                f"backward: {', '.join(whole) or 'none'}; {len(other)} of {plural(int((data.study != '').sum()), 'answer')} differ from "
-                "the study's" + (f": {'; '.join(other)}" if other else ""))
+                f"backward: {', '.join(whole) or 'none'}; {differences(data)}")
 
     def cells(self, data: pd.DataFrame) -> Cells:
         questions = list(dict.fromkeys(data.question))

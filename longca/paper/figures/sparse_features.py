@@ -74,11 +74,8 @@ class SparseFeatures(PaperTable):
     def title(self, data: pd.DataFrame) -> str:
         blocks = data[data.question.isin([*BLOCKS, *GQA_BLOCKS])]
         whole = [str(kernel) for kernel, of_kernel in blocks.groupby("kernel", sort=False) if (of_kernel.answer == BOTH).all()]
-        other = differences(data)
-        asked = int((data.study != "").sum())
         return (f"{len(whole)} of {plural(data.kernel.nunique(), 'block-sparse kernel')} run all of these blocks, with GQA and without, "
-                f"forward and backward: {', '.join(whole) or 'none'}; {len(other)} of {plural(asked, 'answer')} differ from the study's"
-                + (f": {'; '.join(other)}" if other else ""))
+                f"forward and backward: {', '.join(whole) or 'none'}; {differences(data)}")
 
     def cells(self, data: pd.DataFrame) -> Cells:
         questions = list(dict.fromkeys(data.question))

@@ -38,14 +38,14 @@ class Offer:
 
 OFFERS = (
     Offer("NSA", "fla-core", "0.6.0 (2026-10-23)", YES, YES, NO,
-          "`parallel_nsa` asks for a power of two of at least 16 query heads for each KV head; the study has 8 and 1"),
+          "parallel_nsa asks for a power of two of at least 16 query heads for each KV head; the study has 8 and 1"),
     Offer("NSA", "nvidia-cudnn-frontend", "1.32.0 (2026-10-27)", YES, NO, YES,
-          "`SelectionAttention` runs on SM90 and is forward alone; `CompressionAttention`, from which blocks are chosen, asks for SM100"),
+          "SelectionAttention runs on SM90 and is forward alone; CompressionAttention, from which blocks are chosen, asks for SM100"),
     Offer("NSA", "native-sparse-attention", "not in the index", NO, NO, NO, "its kernels are maintained in fla-core"),
     Offer("DSA", "nvidia-cudnn-frontend", "1.32.0 (2026-10-27)", NO, YES, NO,
-          "`SparseAttentionForward` asks for SM100; the backward of SM90 takes one KV head of dim 512 or 576, its keys being its values"),
-    Offer("DSA", "flashinfer-python", "0.7.2.post1 (2026-10-23)", NO, NO, NO, "`dsa_sparse_attention` asks for SM100, SM103 or SM107"),
-    Offer("DSA", "fla-core", "0.6.0 (2026-10-23)", NO, NO, NO, "`fla.ops.dsa` holds a reference in plain torch and no kernel"),
+          "SparseAttentionForward asks for SM100; the backward of SM90 takes one KV head of dim 512 or 576, its keys being its values"),
+    Offer("DSA", "flashinfer-python", "0.7.2.post1 (2026-10-23)", NO, NO, NO, "dsa_sparse_attention asks for SM100, SM103 or SM107"),
+    Offer("DSA", "fla-core", "0.6.0 (2026-10-23)", NO, NO, NO, "fla.ops.dsa holds a reference in plain torch and no kernel"),
     Offer("DSA", "sgl-flash-mla", "1.0.0", YES, NO, NO,
           "a frozen copy of what FlashMLA dropped for SM90 on 2026-09-30: forward alone, one KV head of dim 576, values of dim 512"),
     Offer("DSA", "flash-mla", "not in the index", NO, NO, NO,
@@ -82,4 +82,5 @@ class TokenSparse(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         columns = ["method", "package", "version", "forward", "backward", "study_heads", "why"]
         return Cells(("method", "package", "version", "forward on SM90", "backward on SM90", "64:8 heads", "why there is no row"),
-                     tuple(tuple(map(str, row)) for row in data[columns].itertuples(index=False)), num_keys=3)
+                     tuple(tuple(map(str, row)) for row in data[columns].itertuples(index=False)), num_keys=3,
+                     texts=frozenset({columns.index("why")}))
