@@ -45,7 +45,7 @@ def outcomes(table: pd.DataFrame, kernel: str) -> str:
 
 
 def differences(asked: pd.DataFrame) -> str:
-    """Which answers are not the study's: "of 23 answers that the study gives, 2 differ: vsa: GQA (fwd, not no), blocks of 128 (both, not no)".
+    """Answers that are not the study's: "of 9 answers that the study gives, 2 differ: vsa: GQA (fwd, not no), masks (no, not fwd)".
 
     Args:
         asked: columns kernel, question, answer and study, which is "" where the study says nothing.
