@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.paper.as_released import effect, ordinal, pairs, rank_change
+from longca.paper.as_released import NOTABLE, effect, ordinal, pairs, quicker, rank_change, slower
 from longca.paper.contract import PaperFigure
 from longca.paper.repairs import REPAIRS
 from longca.report.look.style import BAD, GROUND, INK, MUTED, RULE
 from longca.report.series import DIRECTIONS
-from longca.store.text import number, plural
+from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +40,11 @@ class AsReleased(PaperFigure):
 
     def title(self, data: pd.DataFrame) -> str:
         compared = data.ratio.notna()
-        slower, faster = int((data.ratio_low > 1).sum()), int((data.ratio_high < 1).sum())
+        more, fewer = int(slower(data).sum()), int(quicker(data).sum())
         lost = int(((data.status_released != "ok") & (data.status_without == "ok")).sum())
-        parts = [f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {slower} slower and {faster} faster"]
-        if slower:
+        parts = [f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {more} slower by more than "
+                 f"{percent(NOTABLE)} and {fewer} faster"]
+        if more:
             worst: Any = data.loc[data.ratio.astype(float).idxmax()]
             parts.append(f"at worst a call takes {number(float(worst.ratio))}× as long ({worst.kernel}, {worst.mask_label}, "
                          f"{format_length(int(worst.seqlen))}, {DIRECTIONS[worst.direction]})")
@@ -52,7 +53,8 @@ class AsReleased(PaperFigure):
         changes: pd.DataFrame = data.loc[data.rank_changes]
         if len(changes):
             steps = (changes.rank_released.fillna(changes.num_ranked + 1) - changes.rank_without).abs().astype(float)
-            parts.append(f"{plural(len(changes), 'rank')} change: {rank_change(changes.loc[steps.idxmax()])}")
+            have = "has" if len(changes) == 1 else "have"
+            parts.append(f"{plural(len(changes), 'call')} {have} another rank: {rank_change(changes.loc[steps.idxmax()])}")
         return "; ".join(parts)
 
     def effects(self, data: pd.DataFrame) -> dict[int, str]:
