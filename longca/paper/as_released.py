@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import AS_RELEASED
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CALL = ["device", "mask", "mask_params", "corpus", "seed", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction"]
+DEFECT_NOTE = "as released: "  # begins the notes by which such kernels say what they do
 NOTABLE = 0.05  # of a time: smaller differences of two runs are not spoken of
 LONGER_PLANNING = 2  # times as long, from which it is said: planning is timed once, and so is noisy
 TAKEN = {"time_ms_median": "time_ms", "time_ms_q1": "time_ms_low", "time_ms_q3": "time_ms_high", "tflops_per_device": "tflops",
@@ -129,7 +131,16 @@ def effect(of_kernel: pd.DataFrame) -> str:
     num_ranked, changed = int(of_kernel.num_ranked.notna().sum()), int(of_kernel.rank_changes.sum())
     if num_ranked:
         parts.append(f"another rank in {changed} of {plural(num_ranked, 'cell')}" if changed else "no rank changes")
+    parts += [f"noted in {plural(count, 'cell')}: {note}" for note, count in _telling_notes(of_kernel.notes_released)]
     return "; ".join(parts)
+
+
+def _telling_notes(notes: pd.Series) -> list[tuple[str, int]]:
+    """(note, how many rows have it), the most frequent first; without the note of all rows that names the defect itself."""
+    counts = Counter(note for text in notes if text for note in text.split("; "))
+    num_rows = int((notes != "").sum())
+    return [(note.removeprefix(DEFECT_NOTE), count) for note, count in counts.most_common()
+            if not (note.startswith(DEFECT_NOTE) and count == num_rows)]
 
 
 def rank_change(row: Any) -> str:

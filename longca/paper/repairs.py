@@ -39,7 +39,8 @@ REPAIRS = (
     Repair(5, "Naive builds its mask on the host", "An S × S bias is made on the CPU and copied inside the timed call.",
            "The row shows the bus, not the kernel.", "Masks are made before the timed call, and their cost is a column of its own.",
            kernel="naive"),
-    Repair(6, "SDPA is held back", "An explicit mask together with `enable_gqa` leaves PyTorch its unfused kernel alone.",
+    Repair(6, "SDPA is held back", "An explicit mask together with `enable_gqa` leaves PyTorch its unfused kernel alone, unless it has a "
+           "fused one for both.",
            "Memory grows with S², so that SDPA fails early.", "KV heads are expanded outside the call where a mask needs it.",
            kernel="sdpa"),
     Repair(7, "FlexAttention is held back", "Block masks are made without a compiler, over the whole S × S; where that fails, a way that "

@@ -84,6 +84,13 @@ def test_the_effect_is_that_of_the_records(found: pd.DataFrame) -> None:
     assert "1 cell that has a number without the defect ends out of memory" in said and "another rank in 1 of 1 cell" in said
 
 
+def test_notes_tell_what_happened_to_some(found: pd.DataFrame) -> None:
+    flex = found.loc[found.kernel == "flex"].assign(notes_released=["as released: eager; torch's path", "as released: no mask"])
+    assert effect(flex).endswith("noted in 1 cell: eager; noted in 1 cell: torch's path; noted in 1 cell: no mask")
+    alike = flex.assign(notes_released=["as released: eager; torch's path"] * 2)
+    assert effect(alike).endswith("noted in 2 cells: torch's path"), "the defect itself is told already"
+
+
 def test_the_page_shows_pairs_and_says_at_each_defect_what_was_measured(tmp_path: Path) -> None:
     text = build_paper(records(), [], tmp_path / "paper").read_text(encoding="utf-8")
     assert "could not be made" not in text and 'id="as_released"' in text and 'id="as_released_table"' in text
