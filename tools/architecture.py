@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"core", "masks", "lowering", "ops"},
     "claims": {"core", "store"},
     "report": {"core", "store"},
-    "paper": {"core", "data", "masks", "store", "published", "claims", "report"},
+    "paper": {"core", "data", "masks", "store", "published", "claims", "report", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},
     "images": {"core", "store"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TITLES: dict[Section, str] = {"data": "Document lengths", "dense": "Dense kernels", "sparse": "Block-sparse kernels", "memory": "Memory",
-                              "cp": "Context parallelism", "beyond": "Beyond the study"}
+                              "cp": "Context parallelism", "beyond": "Beyond the study", "released": "As released"}
 PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
 
@@ -51,6 +51,8 @@ class ShownExhibit:
     amount: str = ""
     drawing: Inline | None = None
     cells: Cells | None = None
+    effects: dict[int, str] = field(default_factory=dict)
+    """defect of the released code → what the data say of it"""
     failure: str = ""
     """why it could not be made"""
     published: tuple[str, ...] = ()
@@ -138,7 +140,8 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
-        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS, "gallery": shown_masks, "coverage": coverage(table),
+        "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS,
+        "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
         "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
         "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
@@ -182,7 +185,8 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)
-    shown = ShownExhibit(exhibit, title, amount, published=published_findings(pairs), num_cells=len(cell_ids),
+    shown = ShownExhibit(exhibit, title, amount, effects=exhibit.effects(data),
+                         published=published_findings(pairs), num_cells=len(cell_ids),
                          links=links(paper.pages, cell_ids))
     if isinstance(exhibit, PaperFigure):
         return replace(shown, drawing=paper.draw(exhibit, data, title))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from longca.report.look.style import Style
 
-Section = Literal["data", "dense", "sparse", "memory", "cp", "beyond"]
+Section = Literal["data", "dense", "sparse", "memory", "cp", "beyond", "released"]
 
 
 class Exhibit(Plugin):
@@ -46,6 +46,10 @@ class Exhibit(Plugin):
         columns = [name for name in data if str(name).startswith("cell_ids")]
         return list(dict.fromkeys(cell_id for name in columns for ids in data[name].dropna() for cell_id in ids.split()))
 
+    def effects(self, data: pd.DataFrame) -> dict[int, str]:
+        """What the data say of defects of the released code: number of a `Repair` → a sentence without its end."""
+        return {}
+
 
 class PaperFigure(Exhibit):
     """An exhibit that is drawn."""
@@ -64,6 +68,8 @@ class Cells:
     """(row, column) of the cells to mark"""
     num_keys: int = 1
     """the first columns that name a row"""
+    texts: frozenset[int] = frozenset()
+    """columns of sentences, which are wrapped"""
 
 
 class PaperTable(Exhibit):

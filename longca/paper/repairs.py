@@ -21,6 +21,8 @@ class Repair:
     """what this project does instead"""
     was_run: bool = False
     """True if it was shown by running the released code, not only by reading it"""
+    kernel: str = ""
+    """the kernel that repeats it, `as_released_…` without the beginning, so that it can be measured; "" if none does"""
 
 
 REPAIRS = (
@@ -35,12 +37,15 @@ REPAIRS = (
     Repair(4, "Empty window at 1K", "A causal window as long as the sequence reaches FlashMask as −1, which hides every pair.",
            "An empty mask is timed and counted as a causal one.", "A result is compared with float64 before it is timed.", True),
     Repair(5, "Naive builds its mask on the host", "An S × S bias is made on the CPU and copied inside the timed call.",
-           "The row shows the bus, not the kernel.", "Masks are made before the timed call, and their cost is a column of its own."),
-    Repair(6, "SDPA is held back", "An explicit mask together with `enable_gqa` leaves PyTorch its unfused kernel alone.",
-           "Memory grows with S², so that SDPA fails early.", "KV heads are expanded outside the call where a mask needs it."),
+           "The row shows the bus, not the kernel.", "Masks are made before the timed call, and their cost is a column of its own.",
+           kernel="naive"),
+    Repair(6, "SDPA is held back", "An explicit mask together with `enable_gqa` leaves PyTorch its unfused kernel alone, unless it has a "
+           "fused one for both.",
+           "Memory grows with S², so that SDPA fails early.", "KV heads are expanded outside the call where a mask needs it.",
+           kernel="sdpa"),
     Repair(7, "FlexAttention is held back", "Block masks are made without a compiler, over the whole S × S; where that fails, a way that "
            "skips nothing is taken in silence.", "Out of memory, or a slow row, under the same name.",
-           "Block masks are made from rows and blocks; which way ran stands in the record."),
+           "Block masks are made from rows and blocks; which way ran stands in the record.", kernel="flex"),
     Repair(8, "Block-sparse scripts stop", "One of their kernels has no branch, and a row of a failed kernel is too short for its table.",
            "The scripts as released end with an error.", "Each outcome is a record with a reason; a failure costs its cell alone.", True),
     Repair(9, "Another mask for FlashInfer", "FlashInfer gets blocks drawn anew instead of those of the others; all are counted with the "
@@ -63,7 +68,7 @@ REPAIRS = (
     Repair(16, "LSE is not a number", "Rows of padding have LSE −∞, and merging two of them gives NaN.",
            "Outputs of padded rows are lost.", "Merging is defined for rows without keys, and tested."),
     Repair(17, "Gradients are added up", "Gradients are not cleared between calls for some kernels.",
-           "An addition is timed and counted in memory for some rows.", "Each call has fresh gradients."),
+           "An addition is timed and counted in memory for some rows.", "Each call has fresh gradients.", kernel="fa3"),
     Repair(18, "A ring that keeps everything", "The ring keeps the keys and partial results of every step.",
            "Memory grows with the number of ranks: 12.9 GB at 96.",
            "Rings of any length keep two buffers; measured as memory above the shards."),

@@ -67,9 +67,18 @@ def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.D
 
 
 def is_ranked(table: pd.DataFrame) -> pd.Series:
-    """True for the rows that may be ranked: attention on standard normal inputs, each call timed alone, and not "as released"."""
-    return (~table.is_control.astype(bool) & ~table.kernel.astype(str).str.startswith(AS_RELEASED) & (table.input_values == "normal")
-            & ~table.sustained.astype(bool))
+    """True for the rows that may be ranked.
+
+    They are attention on standard normal inputs, each call timed alone and not "as released". A study of which at most half of the rows
+    are so stands aside: it has the others for comparison alone, and they would be further points of some kernels only. Such studies are
+    ranked if there are no others.
+    """
+    attention = ~table.is_control.astype(bool)
+    usual = (attention & ~table.kernel.astype(str).str.startswith(AS_RELEASED) & (table.input_values == "normal")
+             & ~table.sustained.astype(bool))
+    shares = usual[attention].groupby(table.study[attention]).mean()
+    aside = set(shares.index[shares <= 0.5])
+    return usual & ~table.study.isin(aside if len(aside) < len(shares) else ())
 
 
 def _order(record: Record) -> tuple[Any, ...]:

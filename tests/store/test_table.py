@@ -10,7 +10,7 @@ from longca.core.errors import UserError
 from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, in_order, rows
+from longca.store.table import derived, in_order, is_ranked, rows
 from tests.records import quick_study, record
 
 CELL = Cell(kind="kernel", kernel="sdpa", mask="causal", seqlen=100, num_q_heads=4, num_kv_heads=2, head_dim=16, dtype="bf16",
@@ -249,3 +249,17 @@ def test_costs_have_columns_of_their_names():
 def test_memory_above_the_shards_is_that_of_the_largest_rank():
     memory = Memory(peak_bytes=(9, 8), absolute_peak_bytes=(90, 80), above_shards_bytes=(3, 5), source="cuda_allocator")
     assert one(memory=memory)["above_shards_bytes"] == 5 and one()["above_shards_bytes"] is None
+
+
+def test_a_study_that_stands_aside_is_ranked_by_itself_alone():
+    def of(kernel, study, **changes):
+        return record(Cell(**CELL.model_dump() | {"kernel": kernel, **changes}), study=study)
+
+    pairs = [of("flex", "pairs"), of("as_released_flex", "pairs")]
+    values = [of("flex", "power"), of("flex", "power", input_values="small"), of("flex", "power", sustained=True)]
+    dense = of("flex", "dense")
+    assert is_ranked(derived(pairs)).tolist() == [True, False]
+    assert is_ranked(derived(values)).tolist() == [True, False, False]
+    assert is_ranked(derived([*pairs, dense, *values])).tolist() == [False, False, True, False, False, False]
+    mixed = [dense, of("as_released_flex", "dense"), of("naive", "dense")]
+    assert is_ranked(derived([*mixed, of("naive", "other")])).tolist() == [True, False, True, True], "most of it is as usual"
