@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Before torch. Threads that wait for each other take more time than these sizes need, and so do a pool of processes for the few kernels
-# that are compiled here and trial programs for each vector instruction set of this machine.
+# Before torch. Threads that wait for each other take more time than these sizes need. So do, for the few kernels that are compiled
+# here, a pool of processes, trial programs for each vector instruction set of this machine, and headers that are compiled beforehand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 from longca.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY, in_interpreter
