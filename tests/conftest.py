@@ -71,7 +71,7 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
         environ = {"LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200", **env}
         command = list(map(str, arguments))
-        if command[0] in HERE and "LONGCA_PLUGINS" not in env:
+        if command[0] in HERE:
             return called(command, environ)
         return subprocess.run([sys.executable, "-m", "longca", *command], capture_output=True, text=True, cwd=ROOT,
                               env=os.environ | environ, check=False)
