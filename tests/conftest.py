@@ -5,8 +5,9 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def _math_is_warm() -> None:
     """Tests compute in this process, where no measuring session has seen to it: cells measured here free their memory as sessions do."""
     warm_math()
     gc.freeze()  # else each of these cells scans all that is imported, three times
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server_ends() -> Iterator[None]:
+    """With the tests, so that the time of its processes is part of that of the tests; it would end with this process anyway."""
+    yield
+    forkserver._forkserver._stop()
 
 
 @pytest.fixture(scope="session")
