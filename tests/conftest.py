@@ -5,24 +5,27 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# Before torch. Threads that wait for each other take more time than these sizes need, and so do a pool of processes for the few kernels
-# that are compiled here and trial programs for each vector instruction set of this machine.
+# Before torch. Threads that wait for each other take more time than these sizes need. So do, for the few kernels that are compiled
+# here, a pool of processes, trial programs for each vector instruction set of this machine, and headers that are compiled beforehand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 from longca.bench.measure.warm_math import warm_math
 from tests.support import ROOT, TINY, in_interpreter
 
 settings.register_profile("few", max_examples=15)  # `make test-all` takes all: --hypothesis-profile=default
 settings.load_profile("few")
+gc.disable()  # until all tests are collected: what they import stays, and to scan it again and again takes a fifth of that time
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,11 +41,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _math_is_warm() -> None:
     """Tests compute in this process, where no measuring session has seen to it: cells measured here free their memory as sessions do."""
     warm_math()
     gc.freeze()  # else each of these cells scans all that is imported, three times
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server_ends() -> Iterator[None]:
+    """With the tests, so that the time of its processes is part of that of the tests; it would end with this process anyway."""
+    yield
+    forkserver._forkserver._stop()
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +84,7 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
         environ = {"LONGCA_RESULTS": str(tmp_path / "results"), "LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200", **env}
         command = list(map(str, arguments))
-        if command[0] in HERE and "LONGCA_PLUGINS" not in env:
+        if command[0] in HERE:
             return called(command, environ)
         return subprocess.run([sys.executable, "-m", "longca", *command], capture_output=True, text=True, cwd=ROOT,
                               env=os.environ | environ, check=False)

@@ -21,9 +21,10 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in):
     assert done.returncode == 0 and "1 record of 9 cells" in done.stdout, done.stdout + done.stderr
     bundle = Path(done.stdout.splitlines()[-1])
     assert bundle == tmp_path / "results" / "tiny.tar.gz"
-    before = bundle.read_bytes()
-    told = json.loads(longca("archive", tiny, "--json").stdout)
-    assert bundle.read_bytes() == before and told["num_records"] == 1 and told["num_bytes"] == len(before)
+    if told_in == "json":
+        before = bundle.read_bytes()
+        told = json.loads(longca("archive", tiny, "--json").stdout)
+        assert bundle.read_bytes() == before and told["num_records"] == 1 and told["num_bytes"] == len(before)
     done = longca("verify", bundle)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "byte for byte" in done.stdout

@@ -1,9 +1,6 @@
-"""Real ranks: processes that talk over gloo. They are forked from a server that has imported torch once, which takes seconds."""
+"""Real ranks: processes that talk over gloo. They are forked from a server that has imported torch once."""
 
-import contextlib
 import gc
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,20 +12,17 @@ import torch.multiprocessing
 
 import longca
 from longca.cp.comm.backend import Comm
+from tests.forked import start_server
 from tests.support import ROOT
 
 Job = Callable[..., Any]
-PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic", "pytest", "hypothesis", "torch._dynamo",
-             "torch.distributed.tensor.experimental", "longca.cp.planned", "tests.kernels.cases"]
 
 
 def on_ranks(job: Job, world: int, *arguments: object, timeout_s: float = 60.0, device_type: str = "cpu") -> list[Any]:
     """job(comm, *arguments) on every rank → results by rank. The job is a function of a module."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with contextlib.chdir(ROOT):  # where a server that starts now finds this checkout
-            multiprocessing.set_forkserver_preload(PRELOADED)
-            multiprocessing.forkserver.ensure_running()
+        start_server()
         torch.multiprocessing.start_processes(_rank, (world, folder, timeout_s, device_type, dict(os.environ), job, arguments),
                                               nprocs=world, start_method="forkserver" if device_type == "cpu" else "spawn")
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world)]

@@ -2,13 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 
-from tests.support import ROOT
+from tests.forked import snakemake
 
 APPTAINER = "#!/bin/sh\necho apptainer version 1.4.5\n"
 KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0"))
@@ -27,11 +25,9 @@ def commands(tmp_path_factory: pytest.TempPathFactory):
 
     @cache
     def dry_run(profile: str, *settings: str) -> dict[str, str]:
-        command = [sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds",
-                   "--sdm", "apptainer", "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}",
-                   f"image={tmp_path}/some.sif", *settings]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False,
-                              env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "LONGCA_SITE_GPUS_PER_NODE": "2"})
+        done = snakemake("--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds", "--sdm", "apptainer",
+                         "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}", f"image={tmp_path}/some.sif",
+                         *settings, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", LONGCA_SITE_GPUS_PER_NODE="2")
         assert done.returncode == 0, done.stdout + done.stderr
         found = re.findall(r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)", done.stdout, re.M)
         return {stage: next(enter for enter, run in found if run.startswith(stage)) for stage in (*OTHERS, *MEASURING[profile])}

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import snakemake
+
 ROOT = Path(__file__).resolve().parents[2]
-SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 STAGES = ("corpora", "masks", "kernels", "cp", "collect", "report")
-
-
-def snakemake(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SNAKEMAKE, *arguments], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, check=False)
 
 
 @pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent.parent
 
 
+@cache  # to compile them takes a quarter of the time of a small page, and commands that verify or archive draw several
 def page_templates(*folders: Path) -> Environment:
     """Templates of these folders and of the report; what they show is escaped.
 
