@@ -10,7 +10,7 @@ from longca.paper.contract import PaperFigure
 from longca.paper.power import VALUES, power, values_finding
 from longca.paper.select import grouped
 from longca.report.look.style import GROUND, MUTED
-from longca.report.series import DIRECTIONS
+from longca.report.series import DIRECTIONS, join
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,10 +27,10 @@ LABELS = {"normal": ((5, -9), "left"), "signs": ((-5, 3), "right"), "constant": 
 class Power(PaperFigure):
     label = "Power limit"
     section, number, order = "beyond", "power and the values of inputs", 10
-    caption = ("Across: the SM clock beside the samples, in GHz. Upwards: TFLOP/s. The same calls ran with q, k, v and the "
-               "gradient of the output of four kinds: standard normal values, 1 % of them, their signs (±1), or 1 everywhere (forward alone). Filled: calls without a pause, after "
-               "two seconds of them. Hollow: each call alone, as in all other figures. A line leads from 0 through each kernel's median rate "
-               "for each GHz: points on it differ by their clock alone.")
+    caption = ("Across: the SM clock beside the samples, in GHz. Upwards: TFLOP/s. The same calls ran with q, k, v and the gradient of the "
+               "output of four kinds: standard normal values, 1 % of them, their signs (±1), or 1 everywhere (forward alone). Filled: "
+               "calls without a pause, after two seconds of them. Hollow: each call alone, as in all other figures. A line leads from 0 "
+               "through each kernel's median rate for each GHz: points on it differ by their clock alone.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         return power(table)
@@ -48,7 +48,7 @@ class Power(PaperFigure):
         canvas, axes = style.panels(len(panels), per_row=4, panel_in=PANEL_IN, title_lines=2, legend=legend)
         clocks = data.clock_mhz.astype(float) / MHZ
         for ax, ((direction, seqlen, mask, setting), rows) in zip(axes, panels, strict=True):
-            style.title(ax, f"{DIRECTIONS[direction]}, {format_length(int(seqlen))}", " · ".join(filter(None, (str(mask), str(setting)))), 2)
+            style.title(ax, f"{DIRECTIONS[direction]}, {format_length(int(seqlen))}", join(str(mask), str(setting)), 2)
             ax.set_gid(f"panel:{direction} {seqlen} {mask} {setting}")
             _panel(ax, style, rows)
             ax.set_xlim(float(clocks.min()) - 0.05, float(clocks.max()) + 0.08)

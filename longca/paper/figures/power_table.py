@@ -8,6 +8,7 @@ from longca.core.units import format_length
 from longca.paper.contract import Cells, PaperTable
 from longca.paper.power import SETTING, VALUES, pace_finding, power
 from longca.paper.select import grouped
+from longca.report.series import join
 from longca.store.text import number
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ class PowerTable(PaperTable):
         rows = []
         for (method, direction, seqlen, mask, setting, sustained), of_setting in grouped(data, [*SETTING, "sustained"]):
             known = {str(row["input_values"]): row for row in of_setting.to_dict("records") if row["status"] == "ok"}
-            where = " · ".join(filter(None, (str(mask), str(setting))))
-            rows.append((str(method), f"{direction} {format_length(int(seqlen))}", where, PACES[bool(sustained)],
+            rows.append((str(method), f"{direction} {format_length(int(seqlen))}", join(str(mask), str(setting)), PACES[bool(sustained)],
                          *(_text(known[kind]) if kind in known else "" for kind in kinds)))
         return Cells(("kernel", "call", "mask", "pace", *(VALUES[kind] for kind in kinds)), tuple(rows), num_keys=4)
 
