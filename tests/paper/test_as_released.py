@@ -9,7 +9,7 @@ import pytest
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.plugin import Registry
 from longca.core.record import OutOfMemory, Record, Unsupported
-from longca.paper.as_released import effect, ordinal, pairs, rank_change
+from longca.paper.analysis.as_released import effect, ordinal, pairs, rank_change
 from longca.paper.build import build_paper
 from longca.paper.repairs import REPAIRS
 from longca.store.table import derived

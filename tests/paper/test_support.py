@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from longca.masks import build_mask
+from longca.paper.analysis.support import answer, asked_kernels, differences, outcomes
 from longca.paper.build import exhibits
 from longca.paper.contract import Exhibit, PaperTable
-from longca.paper.support import answer, asked_kernels, differences, outcomes
 from tests.claims.made import grid, table
 
 EXHIBITS = {one.name: one for one in exhibits()}

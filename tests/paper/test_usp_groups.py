@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
+from longca.paper.analysis.usp_groups import usp_bytes
 from longca.paper.build import exhibits
 from longca.paper.contract import PaperTable
-from longca.paper.usp_groups import usp_bytes
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.paper.as_released import NOTABLE, effect, ordinal, pairs, quicker, rank_change, slower
+from longca.paper.analysis.as_released import NOTABLE, effect, ordinal, pairs, quicker, rank_change, slower
 from longca.paper.contract import PaperFigure
 from longca.paper.repairs import REPAIRS
 from longca.report.look.style import BAD, GROUND, INK, MUTED, RULE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.paper.as_released import ordinal, pairs
+from longca.paper.analysis.as_released import ordinal, pairs
 from longca.paper.contract import Cells, PaperTable
 from longca.store.text import format_bytes, number, plural
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.paper.analysis.select import grouped, parallel
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import grouped, parallel
 from longca.report.series import points
 from longca.store.text import number, percent
 

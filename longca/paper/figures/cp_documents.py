@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.paper.analysis.select import parallel, rates
 from longca.paper.contract import PaperFigure
-from longca.paper.select import parallel, rates
 from longca.report.rates import draw_rates
 from longca.report.series import DIRECTIONS, join
 from longca.store.text import number, plural

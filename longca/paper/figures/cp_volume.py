@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.paper.analysis.select import parallel, settings
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import parallel, settings
 from longca.report.series import points
 from longca.store.text import number, plural
 

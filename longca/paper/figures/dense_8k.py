@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.paper.analysis.curves import most_often_fastest
+from longca.paper.analysis.select import kernels, main_heads, rates
 from longca.paper.contract import PaperFigure
-from longca.paper.curves import most_often_fastest
-from longca.paper.select import kernels, main_heads, rates
 from longca.report.panels import MASK, in_panel_order
 from longca.report.rates import draw_rates
 

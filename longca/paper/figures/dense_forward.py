@@ -1,6 +1,6 @@
 """Throughput of the forward pass over length, mask by mask."""
 
-from longca.paper.curves import Curves
+from longca.paper.analysis.curves import Curves
 
 
 class DenseForward(Curves):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.units import format_length
+from longca.paper.analysis.select import GQA, MHA, kernels, rates
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import GQA, MHA, kernels, rates
 from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from longca.core.plugin import Registry
 from longca.masks import build_mask
+from longca.paper.analysis.select import MHA, grouped
+from longca.paper.analysis.support import BOTH, NEITHER, answer, asked_kernels, differences, outcomes
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import MHA, grouped
-from longca.paper.support import BOTH, NEITHER, answer, asked_kernels, differences, outcomes
 from longca.store.text import plural
 
 if TYPE_CHECKING:

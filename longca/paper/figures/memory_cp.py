@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.paper.analysis.select import grouped, parallel, settings
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import grouped, parallel, settings
 from longca.report.series import points
 from longca.store.text import format_bytes, number
 

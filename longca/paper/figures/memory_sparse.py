@@ -1,6 +1,6 @@
 """Peak memory of block-sparse kernels."""
 
-from longca.paper.memory_curves import MemoryCurves
+from longca.paper.analysis.memory_curves import MemoryCurves
 
 
 class MemorySparse(MemoryCurves):

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.paper.analysis.power import VALUES, power, values_finding
+from longca.paper.analysis.select import grouped
 from longca.paper.contract import PaperFigure
-from longca.paper.power import VALUES, power, values_finding
-from longca.paper.select import grouped
 from longca.report.look.style import GROUND, MUTED
 from longca.report.series import DIRECTIONS, join
 

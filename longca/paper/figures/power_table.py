@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.paper.analysis.power import SETTING, VALUES, pace_finding, power
+from longca.paper.analysis.select import grouped
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.power import SETTING, VALUES, pace_finding, power
-from longca.paper.select import grouped
 from longca.report.series import join
 from longca.store.text import number
 

@@ -1,6 +1,6 @@
 """Throughput of the backward pass under blocks, over length."""
 
-from longca.paper.sparse_curves import SparseCurves
+from longca.paper.analysis.sparse_curves import SparseCurves
 
 
 class SparseBackwardCurves(SparseCurves):

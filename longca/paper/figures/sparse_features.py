@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.masks import build_mask
-from longca.paper.contract import Cells, PaperTable
-from longca.paper.select import GQA, MHA, grouped
-from longca.paper.support import (
+from longca.paper.analysis.select import GQA, MHA, grouped
+from longca.paper.analysis.support import (
     BACKWARD,
     BOTH,
     DTYPES,
@@ -20,6 +19,7 @@ from longca.paper.support import (
     differences,
     outcomes,
 )
+from longca.paper.contract import Cells, PaperTable
 from longca.store.text import plural
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
+from longca.paper.analysis.curves import most_often_fastest
+from longca.paper.analysis.select import block_panels, grouped, kernels, rates
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.curves import most_often_fastest
-from longca.paper.select import block_panels, grouped, kernels, rates
 from longca.store.text import number
 
 if TYPE_CHECKING:

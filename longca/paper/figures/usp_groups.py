@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.paper.analysis.select import grouped
+from longca.paper.analysis.usp_groups import HEAD_RANKS, PLACEMENTS, TOKENS, finding, forward, span, usp_bytes
 from longca.paper.contract import PaperFigure
-from longca.paper.select import grouped
-from longca.paper.usp_groups import HEAD_RANKS, PLACEMENTS, TOKENS, finding, forward, span, usp_bytes
 from longca.report.look.colours import STRATEGIES
 from longca.report.look.style import INK, MUTED
 from longca.store.text import format_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.paper.analysis.usp_groups import HEAD_DIM, HEAD_RANKS, PLACEMENTS, TOKENS, span, usp_bytes
 from longca.paper.contract import Cells, PaperTable
-from longca.paper.usp_groups import HEAD_DIM, HEAD_RANKS, PLACEMENTS, TOKENS, span, usp_bytes
 from longca.store.text import format_bytes, number, plural
 
 if TYPE_CHECKING:

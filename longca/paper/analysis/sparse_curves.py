@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.paper.curves import Curves
-from longca.paper.select import block_panels, kernels, rates
+from longca.paper.analysis.curves import Curves
+from longca.paper.analysis.select import block_panels, kernels, rates
 from longca.report.rates import draw_rates
 
 if TYPE_CHECKING:

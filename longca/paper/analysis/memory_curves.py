@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from longca.core.units import format_length
+from longca.paper.analysis.select import kernels, main_heads
 from longca.paper.contract import PaperFigure
-from longca.paper.select import kernels, main_heads
 from longca.report.panels import draw_panels
 from longca.report.series import DIRECTIONS, join, points
 from longca.store.text import format_bytes, number

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.paper.select import grouped, rates
+from longca.paper.analysis.select import grouped, rates
 from longca.report.series import labelled
 from longca.store.text import number, plural
 
@@ -23,8 +23,8 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
     """Rate, clock and power of each case of the studies that ran inputs of several values, or calls without a pause.
 
     Returns:
-        One row for each of `CASE`, as `longca.paper.select.rates` has them, with clock_mhz, power_w, capped (True if the power limit held
-        the clock back), and rate and clock over those of standard normal inputs of the same setting and pace.
+        One row for each of `CASE`, as `longca.paper.analysis.select.rates` has them, with clock_mhz, power_w, capped (True if the power
+        limit held the clock back), and rate and clock over those of standard normal inputs of the same setting and pace.
     """
     import pandas as pd
 

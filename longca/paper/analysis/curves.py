@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from longca.paper.analysis.select import kernels, main_heads, rates
 from longca.paper.contract import PaperFigure
-from longca.paper.select import kernels, main_heads, rates
 from longca.report.panels import MASK, in_panel_order
 from longca.report.rates import draw_rates
 from longca.store.text import percent, plural

@@ -10,7 +10,7 @@ from longca.cp.partition.mesh import head_groups
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
 from longca.cp.schedule.ring import Ring
 from longca.masks import build_mask
-from longca.paper.select import GQA, MHA
+from longca.paper.analysis.select import GQA, MHA
 from longca.store.text import number
 
 if TYPE_CHECKING:
