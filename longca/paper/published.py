@@ -38,7 +38,8 @@ def published_rates(table: pd.DataFrame, hardware: Hardware) -> pd.DataFrame:
          for rate in load_published()
          if (gpu := hardware.find(rate.hardware)) and (peak := hardware.peak_tflops(rate.hardware, rate.dtype))],
         columns=[*KEY, "told_seqlen", "told_world", "told_params", *SOURCE, "published_tflops", "published_percent"])
-    cells = table.loc[:, [*KEY, *TOLD, *CELL]].drop_duplicates("cell_id")
+    usual = (table.input_values == "normal") & ~table.sustained.astype(bool)  # as others time their calls
+    cells = table.loc[usual, [*KEY, *TOLD, *CELL]].drop_duplicates("cell_id")
     found = cells.astype(dict.fromkeys(("num_q_heads", "num_kv_heads", "head_dim", *TOLD), "int64")).merge(rates, on=KEY)
     is_asked = np.array([asked <= set(text.split(", ")) for asked, text in zip(found.told_params, found.mask_params, strict=True)], bool)
     for name in TOLD:

@@ -50,7 +50,7 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, title_chars=int(data.detail.str.len().max()),
                                 legend=style.legend_of(data))
     scale = _Scale(data, y_log)
-    ticks = _ticks(sorted(data[x].unique()), 4)
+    ticks = _ticks(sorted(data[x].unique()), 4, x_log)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
         style.title(ax, str(name), str(second), lines, mask=str(name))
         ax.set_gid(f"panel:{join(str(name), str(second), unit)}")
@@ -121,8 +121,10 @@ def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:
         ax.set_xlim(low - margin, high + margin)
 
 
-def _ticks(values: list[Any], most: int) -> list[Any]:
-    """At most so many of the values, evenly picked, the first and the last among them."""
+def _ticks(values: list[Any], most: int, log: bool) -> list[Any]:
+    """At most so many of the values, the first and the last among them, about as far apart as can be on the axis."""
     if len(values) <= most:
         return values
-    return [values[index] for index in np.linspace(0, len(values) - 1, most).round().astype(int)]
+    places = np.log2(values) if log else np.asarray(values, float)
+    targets = np.linspace(places[0], places[-1], most)
+    return [values[index] for index in dict.fromkeys(int(np.abs(places - target).argmin()) for target in targets)]

@@ -37,7 +37,8 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
 
     Adds:
         heads: "64:8".
-        mask_variant: those parameters of the mask in which the table's masks of that name differ, without the density asked.
+        mask_variant: those parameters of the mask in which the table's masks of that name differ, without the density asked; a switch
+            is named where it is on.
         mask_label: mask and variant, with the density asked where masks of that name differ in it.
         setting: in which of device, heads, head dim, dtype and corpus the table's rows differ; "" if in none.
         detail: all of these beside the mask's name.
@@ -53,7 +54,8 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
     for mask, given in zip(table["mask"], params, strict=True):
         differing = {key: value for key, value in given.items() if len(values[mask, key]) > 1}
         density = differing.pop("density", None)
-        variants.append(" · ".join(f"{key.replace('_', ' ')} {value}" for key, value in differing.items()))
+        told = {key: "" if value == "True" else f" {value}" for key, value in differing.items() if value != "False"}
+        variants.append(" · ".join(f"{key.replace('_', ' ')}{value}" for key, value in told.items()))
         details.append(join(variants[-1], f"density {density}" if density else ""))
         labels.append(join(mask, details[-1]))
     table["mask_variant"], table["mask_label"] = variants, labels

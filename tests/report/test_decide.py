@@ -58,6 +58,16 @@ def test_what_has_no_number_says_why(small):
     assert found and {key: status for key, (status, _) in found.default.missing.items()} == {("full", "naive"): "oom"}
 
 
+def test_methods_without_any_number_or_rank_are_left_out():
+    lost = OutOfMemory(requested_bytes=None, where="fwd")
+    table = derived([timed("sdpa", "causal", 1.0, 1.0), timed("flex", "causal", 2.0, 2.0), record(cell("naive", "causal"), lost),
+                     record(cell("as_released_flex", "causal"), lost)])
+    found = decision(table)
+    assert found and set(found.default.missing) == {("causal", "naive")}
+    data = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}))
+    assert data["methods"] == ["flex", "sdpa"] and data["views"][0]["missing"] == []
+
+
 def test_strategies_come_first_where_there_are_as_many():
     def parallel(strategy, world, seqlen, tflops):
         return record(cell("sdpa", seqlen=seqlen, kind="cp", strategy=strategy, world=world), tflops=tflops)

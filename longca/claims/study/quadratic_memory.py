@@ -29,7 +29,7 @@ class QuadraticMemory(Claim):
         finding = (f"At 32K and beyond, {held(observed)} needs more than 80 GB; "
                    f"{'; '.join(filter(None, parts))}")
         note = gpu_note(asked, "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, which keeps "
-                        "torch on fused paths; the study's call had GQA and a mask, which torch runs unfused")
+                        "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran unfused")
         return decided(finding, observed, note=note, part=f"{judged[0]} alone" if len(judged) == 1 else "",
                        missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)))
 

@@ -1,4 +1,4 @@
-"""SDPA as LongCA-bench released it: `enable_gqa` beside a mask tensor, for which torch has no fused path on GPUs."""
+"""SDPA as LongCA-bench released it: `enable_gqa` beside a mask tensor, for which not every torch has a fused path on GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class AsReleasedSdpa(Sdpa):
     label = "SDPA, as released"
     paper_row = None
-    summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, off its fused paths"
+    summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, which kept older ones off their fused paths"
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if traits.full or traits.causal:
@@ -31,4 +31,4 @@ class AsReleasedSdpa(Sdpa):
 class AsReleasedSdpaPrepared(SdpaPrepared):
     def _share_heads(self, problem: Problem) -> None:
         self._options["enable_gqa"] = True
-        self.notes.append("as released: torch shares the KV heads beside a mask tensor, for which it has no fused path on GPUs")
+        self.notes.append("as released: torch shares the KV heads beside a mask tensor (`enable_gqa`)")

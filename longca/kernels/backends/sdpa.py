@@ -58,7 +58,7 @@ class SdpaPrepared(Prepared):
     def _share_heads(self, problem: Problem) -> None:
         """Share KV heads: by torch's `enable_gqa` where that is good, otherwise by copies of the KV heads."""
         if "attn_mask" in self._options:
-            reason = "a mask with GQA takes torch off its fused paths on GPUs"
+            reason = "a mask with GQA takes some versions of torch off their fused paths on GPUs"
         elif problem.needs_backward and problem.device.type == "cpu":
             reason = "torch's GQA backward on CPU adds up in the dtype, block by block"
         else:

@@ -74,9 +74,10 @@ class TokenSparse(PaperTable):
         for method, offers in data.groupby("method", sort=False):
             whole = offers[offers.is_whole]
             fit = whole[whole.study_heads == YES]
-            parts.append(f"of {plural(len(offers), 'package')} for {method}, {len(whole)} run both passes on Hopper"
+            run = "runs" if len(whole) == 1 else "run"
+            parts.append(f"of {plural(len(offers), 'package')} for {method}, {len(whole)} {run} both passes on Hopper"
                          + (f" ({', '.join(whole.package)})" if len(whole) else "")
-                         + (f", {len(fit)} of them with the study's heads" if len(whole) else ""))
+                         + (f", {len(fit) or 'none'} of them with the study's heads" if len(whole) else ""))
         return f"NSA and DSA are not measured: {'; '.join(parts)}"
 
     def cells(self, data: pd.DataFrame) -> Cells:

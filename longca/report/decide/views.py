@@ -11,6 +11,7 @@ from longca.core.units import format_length
 from longca.report.decide.cases import Standing, cases, num_cases, num_open, standings
 from longca.report.rows import UNSAFE
 from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
+from longca.store.table import is_ranked
 from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Decision:
 def decision(table: pd.DataFrame) -> Decision | None:
     """None if nothing was timed."""
     named = labelled(table)
-    named = named[~named.is_control.astype(bool)]
+    named = named[is_ranked(named)]
     found = {kind: points for kind in ("kernel", "cp") if len(points := cases(table, kind))}
     if not found:
         return None
@@ -197,7 +198,7 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
                      _short(entry.share), entry.place, int(entry.tied), entry.num_samples, entry.num_cells, rows[entry.cell_id]]
                     for (mask, method), entry in view.entries.items()],
         "missing": [[mask_at[mask], method_at[method], status, rows[cell_id]]
-                    for (mask, method), (status, cell_id) in view.missing.items()],
+                    for (mask, method), (status, cell_id) in view.missing.items() if method in method_at],
     } for view in found.views]
     shown = found.default
     content = {"palest": PALEST, "strong": STRONG, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
