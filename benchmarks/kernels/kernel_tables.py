@@ -78,7 +78,8 @@ def _blocks(size: str, density: float) -> Pick:
 
 
 def _both(own: pd.DataFrame, pick: Pick, combine: Callable[[Iterable[float]], float] = max, heads: tuple[int, int] = HEADS) -> str:
-    chosen = pick(own[(own.status == "ok") & (own.seed == 0) & (own.num_q_heads == heads[0]) & (own.num_kv_heads == heads[1])])
+    chosen = pick(own[(own.status == "ok") & (own.seed == 0) & (own.num_q_heads == heads[0]) & (own.num_kv_heads == heads[1])
+                      & ~own.mask_params.str.contains("paper_compat=True")])
     found = [chosen[chosen.direction == direction].tflops for direction in ("fwd", "bwd")]
     if all(values.empty for values in found):
         return ""
