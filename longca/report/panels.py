@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOG_FROM = 60  # the largest over the smallest value from which a linear scale hides the small ones
 MOST_COLOURS = 6  # of more methods the four best are drawn in colours, the others in grey
+MOST_LABELS = 4  # methods whose names stand beside the ends of their lines, too
+MOST_LABELLED = 4  # panels in a row that have such names beside them
 PANEL = ["mask", "detail"]  # title and second line
 MASK = ["mask", "mask_label", "setting", "detail"]  # what names a mask's panel in the points
 
@@ -47,8 +49,10 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
     if data.method.nunique() > MOST_COLOURS:
         judged = data.assign(value=1 / data.value.clip(lower=1e-9)) if lowest_is_best else data
         style = style.with_best(leaders(judged, [*PANEL, x, *(["direction"] if "direction" in data else [])]))
-    canvas, axes = style.panels(len(panels), per_row=per_row, title_lines=lines, title_chars=int(data.detail.str.len().max()),
-                                legend=style.legend_of(data))
+    labels = _labels([name for name in style.methods if name in set(data.method) and not style.is_faint(name)])
+    canvas, axes = style.panels(
+        len(panels), per_row=min(per_row, MOST_LABELLED) if labels else per_row, title_lines=lines,
+        title_chars=int(data.detail.str.len().max()), label_chars=max(map(len, labels.values()), default=0), legend=style.legend_of(data))
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
     for ax, ((name, second), rows) in zip(axes, panels, strict=True):
@@ -64,11 +68,25 @@ def draw_panels(data: pd.DataFrame, style: Style, *, x: str, x_text: Callable[[A
         for (method, *direction), line in rows.groupby(["method", "direction"] if both else ["method"], sort=False):
             place = failures.index(method) - (len(failures) - 1) if method in failures else 0
             _draw_line(ax, style, method, line.sort_values(x), x, dashed=direction == ["bwd"], place=place)
+        style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
         note = axes[0].annotate(unit, (0, 1), (-32, 27 if lines == 2 else 17), xycoords="axes fraction", textcoords="offset points",
                                 color=MUTED[0], fontsize=8, va="bottom")
         note.set_gid("title:")
     return canvas
+
+
+def _labels(methods: list[str]) -> dict[str, str]:
+    """Those methods that are labelled at the ends of their lines, and how: a few, without the kernel where all have the same."""
+    if not 0 < len(methods) <= MOST_LABELS:
+        return {}
+    kernels = {method.partition("+")[2] for method in methods}
+    return {method: method.partition("+")[0] if len(kernels) == 1 else method for method in methods}
+
+
+def _ends(rows: pd.DataFrame, labels: dict[str, str], x: str) -> list[tuple[str, str, float]]:
+    ends = rows.loc[(rows.status == "ok") & rows.method.isin(list(labels))].sort_values(x).groupby("method", sort=False).value.last()
+    return [(str(method), labels[str(method)], float(value)) for method, value in ends.items()]
 
 
 class _Scale:

@@ -20,7 +20,7 @@ def test_the_finding_counts_offers(exhibit: PaperTable, monkeypatch: pytest.Monk
 
     module = sys.modules[type(exhibit).__module__]
     said = exhibit.title(exhibit.data(pd.DataFrame()))
-    assert "of 3 packages for NSA, 1 run both passes on Hopper (fla-core), 0 of them with the study's heads" in said
+    assert "of 3 packages for NSA, 1 runs both passes on Hopper (fla-core), none of them with the study's heads" in said
     assert "of 7 packages for DSA, 0 run both passes on Hopper" in said
     offers = [replace(offer, backward="yes", study_heads="yes") if offer.package == "sgl-flash-mla" else offer for offer in module.OFFERS]
     monkeypatch.setattr(module, "OFFERS", tuple(offers))

@@ -10,7 +10,7 @@ from longca.core.cell import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.report.figures.cp_throughput import _by_tokens
 from longca.report.look.colours import FAINT, HEAT, KERNELS, MARKERS, MUTED, SPARE, STRATEGIES, looks, theme
-from longca.report.look.style import Style
+from longca.report.look.style import Style, spread
 from longca.report.look.svg import draw, inline
 from longca.store.table import derived
 from tests.records import gpu_study, quick_study, record
@@ -231,3 +231,11 @@ def test_colours_stand_out_from_their_ground(dark):
         if is_line or name in ("ink", "muted", "bad"):
             bright, dim = sorted((luminance(pair[dark]), ground), reverse=True)
             assert (bright + 0.05) / (dim + 0.05) >= (3.0 if is_line else 4.5), name
+
+
+@pytest.mark.parametrize(("wanted", "places"), [
+    ([], []), ([10.0, 40.0], [10.0, 40.0]), ([20.0, 21.0, 50.0], [16.5, 24.5, 50.0]),  # those too close move apart around their mean
+    ([58.0, 59.0, 60.0], [44.0, 52.0, 60.0]), ([0.0, 1.0], [0.0, 8.0]),  # and stay between the edges
+    ([20.0, 27.0, 34.0], [19.0, 27.0, 35.0]), ([10.0, 10.0, 22.0], [6.0, 14.0, 22.0])])
+def test_labels_beside_ends_of_lines_keep_their_distance(wanted: list[float], places: list[float]):
+    assert spread(wanted, 8.0, 60.0) == pytest.approx(places)

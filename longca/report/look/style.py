@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans", "font.size": 8.5,
                       "path.simplify": False}
-__all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style"]
+__all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
 POINTS = 72  # an inch
 PICTURE = 12  # points for each line of the title: room for the drawing of the mask before it
-CHAR_IN = 0.056  # mean width of a letter at 8 points
+CHAR_IN, SMALL_CHAR_IN = 0.056, 0.054  # mean width of a letter at 8 points, and of a name's at 7
+LEAST_IN = 1.1  # width of a panel
+LABEL = 8.5  # points from one label beside the ends of lines to the next
 DASHES = (0, (3, 2))
 Legend = list[tuple[str, dict[str, Any]]]
 
@@ -74,22 +76,25 @@ class Style:
         return Figure(figsize=(self.width_in, height_in))
 
     def panels(self, count: int, *, per_row: int = 5, panel_in: float = 1.35, title_lines: int = 1,
-               title_chars: int = 0, legend: Legend) -> tuple[Canvas, list[Axes]]:
+               title_chars: int = 0, label_chars: int = 0, legend: Legend) -> tuple[Canvas, list[Axes]]:
         """`count` panels of equal size below a legend.
 
         Args:
             per_row: panels in a row at most.
             panel_in: height of one panel's axes.
             title_chars: of the longest subtitle, which a panel is wide enough for.
+            label_chars: of the longest label beside the end of a line, for which there is room to the right of each panel.
             legend: as `legend_of` makes it.
         """
-        top, bottom, left, gap_x, gap_y = 0.17 + self.legend_in(legend), 0.3, 0.5, 0.38, 0.38 + 0.17 * title_lines
-        at_most = max(int((self.width_in - left - 0.1 + gap_x) / (CHAR_IN * title_chars + gap_x)), 1)
+        room = SMALL_CHAR_IN * label_chars + 0.06 if label_chars else 0.0
+        top, bottom, left, gap_x, gap_y = 0.17 + self.legend_in(legend), 0.3, 0.5, 0.38 + room, 0.38 + 0.17 * title_lines
+        right = 0.1 + room
+        at_most = max(int((self.width_in - left - right + gap_x) / (max(CHAR_IN * title_chars - room, LEAST_IN) + gap_x)), 1)
         columns = min(_fullest(count, per_row), max(count, 1), at_most)
         rows = -(-count // columns)
         height = top + bottom + rows * panel_in + (rows - 1) * gap_y + 0.17 * title_lines + 0.06
         canvas = self.canvas(height)
-        width = min((self.width_in - left - 0.1 - (columns - 1) * gap_x) / columns, 3.2)
+        width = min((self.width_in - left - right - (columns - 1) * gap_x) / columns, 3.2)
         axes = []
         for index in range(count):
             row, column = divmod(index, columns)
@@ -137,6 +142,21 @@ class Style:
                         marker=self.marker(method), markersize=3.2 if faint else 4.4, markeredgewidth=0.7 if faint else 1.0,
                         markeredgecolor=colour, markerfacecolor=GROUND[0] if dashed else colour, clip_on=False, **behind)
         self.mark(line, method, points.cell_ids)
+
+    def label_ends(self, ax: Axes, ends: Iterable[tuple[str, str, float]]) -> None:
+        """Names beside the right edge of a panel, each as near to the end of its line as the others let it.
+
+        Args:
+            ends: (method, its label, height of the line's end in the axes' units).
+        """
+        ordered = sorted(ends, key=lambda end: end[2])
+        height = ax.get_window_extent().height * POINTS / ax.figure.dpi
+        wanted = [float(ax.transAxes.inverted().transform(ax.transData.transform((1.0, value)))[1]) * height for _, _, value in ordered]
+        places = spread(wanted, LABEL, height)
+        for (method, label, _), place in zip(ordered, places, strict=True):
+            text = ax.annotate(label, (1, 0), (3, place), xycoords="axes fraction", textcoords="offset points", va="center",
+                               color=self.colour(method), fontsize=7, annotation_clip=False)
+            self.mark(text, method)
 
     def mark(self, artist: Artist, method: str, cell_ids: Iterable[str] = ()) -> None:
         """Says in the SVG of which method and cells the artist is: its marks in order, each with the ids of its cells."""
@@ -194,3 +214,21 @@ class Style:
 def _fullest(count: int, most: int) -> int:
     """The number of columns that leaves the fewest empty places in the last row, the larger of equals."""
     return min(range(most, max(most - 2, 1), -1), key=lambda columns: -count % columns)
+
+
+def spread(wanted: list[float], gap: float, most: float) -> list[float]:
+    """Places in rising order, `gap` apart at least, from 0 to `most`, near to those wanted (in rising order).
+
+    Neighbours that are too close form a group around the mean of their wishes; a group that meets the next one takes it in.
+    """
+    groups: list[list[float]] = []
+    for want in wanted:
+        groups.append([want])
+        while len(groups) > 1 and _low(groups[-1], gap, most) < _low(groups[-2], gap, most) + gap * len(groups[-2]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_low(group, gap, most) + gap * index for group in groups for index in range(len(group))]
+
+
+def _low(group: list[float], gap: float, most: float) -> float:
+    room = gap * (len(group) - 1)
+    return max(min(sum(group) / len(group) - room / 2, most - room), 0.0)
