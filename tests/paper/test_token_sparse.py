@@ -25,7 +25,7 @@ def test_the_finding_counts_offers(exhibit: PaperTable, monkeypatch: pytest.Monk
     offers = [replace(offer, backward="yes", study_heads="yes") if offer.package == "sgl-flash-mla" else offer for offer in module.OFFERS]
     monkeypatch.setattr(module, "OFFERS", tuple(offers))
     said = exhibit.title(exhibit.data(pd.DataFrame()))
-    assert "of 7 packages for DSA, 1 run both passes on Hopper (sgl-flash-mla), 1 of them with the study's heads" in said
+    assert "of 7 packages for DSA, 1 runs both passes on Hopper (sgl-flash-mla), 1 of them with the study's heads" in said
 
 
 def test_each_offer_says_why_there_is_no_row(exhibit: PaperTable) -> None:
