@@ -10,7 +10,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.plugin import Registry
 from longca.core.record import OutOfMemory, Record, Unsupported
 from longca.paper.analysis.as_released import effect, ordinal, pairs, rank_change
-from longca.paper.build import build_paper
+from longca.paper.build import build_paper, exhibits
 from longca.paper.repairs import REPAIRS
 from longca.store.table import derived
 from tests.records import record
@@ -91,7 +91,9 @@ def test_notes_tell_what_happened_to_some(found: pd.DataFrame) -> None:
     assert effect(alike).endswith("noted in 2 cells: torch's path"), "the defect itself is told already"
 
 
-def test_the_page_shows_pairs_and_says_at_each_defect_what_was_measured(tmp_path: Path) -> None:
+def test_the_page_shows_pairs_and_says_at_each_defect_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [one for one in exhibits() if one.section == "released"]
+    monkeypatch.setattr("longca.paper.build.exhibits", lambda: shown)
     text = build_paper(records(), [], tmp_path / "paper").read_text(encoding="utf-8")
     assert "could not be made" not in text and 'id="as_released"' in text and 'id="as_released_table"' in text
     rows = {number: text.split(f'id="repair-{number}"')[1].split("</tr>")[0] for number in (6, 7, 17)}
