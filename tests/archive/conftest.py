@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from longca.archive.bundle import Bundle, write_bundle
+from longca.archive.packing import BundleFile
+from longca.archive.project import project_files
 from longca.core.config import Config
 from longca.core.record import Record
 from longca.core.study import Study, load_study
@@ -19,6 +21,17 @@ grids:
   - {kernel: naive, mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: [fwd, bwd]}
   - {kernel: control, mask: full, seqlen: 512, heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_committed_pages():
+    """Bundles hold no `reports/`, more than half of the bytes of the project; `tests/cli/test_archive.py` makes a whole one."""
+    def files(root: Path) -> dict[str, BundleFile]:
+        return {name: file for name, file in project_files(root).items() if not name.startswith("reports/")}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longca.archive.bundle.project_files", files)
+        yield
 
 
 @pytest.fixture(scope="session")
