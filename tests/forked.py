@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support import ROOT
 
 PRELOADED = ["torch", "torch.distributed", "numpy", "pydantic", "pytest", "hypothesis", "torch._dynamo",
-             "torch.distributed.tensor.experimental", "longca.cp.planned", "tests.kernels.cases", "snakemake.cli"]
+             "torch.distributed.tensor.experimental", "longca.cp.planned", "tests.kernels.cases", "snakemake.cli", "tests.frozen"]
 
 
 def start_server() -> None:

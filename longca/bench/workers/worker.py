@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -34,8 +35,11 @@ def main() -> None:
         os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
     channel = Channel(options.reader, options.writer)
 
+    gc.disable()  # no import leaves garbage: looking for it is a seventh of the import's time
     from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
 
+    gc.freeze()
+    gc.enable()
     placement = RankPlacement(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
         session = Session(placement, options.device, options.threads, options.listener)
