@@ -136,7 +136,7 @@ def _refusal(predictor: Predictor, cell: Cell) -> str | None:
 
 
 def _with_kernel(cell: Cell, name: str) -> Cell:
-    return Cell(**cell.model_dump() | {"kernel": name})
+    return Cell.model_validate(cell.model_dump() | {"kernel": name})
 
 
 def _record(cell: Cell, result: Result, started: datetime) -> Record:
