@@ -76,6 +76,13 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
+def line_width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
 def print_text(text: str, style: str = "") -> None:
     """Print a paragraph, wrapped to the terminal."""
     from rich.console import Console
