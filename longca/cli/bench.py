@@ -38,10 +38,10 @@ def command(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a kernel is stopped")] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Check and time a kernel in a file of its own, beside others. Nothing is registered.
+    """Check and time a kernel in a file of its own.
 
-    The file defines forward(q, k, v, mask). It is compared with a float64 reference first; a wrong result has no speed.
-    Exit code 1: it is wrong, raises, hangs or dies.
+    Nothing is registered. The file defines forward(q, k, v, mask). It is compared with a float64 reference first; a wrong result has
+    no speed. Exit code 1: it is wrong, raises, hangs or dies.
     """
     from longca.bench.run.own_file import compare_own_file
     from longca.core.config import load_config

@@ -31,7 +31,7 @@ def command(
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Say which kernel is the fastest for a mask, from records.
+    """Rank kernels for a mask, from records.
 
     Ties and margins follow from the spread of the samples. Where no record fits, the nearest settings are named and the exit code is 2.
     """

@@ -47,7 +47,7 @@ def command(
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Explain all cells that fit: whether they can run here, and what came of them."""
+    """Explain cells: can they run here, and what came of them?"""
     from longca.bench.run.predict import Predictor
 
     by_id = all(digit in "0123456789abcdef" for digit in cell)

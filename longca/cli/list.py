@@ -30,9 +30,9 @@ def command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all of each, with its file; of the matrix the reasons")] = False,
     as_json: Json = False,
 ) -> None:
-    """List masks, kernels, strategies, corpora, figures and claims, a line each.
+    """List masks, kernels, strategies, corpora, figures and claims.
 
-    Beside each kernel and strategy stands whether it can run here. Without a kind: an overview.
+    Each has a line. Beside each kernel and strategy stands whether it can run here. Without a kind: an overview.
     """
     if kind == MATRIX:
         from longca.cli.matrix import show_matrix
