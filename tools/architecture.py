@@ -59,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
             "archive", "images", "bench"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
-AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them
+AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
 NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "cp.partition",
                "cp.schedule")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}

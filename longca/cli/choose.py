@@ -9,7 +9,7 @@ import typer
 from longca.cli.options import Json, Results, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
-    from longca.report.choose import CallQuestion, Ranking
+    from longca.report.choose import CallQuestion, CallRanking
 
 DIRECTIONS = {"fwd": ["fwd"], "bwd": ["bwd"], "both": ["fwd", "bwd"]}
 WIDTH = 80
@@ -44,7 +44,7 @@ def command(
         raise unknown("direction", direction, DIRECTIONS)
     questions = [_question(mask, seqlen, heads, head_dim, dtype, one, world) for one in DIRECTIONS[direction]]
     table, problems = load_columns(places_of_runs(runs or [], results), COLUMNS)
-    found: list[Ranking] = []
+    found: list[CallRanking] = []
     for question in questions:
         answer = rankings(table, question)
         if not answer:
@@ -82,7 +82,7 @@ def _question(mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, dir
         raise UserError(str(error)) from None
 
 
-def _print(ranking: Ranking) -> None:
+def _print(ranking: CallRanking) -> None:
     import textwrap
 
     from longca.report.series import rate_unit
@@ -101,7 +101,7 @@ def _print(ranking: Ranking) -> None:
     print()
 
 
-def _by_reason(ranking: Ranking) -> dict[str, list[str]]:
+def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
     """Why some have no number → their names."""
     found: dict[str, list[str]] = {}
     for method, status, reason in ranking.missing:
@@ -109,7 +109,7 @@ def _by_reason(ranking: Ranking) -> dict[str, list[str]]:
     return found
 
 
-def _plain(ranking: Ranking) -> dict[str, Any]:
+def _plain(ranking: CallRanking) -> dict[str, Any]:
     return {"finding": ranking.finding, "setting": ranking.setting, "devices": ranking.devices, "studies": ranking.studies,
             "num_cells": ranking.num_cells, "num_samples": ranking.num_samples,
             "methods": [{"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,

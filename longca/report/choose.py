@@ -57,7 +57,7 @@ class CallQuestion:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class CallRanking:
     """All methods in one case, the fastest first, and those that have no number there."""
 
     finding: str
@@ -77,7 +77,7 @@ class Ranking:
         return sum(placed.num_samples for _, placed in self.methods)
 
 
-def rankings(table: pd.DataFrame, question: CallQuestion) -> list[Ranking]:
+def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
     """The rankings that answer the question; several where corpora, devices or parameters that were not asked for differ; else none."""
     asked = _of_mask(table, question)
     for axis in AXES:
@@ -109,7 +109,7 @@ def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
     return rows
 
 
-def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> Ranking:
+def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> CallRanking:
     methods, of_case = view.ranking(mask), asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)]
     reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
     missing = sorted((method, status, reasons[cell_id]) for (name, method), (status, cell_id) in view.missing.items() if name == mask)
@@ -118,7 +118,7 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     documents = " and ".join(sorted(set(ran.corpus) - {""}))
     setting = join(f"{question.mask} ({', '.join(params)})" if params else question.mask, f"documents of {documents}" if documents else "",
                    _setting({axis: getattr(question, axis) for axis in AXES}))
-    return Ranking(verdict(view, mask), setting, methods, missing, tuple(sorted(set(ran.device))), tuple(sorted(set(ran.study))))
+    return CallRanking(verdict(view, mask), setting, methods, missing, tuple(sorted(set(ran.device))), tuple(sorted(set(ran.study))))
 
 
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:

@@ -37,6 +37,7 @@ from longca.kernels.own_file import OwnFileKernel
 class Own(OwnFileKernel):
     file = Path({file!r})
 '''
+ENDED_BADLY = ("incorrect", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
 NOTE = re.compile(r"^at (\S+, line \d+, in .*)$", re.MULTILINE)  # of `longca.kernels.own_file`
 FRAME = re.compile(r'File "([^"]+)", line (\d+)(?: in |, in )(\S+)')  # of a traceback, and of a stack that a dying process prints
 
@@ -92,14 +93,18 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
             started = datetime.now(UTC)
             return _record(cell, pool.measure(cell, measure), started)
 
-        results = []
-        for cell in cells:
-            own = measured(cell)
-            wrong_rows = pool.wrong_rows(cell, measure) if own.outcome.status == "incorrect" else []
-            beside = _rivals(cell, rivals, pool.device.type) if own.outcome.status == "ok" else []
-            results.append(OwnFileResult(own, [measured(rival) for rival in beside], wrong_rows, _place(file, own)))
+        own = {cell: measured(cell) for cell in cells}  # first, so that a kernel that is wrong everywhere is told at once
+        wrong_rows = {cell: pool.wrong_rows(cell, measure) for cell in cells if own[cell].outcome.status == "incorrect"}
+        right = [cell for cell in cells if own[cell].outcome.status == "ok"]
+        names = {cell: rivals_of(cell, pool.device.type) if rivals is None else rivals for cell in right}
+        beside: dict[Cell, list[Record]] = {cell: [] for cell in cells}
+        for name in dict.fromkeys(name for of_cell in names.values() for name in of_cell):  # one after the other: on a GPU each starts anew
+            for cell in right:
+                if name in names[cell]:
+                    beside[cell].append(measured(_with_kernel(cell, name)))
+        results = [OwnFileResult(own[cell], beside[cell], wrong_rows.get(cell, []), _place(file, own[cell])) for cell in cells]
         found = OwnFileRun(kernel, pool.device.name, results, logs)
-    if all(record.outcome.status == "ok" for result in results for record in (result.own, *result.rivals)):
+    if not any(record.outcome.status in ENDED_BADLY for result in results for record in (result.own, *result.rivals)):
         shutil.rmtree(logs, ignore_errors=True)
         return replace(found, logs=None)
     return found
@@ -123,11 +128,6 @@ def rivals_of(cell: Cell, device_type: str) -> list[str]:
     predictor = Predictor(device_type)
     return [name for name in known.names() if name != cell.kernel and not name.startswith(AS_RELEASED)
             and known.load(name).family != "control" and _refusal(predictor, _with_kernel(cell, name)) is None]
-
-
-def _rivals(cell: Cell, chosen: Sequence[str] | None, device_type: str) -> list[Cell]:
-    names = rivals_of(cell, device_type) if chosen is None else chosen
-    return [_with_kernel(cell, name) for name in names]
 
 
 def _refusal(predictor: Predictor, cell: Cell) -> str | None:
