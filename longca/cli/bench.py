@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.cli.options import Json, mask_choice, print_json, print_table
+from longca.cli.options import Json, line_width, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from longca.bench.run.own_file import OwnFileResult, OwnFileRun
+    from longca.core.cell import Cell
     from longca.core.record import Record
 
 BASELINE = "sdpa"  # what the kernel is compared with beside the best, since everybody has it
@@ -105,7 +107,8 @@ def _print(run: OwnFileRun) -> None:
     several = len(run.results) > 1
     for result in run.results:
         cell = result.own.cell
-        print(f"{f'{cell.mask} {WORDS[cell.direction]}: ' if several else ''}{_finding(run, result)}")
+        conclusion, *place = _finding(run, result).split("\n")
+        print(textwrap.fill(f"{_case(cell) if several else ''}{conclusion}", line_width()), *place, sep="\n")
     first = run.results[0].own.cell
     print(f"{run.device} · {format_length(first.seqlen)} tokens · {first.num_q_heads}:{first.num_kv_heads} heads · head dim "
           f"{first.head_dim} · {first.dtype}")
@@ -114,7 +117,7 @@ def _print(run: OwnFileRun) -> None:
         if result.is_right:
             _print_times(result)
         for row in result.wrong_rows:
-            print(f"{row.tensor}: {row}")
+            print(textwrap.fill(f"{_case(cell) if several else ''}{row.tensor}: {row}", line_width(), subsequent_indent="  "))
         for rival in result.rivals:
             if rival.outcome.status != "ok":
                 print(f"{rival.cell.kernel}: {rival.outcome.status}, {_view(rival).reason}")
@@ -122,6 +125,10 @@ def _print(run: OwnFileRun) -> None:
             print(result.own.outcome.log)
     if run.logs is not None:
         print(f"Output of the measuring processes: {run.logs}")
+
+
+def _case(cell: Cell) -> str:
+    return f"{cell.mask} {WORDS[cell.direction]}: "
 
 
 def _print_times(result: OwnFileResult) -> None:
@@ -155,8 +162,9 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
     parts = [f"{number(own.value / others.value[BASELINE])}× {BASELINE}"] if BASELINE in others.index else []
     best = str(others.value.idxmax())
     if own.place == 1:
-        tie = ", a tie within the noise" if own.tied else ""
-        parts.append(f"the fastest of {len(points)} ({number(own.value / others.value[best])}× {best}{tie})")
+        second = f"{number(own.value / others.value[best])}× {best}" if best != BASELINE else ""
+        facts = ", ".join(filter(None, (second, "a tie within the noise" if own.tied else "")))
+        parts.append(f"the fastest of {len(points)}" + (f" ({facts})" if facts else ""))
     elif own.tied:
         parts.append(f"as fast as the best ({best}) within the noise")
     elif best != BASELINE or not parts:

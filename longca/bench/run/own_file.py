@@ -27,7 +27,7 @@ from longca.core.record import Environment, Failed, Record, TimedOut
 from longca.core.schema import parse
 from longca.core.study import Measure, Study
 
-ADAPTER = '''"""`longca bench` on {file}."""
+ADAPTER = '''"""The kernel of a file that `longca bench` was given."""
 
 from pathlib import Path
 
@@ -93,8 +93,12 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
             started = datetime.now(UTC)
             return _record(cell, pool.measure(cell, measure), started)
 
-        own = {cell: measured(cell) for cell in cells}  # first, so that a kernel that is wrong everywhere is told at once
-        wrong_rows = {cell: pool.wrong_rows(cell, measure) for cell in cells if own[cell].outcome.status == "incorrect"}
+        own: dict[Cell, Record] = {}
+        wrong_rows: dict[Cell, list[WrongRow]] = {}
+        for cell in cells:  # before any rival
+            own[cell] = measured(cell)
+            if own[cell].outcome.status == "incorrect":
+                wrong_rows[cell] = pool.wrong_rows(cell, measure)
         right = [cell for cell in cells if own[cell].outcome.status == "ok"]
         names = {cell: rivals_of(cell, pool.device.type) if rivals is None else rivals for cell in right}
         beside: dict[Cell, list[Record]] = {cell: [] for cell in cells}
