@@ -18,7 +18,7 @@ import importlib.util
 import linecache
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -88,7 +88,7 @@ class OwnFilePrepared(Prepared):
         import torch
 
         inputs = tuple(x.detach().requires_grad_() for x in (q, k, v)) if self._uses_autograd else (q, k, v)
-        with self._noting_place(), torch.set_grad_enabled(self._uses_autograd):
+        with self._noting_place(), torch.set_grad_enabled(self._uses_autograd), _kept_for_backward(self._uses_autograd):
             result: Any = self._forward(*inputs, self._mask)
         out: Any
         lse: Any
@@ -152,6 +152,15 @@ def _described(found: Any) -> str:
     if shape is None:
         return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, (tuple, list)) else "")
     return f"a tensor of {tuple(shape)} on {found.device}"
+
+
+def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
+    """What torch.compile compiles inside keeps all that backward needs, since backward is called many times on one forward."""
+    if not is_needed:
+        return nullcontext()
+    from torch._functorch import config
+
+    return config.patch(donated_buffer=False)
 
 
 def _load(file: Path) -> ModuleType:

@@ -11,7 +11,9 @@ from longca.bench.check.oracle import wrong
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.wrong_rows import find_wrong_rows
+from longca.bench.run import own_file
 from longca.bench.run.own_file import _as_plugin
+from longca.bench.workers.pool import Device
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.study import Measure
@@ -149,13 +151,13 @@ def test_a_plugin_and_a_known_name_are_taken_too(tmp_path, monkeypatch):
 def test_the_command_over_worker_processes(longca, tmp_path):
     """Forward is right and has a speed; backward kills its process, and the command lives to tell the line."""
     path = write(tmp_path, "fragile", more="import os\ndef backward(dout, q, k, v, out, lse, mask):\n    os.kill(os.getpid(), 11)\n")
-    done = longca("bench", path, "-s", "64", "--heads", "4:2", "--head-dim", "8", "-d", "both", "--rivals", "naive,sdpa", "--repeats", "3")
+    done = longca("bench", path, "-s", "64", "--heads", "4:2", "--head-dim", "8", "-d", "both", "--rivals", "none", "--repeats", "3")
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("causal forward: fragile is right, ") and "× sdpa" in lines[0]
+    assert lines[0].startswith("causal forward: fragile is right: ") and lines[0].endswith(" ms; no rival ran beside it")
     assert lines[1].startswith("causal backward: fragile failed: WorkerDied") and "SIGSEGV" in lines[1]
     assert "fragile.py, line 4, in backward" in lines[2]
-    assert "naive" in done.stdout and "100 %" in done.stdout and "fragile.py" not in done.stderr
+    assert "100 %" in done.stdout and done.stderr == ""
 
 
 def test_options_that_cannot_be(longca, tmp_path):
@@ -166,11 +168,9 @@ def test_options_that_cannot_be(longca, tmp_path):
         assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_json_has_numbers(longca, tmp_path, monkeypatch):
-    """Of a wrong file, measured in this process: verdict, rows and record."""
-    from longca.bench.run import own_file
-    from longca.bench.workers.pool import Device
-
+@pytest.fixture
+def here(monkeypatch):
+    """Cells are measured in this process, since the start of another one takes seconds."""
     class Here:
         device = Device(type="cpu", name="this process", num_devices=1)
 
@@ -190,8 +190,34 @@ def test_json_has_numbers(longca, tmp_path, monkeypatch):
             return find_wrong_rows(cell, measure, CPU, *self.caches)
 
     monkeypatch.setattr(own_file, "Pool", Here)
-    path = write(tmp_path, "doubled", result="2 * scores.softmax(-1) @ v")
-    done = longca("bench", path, "-s", "64", "--heads", "4:2", "--head-dim", "8", "--json")
+
+
+SMALL = ("-s", "64", "--heads", "4:2", "--head-dim", "8", "--repeats", "3")
+
+
+def test_json_has_numbers(here, longca, tmp_path):
+    done = longca("bench", write(tmp_path, "doubled", result="2 * scores.softmax(-1) @ v"), *SMALL, "--json")
     found, = json.loads(done.stdout)["results"]
     assert done.returncode == 1 and not found["is_right"] and found["record"]["outcome"]["status"] == "incorrect"
     assert np.isclose(found["wrong_rows"][0]["error"], 1.0) and found["wrong_rows"][0]["row"] == 0 and found["rivals"] == []
+
+
+def test_rivals_stand_beside_it_the_fastest_first(here, longca, tmp_path):
+    path = write(tmp_path, "right")
+    done = longca("bench", path, *SMALL, "--rivals", "sdpa,naive,band", COLUMNS="80")
+    told = json.loads(longca("bench", path, *SMALL, "--rivals", "sdpa,naive,band", "--json").stdout)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("right is right, ") and "× sdpa" in lines[0] and max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines if " %" in line]
+    shares = [float(line.split(" %")[0].split()[-1]) for line in lines if " %" in line]
+    assert names[0] == "right" and set(names) == {"right", "sdpa", "naive"} and shares[1] >= shares[2] and max(shares) == 100
+    assert "band: unavailable, runs on NVIDIA GPUs only" in done.stdout and "measuring processes" not in done.stdout
+    result, = told["results"]
+    assert result["finding"].startswith("right is right, ")
+    assert [one["cell"]["kernel"] for one in result["rivals"]] == ["sdpa", "naive", "band"]
+
+
+def test_rivals_are_those_that_can_run_here():
+    assert set(own_file.rivals_of(cell("sdpa"), "cpu")) == {"naive", "flex"}
+    assert set(own_file.rivals_of(cell("sdpa", "bwd"), "cpu")) == {"naive"}, "no control, nothing as released, none without a backward"
