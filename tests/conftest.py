@@ -92,7 +92,7 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-HERE = ("plan", "explain", "list", "status", "export", "report", "claims", "compare", "archive", "verify", "data")
+HERE = ("plan", "explain", "list", "choose", "new", "bench", "status", "export", "report", "claims", "compare", "archive", "verify", "data")
 
 
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

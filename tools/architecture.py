@@ -54,11 +54,12 @@ ALLOWED: dict[str, set[str]] = {
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
     "bench.workers": {"core", "store", "cp.comm", "bench.measure"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
+    "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "paper", "compare",
             "archive", "images", "bench"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
-AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}}  # they only run beside them
+AT_TOP = {"bench": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
 NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "cp.partition",
                "cp.schedule")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}

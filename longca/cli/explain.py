@@ -1,6 +1,8 @@
-"""The command `longca explain`: support and result of one cell, with reasons."""
+"""The command `longca explain`: support and results of cells, with reasons."""
 
-from typing import Annotated, Any
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,15 +13,23 @@ from longca.cli.options import (
     KernelFilter,
     MaskFilter,
     Results,
+    SeedFilter,
     SeqlenFilter,
     StrategyFilter,
+    WorldFilter,
+    line_width,
     open_study,
     print_json,
     selection,
 )
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import Record
+from longca.core.record import Failed, Record
+
+if TYPE_CHECKING:
+    from longca.bench.run.predict import Prediction
+
+MOST_WHOLE = 3  # cells that are shown with all facts; of more each has two lines
 
 
 def command(
@@ -30,54 +40,121 @@ def command(
     mask: MaskFilter = "",
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
+    heads: Annotated[str, typer.Option(help="Only these heads: '64:8'")] = "",
+    world: WorldFilter = "",
+    seed: SeedFilter = "",
+    log: Annotated[bool, typer.Option("--log", help="Print the traceback, or the last output, of cells that failed")] = False,
     results: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Explain one cell: whether it can run, and what came of it."""
-    from longca.store.load import load
+    """Explain cells: can they run here, and what came of them?"""
+    from longca.bench.run.predict import Predictor
 
-    filters = selection(kernel, strategy, mask, direction, seqlen)
     by_id = all(digit in "0123456789abcdef" for digit in cell)
     _, chosen, folder = open_study(study if by_id else cell, results=results)
-    cells = chosen.cells()
-    found = [each for each in cells if each.cell_id.startswith(cell)] if by_id else filters.apply(cells)
-    if len(found) != 1:
-        raise UserError(f"{len(found)} cells of study '{chosen.name}' fit", todo="Name one by its id (`longca plan --cells`) or by filters")
-    record = next((one for one in load(folder).records if one.cell_id == found[0].cell_id), None)
-    facts = {**_facts(found[0]), "last result": _result(record) if record else "not measured yet"}
+    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed).model_copy(update={"heads": heads}).apply(chosen.cells())
+    if by_id:
+        cells = [each for each in cells if each.cell_id.startswith(cell)]
+    if not cells:
+        raise UserError(f"No cell of study '{chosen.name}' begins with '{cell}'", todo="`longca plan --cells` shows their ids")
+    predictor, records = Predictor(device_type()), _records(folder, cells)
+    predictions = [predictor.predict(each) for each in cells]
     if as_json:
-        print_json({**facts, "record": record.model_dump() if record else None})
+        print_json([_facts(prediction, records.get(prediction.cell.cell_id)) for prediction in predictions])
         return
-    width = max(len(key) for key in facts)
-    for key, value in facts.items():
-        print(f"{key:>{width}}  {value}")
+    print(textwrap.fill(_summary(predictions, records), line_width()))
+    for prediction in predictions:
+        record = records.get(prediction.cell.cell_id)
+        print()
+        if len(cells) <= MOST_WHOLE:
+            _print_whole(prediction, record)
+        else:
+            _print_short(prediction, record)
+        if record and isinstance(record.outcome, Failed):
+            print(textwrap.indent(record.outcome.log, "    ") if log else "  `--log` shows its traceback")
+
+
+def _records(folder: Path, cells: list[Cell]) -> dict[str, Record]:
+    """The records of these cells; only their files are read where each has one."""
+    from longca.store.cells import CellStore
+    from longca.store.load import load
+
+    store = CellStore(folder)
+    if not store.cells.is_dir():
+        return {record.cell_id: record for record in load(folder).records}
+    found = (store.read(cell.cell_id) for cell in cells)
+    return {record.cell_id: record for record in found if isinstance(record, Record)}
+
+
+def _summary(predictions: list["Prediction"], records: dict[str, Record]) -> str:
+    """"2 of 12 cells cannot run here; 8 are measured: 7 ok, 1 incorrect"."""
+    from collections import Counter
+
+    from longca.store.text import plural
+
+    refused = [one for one in predictions if _refusal(one)]
+    total = plural(len(predictions), "cell")
+    counts = Counter(records[one.cell.cell_id].outcome.status for one in predictions if one.cell.cell_id in records)
+    if len(predictions) == 1:
+        record = records.get(predictions[0].cell.cell_id)
+        here = f"cannot run here: {_refusal(predictions[0])}" if refused else "can run here"
+        return f"{predictions[0].cell.title} {here}; {f'measured: {_result(record)}' if record else 'not measured yet'}."
+    runs = f"all {total} can run here" if not refused else f"{len(refused)} of {total} cannot run here"
+    measured = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    return f"{runs[0].upper()}{runs[1:]}; {f'{counts.total()} measured: {measured}' if counts else 'none is measured yet'}."
+
+
+def _refusal(prediction: "Prediction") -> str | None:
+    return prediction.unavailable or prediction.unsupported
 
 
 def _result(record: Record) -> str:
+    """Time and rate, or the status and why."""
     from longca.store.hardware import Hardware
+    from longca.store.text import number
     from longca.store.view import View
 
-    reason = View(record, Hardware()).reason
-    return f"{record.outcome.status}: {reason}" if reason else record.outcome.status
+    view = View(record, Hardware())
+    if view.median_ms is None:
+        return f"{record.outcome.status}: {view.reason}" if view.reason else record.outcome.status
+    rate = view.per_device(view.median_ms)
+    return f"{record.outcome.status}: {number(view.median_ms)} ms" + ("" if rate is None else f", {number(rate)} TFLOP/s of a device")
 
 
-def _facts(cell: Cell) -> dict[str, Any]:
-    from longca.bench.run.predict import Predictor
+def _print_short(prediction: "Prediction", record: Record | None) -> None:
+    refusal = _refusal(prediction)
+    state = f"cannot run here: {refusal}" if refusal else "can run here"
+    print(textwrap.fill(f"{prediction.cell.cell_id} {prediction.cell.title}", line_width(), subsequent_indent=" " * 17))
+    print(textwrap.fill(f"{state}; {_result(record) if record else 'not measured yet'}", line_width(), initial_indent="  ",
+                        subsequent_indent="  "))
+
+
+def _print_whole(prediction: "Prediction", record: Record | None) -> None:
     from longca.store.text import format_bytes
 
-    device = device_type()
-    prediction = Predictor(device).predict(cell)
-    facts = {
-        "cell": cell.title,
-        "cell_id": cell.cell_id,
-        f"available on this {device}": prediction.unavailable or "yes",
-        "supported": prediction.unsupported or "yes",
-    }
+    cell, device = prediction.cell, device_type()
+    facts = {"cell": cell.title, "cell_id": cell.cell_id, f"available on this {device}": prediction.unavailable or "yes",
+             "supported": prediction.unsupported or "yes"}
     if prediction.work is not None:  # a control: no attention
-        return facts | {f"one call's {name.replace('_', ' ')}": f"{value:,}"
-                        for name, value in prediction.work.model_dump(exclude_none=True).items()}
-    return facts | {
-        "visible pairs": f"{prediction.density:.2%} of {cell.seqlen:,} × {cell.seqlen:,}",
-        "operations": f"{prediction.flops:.3g}",
-        "inputs and outputs": format_bytes(prediction.tensor_bytes),
-    }
+        facts |= {f"one call's {name.replace('_', ' ')}": f"{value:,}"
+                  for name, value in prediction.work.model_dump(exclude_none=True).items()}
+    else:
+        facts |= {"visible pairs": f"{prediction.density:.2%} of {cell.seqlen:,} × {cell.seqlen:,}",
+                  "operations": f"{prediction.flops:.3g}", "inputs and outputs": format_bytes(prediction.tensor_bytes)}
+    facts |= {"last result": _result(record) if record else "not measured yet"}
+    width = max(len(key) for key in facts)
+    for key, value in facts.items():
+        print(textwrap.fill(f"{key:>{width}}  {value}", line_width(), subsequent_indent=" " * (width + 2)))
+
+
+def _facts(prediction: "Prediction", record: Record | None) -> dict[str, Any]:
+    """One cell as data: numbers are numbers, None where they do not apply."""
+    cell, is_control = prediction.cell, prediction.work is not None
+    return {"cell_id": cell.cell_id, "title": cell.title, "cell": cell.model_dump(), "device": device_type(),
+            "available": prediction.unavailable is None, "unavailable_reason": prediction.unavailable,
+            "supported": prediction.unsupported is None, "unsupported_reason": prediction.unsupported,
+            "density": None if is_control else prediction.density,
+            "visible_pairs": None if is_control else round(prediction.density * cell.seqlen**2),
+            "flops": None if is_control else prediction.flops, "tensor_bytes": None if is_control else prediction.tensor_bytes,
+            "work": prediction.work.model_dump(exclude_none=True) if prediction.work else None,
+            "record": record.model_dump(mode="json") if record else None}

@@ -8,8 +8,8 @@ import typer
 from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
-    "doctor", "list", "explain", "plan", "run", "status", "export", "report", "claims", "paper", "compare", "archive", "verify", "data",
-    "image")
+    "doctor", "list", "explain", "choose", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper", "compare",
+    "archive", "verify", "data", "image")
 
 
 def build_app() -> typer.Typer:

@@ -34,6 +34,31 @@ WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numb
 SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
 
 
+def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
+    """A mask as studies have it, from "causal" or "sliding_window:window=512,…". Raises UserError."""
+    from longca.core.errors import UserError
+
+    name, colon, given = text.partition(":")
+    if not colon:
+        return name
+    pairs = [pair.partition("=") for pair in given.split(",")]
+    if not all(key.strip() and equals and value.strip() for key, equals, value in pairs):
+        raise UserError(f"'{text}' is no mask with parameters", todo="Write NAME:KEY=VALUE,KEY=VALUE, such as sliding_window:window=512")
+    return {name: {key.strip(): _scalar(value.strip()) for key, _, value in pairs}}
+
+
+def _scalar(text: str) -> Any:
+    """true, false, a whole number, a number or text, whichever it is first."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "") -> Selection:
     return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed)
 
@@ -49,6 +74,13 @@ def print_json(data: Any) -> None:
     import json
 
     print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def line_width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def print_text(text: str, style: str = "") -> None:

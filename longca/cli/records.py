@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.cli.options import open_study
+from longca.core.plugin import PACKAGE_ROOT
 from longca.core.study import STUDIES, load_study
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from longca.store.cells import UnusableFile
     from longca.store.load import Loaded
 
-COMMITTED = STUDIES.parents[1] / "reports" / "h200"  # this project's own records
+COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, wherever the command is called
 FILES = (".parquet", ".json")  # files of records end so
 
 
@@ -59,13 +60,19 @@ def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:
     Raises:
         UserError: there is no such study or file.
     """
-    from longca.core.errors import UserError
     from longca.store.load import load
+
+    return load(*places_of_runs(sources, results))
+
+
+def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[Path]:
+    """Where these records lie, as `open_runs` takes them. Raises UserError."""
+    from longca.core.errors import UserError
 
     places = [_place(text, results)[1] for text in sources] or sorted(COMMITTED.glob("*.parquet"))
     if not places:
         raise UserError(f"There are no records in '{COMMITTED}'", todo="Give a study, a folder of results, or files of records")
-    return load(*places)
+    return places
 
 
 def _place(source: str | None, results: Path | None) -> tuple[str, Path]:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from longca.core.cell import Cell
 from longca.core.errors import UserError, unknown
 from longca.core.schema import Frozen
-from longca.core.units import parse_length
+from longca.core.units import parse_heads, parse_length
 
 
 class Selection(Frozen):
@@ -23,6 +23,8 @@ class Selection(Frozen):
     """"8K", "1K..8K", or several separated by commas"""
     world: str = ""
     seed: str = ""
+    heads: str = ""
+    """query and KV heads, "64:8"; several separated by commas"""
 
     def apply(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that pass, in their order. Raises UserError if none does, or a name matches nothing."""
@@ -37,6 +39,9 @@ class Selection(Frozen):
             if text:
                 ranges = [_range(axis, part) for part in text.split(",")]
                 chosen = [cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)]
+        if self.heads:
+            wanted = {_heads(part) for part in self.heads.split(",")}
+            chosen = [cell for cell in chosen if (cell.num_q_heads, cell.num_kv_heads) in wanted]
         if not chosen:
             given = ", ".join(f"{name} '{value}'" for name, value in self.model_dump().items() if value)
             raise UserError("No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters")
@@ -63,6 +68,13 @@ def _range(axis: str, text: str) -> tuple[int, int]:
     except ValueError:
         raise UserError(f"'{text}' is not a range of {axis}",
                         todo="Write 8K or 1K..8K" if axis == "seqlen" else "Write 2 or 0..2") from None
+
+
+def _heads(text: str) -> tuple[int, int]:
+    try:
+        return parse_heads(text)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _number(axis: str, text: str) -> int:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from longca.core.cell import LATER_FIELDS
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.export import RECORD_COLUMN
+from longca.store.table import derived
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at")  # equal in all of these: the same record
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,51 @@ def load(*sources: Path | str) -> Loaded:
             records.setdefault((record.cell_id, record.method_version, record.run_id, record.started_at), record)
         problems += damaged
     return Loaded(list(records.values()), problems)
+
+
+def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
+    """These columns of the derived table of all sources, and what could not be read. Of Parquet files nothing else is read.
+
+    Columns that a file lacks, since it was written before they were there, are made from its records.
+
+    Args:
+        sources: as of `load`.
+
+    Raises:
+        UserError: as of `load`.
+    """
+    import pandas as pd
+
+    wanted = list(dict.fromkeys((*columns, *IDENTITY)))
+    frames: list[pd.DataFrame] = []
+    problems: list[UnusableFile] = []
+    for path in sources:
+        file = path / "records.parquet" if path.is_dir() and not (path / "cells").is_dir() else path
+        frame = _columns_of_parquet(file, wanted) if file.suffix == ".parquet" and file.is_file() else None
+        if frame is None:
+            found, damaged = _load(path)
+            frame = derived(found).loc[:, wanted]
+            problems += damaged
+        frames.append(frame)
+    table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    return table.drop_duplicates(list(IDENTITY), ignore_index=True).loc[:, list(columns)], problems
+
+
+def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
+    """None where the file is damaged, or from before one of the columns: then its records must tell."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            present = set(file.schema_arrow.names)
+            lacking = [name for name in columns if name not in present]
+            if not set(lacking) <= LATER_FIELDS.keys():
+                return None
+            frame = file.read([name for name in columns if name in present]).to_pandas()
+    except (pa.ArrowException, OSError):
+        return None
+    return frame.assign(**{name: LATER_FIELDS[name] for name in lacking}).loc[:, columns]
 
 
 def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:

@@ -74,13 +74,7 @@ def test_status_run_export_report(longca, tiny, tmp_path):
     again = longca("report", folder / "records.json", "--out", tmp_path / "json.html")
     assert again.returncode == 0, again.stderr
     told = longca("explain", tiny, "-k", "naive", "-m", cut.mask, "-d", cut.direction, "-c", "!*")
-    assert "last result  ok\n" in told.stdout, told.stdout + told.stderr
-
-
-def test_explain_names_reason_and_result(longca, tiny):
-    flex = longca("explain", "quick", "-k", "flex", "-m", "causal", "-d", "bwd", "-s", "512", "-c", "")
-    assert flex.returncode == 0, flex.stderr
-    assert "CPU" in flex.stdout and "not measured yet" in flex.stdout
+    assert "last result  ok: " in told.stdout, told.stdout + told.stderr
 
 
 def test_tables_keep_their_titles_whole_and_their_brackets(capsys):
@@ -88,11 +82,6 @@ def test_tables_keep_their_titles_whole_and_their_brackets(capsys):
     text = capsys.readouterr().out
     assert text.splitlines()[0].rstrip() == "a title that is longer than its table [/x]"
     assert "[/y] :smile:" in text and "[z]" in text
-
-
-def test_explain_tells_a_control_from_attention(longca):
-    facts = json.loads(longca("explain", "quick", "-k", "matmul", "--json").stdout)
-    assert facts["one call's flops"] == f"{2 * 2048**3:,}" and "visible pairs" not in facts and facts["supported"] == "yes"
 
 
 def test_doctor_says_what_is_there(longca):

@@ -52,6 +52,10 @@ class Predictor:
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
         return Prediction(cell, unavailable, unsupported, density, flops, tensors if cell.direction == "fwd" else 2 * tensors)
 
+    def refusal(self, cell: Cell) -> str | None:
+        """The reason why this cell is unsupported; None if it is not. Packages need not be there: nothing asks for them."""
+        return self._unsupported(cell, self._mask(cell)[0])
+
     def _unavailable(self, cell: Cell) -> str | None:
         strategy = self._plugin("strategy", cell.strategy).available(self.device_type) if cell.strategy else None
         return strategy or self._plugin("kernel", cell.kernel).available(self.device_type)

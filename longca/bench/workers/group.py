@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from longca.bench.measure.result import FAILURES, Result
+from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import Message
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
@@ -99,6 +99,16 @@ class Group:
         if len(results) < len(self.ranks):
             self.close(gently=False)
         return chosen
+
+    def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
+        """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""
+        request = {"do": "wrong_rows", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
+        try:
+            answer = self._ask(request, measure.timeout_s)[0]
+        except (StartTimeout, RankDied):
+            self.close(gently=False)
+            return []
+        return [WrongRow.model_validate(row) for row in answer["wrong_rows"]]
 
     def is_healthy(self) -> bool:
         """True if all ranks still compute and answer each other."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from longca.bench.measure.result import FAILURES, Result
+from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
@@ -114,6 +114,11 @@ class Pool:
         if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
             self._groups.pop(key).close(gently=False)
         return result
+
+    def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
+        """The first wrong row of each tensor of a kernel cell that was incorrect; none where they are not found in the cell's time."""
+        group = self._groups.get(worker_key(cell, self.device.type))
+        return [] if group is None else group.wrong_rows(cell, measure)
 
     def _check(self, world: int) -> None:
         """Raise TooFewLeft if too few ranks are left. After a loss all groups are closed, since some had ranks on that machine."""

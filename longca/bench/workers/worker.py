@@ -52,6 +52,8 @@ def main() -> None:
             break
         if request["do"] == "ping":
             channel.send(session.ping())
+        elif request["do"] == "wrong_rows":
+            channel.send(session.wrong_rows(request))
         else:
             session.measure(request, channel.send)
     session.close()

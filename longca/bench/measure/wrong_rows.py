@@ -1,0 +1,123 @@
+"""The first wrong row of each tensor of a kernel cell that is incorrect, to show a kernel's author where to look.
+
+It explains a verdict of the oracle and gives none itself, so it is no part of the method version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from longca.bench.check.oracle import FIELDS, Oracle
+from longca.bench.check.reference import Reference
+from longca.bench.measure.kernel import _KernelMeasurement
+from longca.bench.measure.latest import LatestMasks, LatestReferences
+from longca.bench.measure.result import WrongRow
+from longca.core.cell import Cell
+from longca.core.record import Accuracy
+from longca.core.study import Measure
+from longca.kernels.contract import Forward, Prepared
+
+NOTABLE = 4.0  # times the tensor's budget, relative to the row or to a usual row, whichever is longer
+
+
+def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences
+                    ) -> list[WrongRow]:
+    """One for each tensor that is off, in the order out, lse, dq, dk, dv; none where the result is right after all."""
+    search = _Search(cell, measure, device, masks, references)
+    search.run()
+    return search.found
+
+
+class _Search(_KernelMeasurement):
+    """A measurement that ends with its check."""
+
+    found: list[WrongRow]
+
+    def _judge(self, oracle: Oracle, prepared: Prepared, forward: Forward) -> Accuracy:
+        accuracy = super()._judge(oracle, prepared, forward)
+        given = {"out": prepared.from_layout(forward.out)}
+        if forward.lse is not None:
+            given["lse"] = prepared.lse_from_layout(forward.lse)
+        if oracle.problem.needs_backward:
+            grads = prepared.backward(forward, prepared.to_layout(oracle.dout_THD))
+            given |= {name: prepared.from_layout(x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)}
+        reference = self.references.get(self.cell, oracle.problem, oracle.scope)
+        reference = reference or Reference(oracle.problem, oracle.inputs, oracle.scope)
+        self.found = _wrong_rows(reference, given, accuracy, backward=oracle.problem.needs_backward)
+        return accuracy
+
+    def _time(self, call: object) -> None:
+        """Nothing is timed."""
+
+
+def _wrong_rows(reference: Reference, given: dict[str, torch.Tensor], accuracy: Accuracy, *, backward: bool) -> list[WrongRow]:
+    off = {name: not (accuracy.relative.get(name, math.inf) <= budget and accuracy.worst_row.get(name, 0.0) <= 1.0)
+           for name, budget in accuracy.budget.items()}
+    suspects = [name for name in off if off[name] or accuracy.empty_rows_ok is False]
+    parts: dict[str, list[_Part]] = {name: [] for name in suspects}
+    for part in _compared(reference, {name: given[name] for name in suspects}, backward=backward):
+        parts[part.tensor].append(part)
+    found = []
+    for name in suspects:
+        usual = float(torch.cat([part.size.flatten() for part in parts[name]]).square().mean().sqrt())
+        marks = [part.error > NOTABLE * accuracy.budget[name] * part.size.clamp_min(usual) for part in parts[name]]
+        num_wrong = sum(int(mark.sum()) for mark in marks)
+        if not num_wrong:
+            if not off[name]:
+                continue  # only rows without keys are wrong, in another tensor
+            worst = max(float(part.error.max()) for part in parts[name])
+            marks = [part.error == worst for part in parts[name]]
+        row, head, error = min(first for part, mark in zip(parts[name], marks, strict=True) if (first := _first(part, mark)))
+        found.append(WrongRow(tensor=name, kind="key" if name in ("dk", "dv") else "query", row=row, head=head, error=error,
+                              num_wrong=num_wrong, num_checked=sum(part.error.numel() for part in parts[name])))
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Errors and sizes of some rows of one tensor, (heads, rows) each."""
+
+    tensor: str
+    start: int
+    heads: list[int]
+    error: torch.Tensor
+    size: torch.Tensor
+
+
+def _compared(reference: Reference, given: dict[str, torch.Tensor], *, backward: bool
+              ) -> Iterator[_Part]:
+    for heads in reference.groups():
+        for chunk in heads.chunks(backward=backward):
+            for name in FIELDS.keys() & given.keys():
+                exact = getattr(chunk.exact, FIELDS[name]).flatten(0, 1)
+                result = heads.rows(given[name], chunk.start, chunk.end).flatten(0, 1)
+                yield _Part(name, chunk.start, heads.q_heads, *_errors(result, exact))
+        if backward:
+            for name, exact in zip(("dk", "dv"), heads.keys.exact, strict=True):
+                if name in given:
+                    yield _Part(name, 0, heads.kv_heads, *_errors(given[name][:, heads.kv_heads].transpose(0, 1), exact))
+
+
+def _errors(result: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Error and size of each row: norms over the last axis of (heads, rows, D), or absolute values of an LSE, (heads, rows)."""
+    result = result.double()
+    if exact.dim() == 2:
+        alike = result == exact  # −∞ in rows without keys
+        error = (result - exact).masked_fill(alike, 0.0).abs()
+        return error.nan_to_num(float("inf"), float("inf")), torch.ones_like(error)
+    error = torch.linalg.vector_norm(result - exact, dim=-1)
+    return error.nan_to_num(float("inf"), float("inf")), torch.linalg.vector_norm(exact, dim=-1)
+
+
+def _first(part: _Part, mark: torch.Tensor) -> tuple[int, int, float] | None:
+    """(row, head, relative error) of the first marked row, of several heads the lowest; None if no row is marked."""
+    marked = mark.T.nonzero()
+    if not len(marked):
+        return None
+    row, head = marked[0].tolist()
+    size = part.size[head, row].clamp_min(torch.finfo(torch.float64).tiny)
+    return part.start + row, part.heads[head], float(part.error[head, row] / size)

@@ -1,0 +1,120 @@
+"""The command `longca choose`: the methods for one call, ranked from records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longca.cli.options import Json, Results, mask_choice, print_json, print_table
+
+if TYPE_CHECKING:
+    from longca.report.choose import CallQuestion, CallRanking
+
+DIRECTIONS = {"fwd": ["fwd"], "bwd": ["bwd"], "both": ["fwd", "bwd"]}
+WIDTH = 80
+
+
+def command(
+    mask: Annotated[str, typer.Argument(help="Mask, perhaps with parameters: causal, block_sparse_uniform:density=0.5",
+                                            show_default=False)],
+    runs: Annotated[list[str] | None, typer.Argument(
+        metavar="[RUN]...", show_default=False,
+        help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the "
+             "project]")] = None,
+    seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = "32K",
+    heads: Annotated[str, typer.Option(help="Query and KV heads")] = "64:8",
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = 128,
+    dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = "bf16",
+    direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "fwd",
+    world: Annotated[int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")] = 1,
+    results: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Rank kernels for a mask, from records.
+
+    Ties and margins follow from the spread of the samples. Where no record fits, the nearest settings are named and the exit code is 2.
+    """
+    from longca.cli.records import places_of_runs
+    from longca.core.errors import UserError, unknown
+    from longca.report.choose import COLUMNS, nearest_settings, rankings
+    from longca.store.load import load_columns
+
+    if direction not in DIRECTIONS:
+        raise unknown("direction", direction, DIRECTIONS)
+    questions = [_question(mask, seqlen, heads, head_dim, dtype, one, world) for one in DIRECTIONS[direction]]
+    table, problems = load_columns(places_of_runs(runs or [], results), COLUMNS)
+    found: list[CallRanking] = []
+    for question in questions:
+        answer = rankings(table, question)
+        if not answer:
+            near = nearest_settings(table, question)
+            lacking = f"there are none of {question.mask_text} {'on one device' if world == 1 else 'with context parallelism'}"
+            raise UserError(f"No record has {question}", why=f"the nearest have {'; '.join(near)}" if near else lacking,
+                            todo="Ask for one of these, or measure it with `longca run`" if near else "Measure it with `longca run`")
+        found += answer
+    if as_json:
+        print_json({"rankings": [_plain(one) for one in found], "problems": [vars(problem) for problem in problems]})
+        return
+    for ranking in found:
+        _print(ranking)
+    for problem in problems:
+        print(f"skipped {problem}")
+
+
+def _question(mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, direction: str, world: int) -> CallQuestion:
+    from longca.core.cell import DTYPE_BYTES
+    from longca.core.errors import UserError, unknown
+    from longca.core.plugin import Registry
+    from longca.core.units import parse_heads, parse_length
+    from longca.report.choose import CallQuestion
+
+    if dtype not in DTYPE_BYTES:
+        raise unknown("dtype", dtype, DTYPE_BYTES)
+    choice = mask_choice(mask)
+    (name, given), = ({choice: {}} if isinstance(choice, str) else choice).items()
+    usual = Registry("mask").load(name).resolve(given)
+    try:
+        num_q_heads, num_kv_heads = parse_heads(heads)
+        return CallQuestion(name, {key: usual[key] for key in given}, usual, parse_length(seqlen), num_q_heads, num_kv_heads, head_dim,
+                            dtype, direction, world)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _print(ranking: CallRanking) -> None:
+    import textwrap
+
+    from longca.report.series import rate_unit
+    from longca.store.text import number, percent, plural
+
+    print(textwrap.fill(ranking.finding, WIDTH))
+    unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
+    print_table(ranking.setting, ["method", "ms", unit.name, "half of all samples", "of best", "calls"],
+                [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
+                  percent(placed.share, 3) + (" tie" if placed.tied and placed.place > 1 else ""), placed.num_samples]
+                 for method, placed in ranking.methods])
+    for reason, methods in _by_reason(ranking).items():
+        print(textwrap.fill(f"{', '.join(methods)}: {reason}", WIDTH, subsequent_indent="  "))
+    amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}"
+    print(textwrap.fill(f"{amount}, on {' and '.join(ranking.devices)}; records of {', '.join(ranking.studies)}", WIDTH))
+    print()
+
+
+def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
+    """Why some have no number → their names."""
+    found: dict[str, list[str]] = {}
+    for method, status, reason in ranking.missing:
+        found.setdefault(f"{status}, {reason}" if reason else status, []).append(method)
+    return found
+
+
+def _plain(ranking: CallRanking) -> dict[str, Any]:
+    return {"finding": ranking.finding, "setting": ranking.setting, "devices": ranking.devices, "studies": ranking.studies,
+            "num_cells": ranking.num_cells, "num_samples": ranking.num_samples,
+            "methods": [{"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,
+                         "tflops_per_device": placed.tflops, "tflops_per_device_low": placed.low, "tflops_per_device_high": placed.high,
+                         "share_of_best": placed.share, "num_cells": placed.num_cells, "num_samples": placed.num_samples,
+                         "cell_id": placed.cell_id}
+                        for method, placed in ranking.methods],
+            "missing": [{"method": method, "status": status, "reason": reason} for method, status, reason in ranking.missing]}

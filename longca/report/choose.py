@@ -1,0 +1,139 @@
+"""The choice of a method for one call, from records: which rows answer the question, and which are nearest where none does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from longca.core.units import format_length
+from longca.report.decide.views import HeatMap, Placed, decision, verdict
+from longca.report.series import DIRECTIONS, join, labelled
+from longca.store.table import is_ranked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family", "mask_params",
+           "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "seed",
+           "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density", "tflops_per_device",
+           "tflops_per_device_low", "tflops_per_device_high", "device")
+"""the columns of the derived table that a choice needs"""
+AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
+WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0, "num_kv_heads": 1.0, "seqlen": 1.0}
+"""of each axis where a question has no answer: the nearest settings differ least; numbers by their logarithm"""
+
+
+@dataclass(frozen=True)
+class CallQuestion:
+    """The attention call that a method is sought for."""
+
+    mask: str
+    params: dict[str, Any]
+    """parameters of the mask that must be as they are given"""
+    usual_params: dict[str, Any]
+    """all its parameters with their defaults: preferred where they were measured"""
+    seqlen: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    direction: str
+    world: int = 1
+    """ranks; 1 is one device without context parallelism"""
+
+    @property
+    def kind(self) -> str:
+        return "kernel" if self.world == 1 else "cp"
+
+    @property
+    def mask_text(self) -> str:
+        """The mask with the parameters that were given."""
+        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.mask} ({params})" if params else self.mask
+
+    def __str__(self) -> str:
+        return join(self.mask_text, _setting({axis: getattr(self, axis) for axis in AXES}))
+
+
+@dataclass(frozen=True)
+class CallRanking:
+    """All methods in one case, the fastest first, and those that have no number there."""
+
+    finding: str
+    setting: str
+    methods: list[tuple[str, Placed]]
+    missing: list[tuple[str, str, str]]
+    """(method, status, reason)"""
+    devices: tuple[str, ...]
+    studies: tuple[str, ...]
+
+    @property
+    def num_cells(self) -> int:
+        return sum(placed.num_cells for _, placed in self.methods)
+
+    @property
+    def num_samples(self) -> int:
+        return sum(placed.num_samples for _, placed in self.methods)
+
+
+def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
+    """The rankings that answer the question; several where corpora, devices or parameters that were not asked for differ; else none."""
+    asked = _of_mask(table, question)
+    for axis in AXES:
+        asked = asked.loc[asked[axis] == getattr(question, axis)]
+    found = decision(asked) if len(asked) else None
+    if found is None:
+        return []
+    named = labelled(asked)
+    return [_ranking(question, view, mask, named) for view in found.views for mask in view.masks]
+
+
+def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3) -> list[str]:
+    """In what the settings with records of this mask differ that are nearest to the question, the nearest first; none without records."""
+    ok = _of_mask(table, question)
+    settings = ok.loc[ok.status == "ok", list(AXES)].drop_duplicates().to_dict("records")
+    by_distance = sorted(settings, key=lambda one: (_distance(one, question), one["seqlen"]))
+    return [_setting(one, question) for one in by_distance[:count]]
+
+
+def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
+    """Rows that may be ranked, of the question's kind and mask; parameters that are not asked for have their defaults where these ran."""
+    rows = table.loc[is_ranked(table) & (table["mask"] == question.mask) & (table.kind == question.kind)]
+    given = [dict(pair.split("=", 1) for pair in text.split(", ") if pair) for text in rows.mask_params]
+    for key, usual in question.usual_params.items():
+        wanted = str(question.params.get(key, usual))
+        fits = [params.get(key) == wanted for params in given]
+        if key in question.params or any(fits):
+            rows, given = rows.loc[fits], [params for params, fit in zip(given, fits, strict=True) if fit]
+    return rows
+
+
+def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> CallRanking:
+    methods, of_case = view.ranking(mask), asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)]
+    reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
+    missing = sorted((method, status, reasons[cell_id]) for (name, method), (status, cell_id) in view.missing.items() if name == mask)
+    ran = of_case.loc[of_case.status == "ok"]
+    params = [pair for pair in ran.mask_params.iloc[0].split(", ") if pair and not pair.endswith("=False")]
+    documents = " and ".join(sorted(set(ran.corpus) - {""}))
+    setting = join(f"{question.mask} ({', '.join(params)})" if params else question.mask, f"documents of {documents}" if documents else "",
+                   _setting({axis: getattr(question, axis) for axis in AXES}))
+    return CallRanking(verdict(view, mask), setting, methods, missing, tuple(sorted(set(ran.device))), tuple(sorted(set(ran.study))))
+
+
+def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
+    total = 0.0
+    for axis, weight in WEIGHTS.items():
+        one, other = setting[axis], getattr(question, axis)
+        if one != other:
+            total += weight * (1.0 if isinstance(other, str) else abs(math.log2(one / other)))
+    return total
+
+
+def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
+    """The values of all axes in words: "32K tokens · 64:8 heads · head dim 128 · bf16 · forward"; only those that are not as in `other`."""
+    heads = f"{values['num_q_heads']}:{values['num_kv_heads']} heads"
+    words = {"seqlen": f"{format_length(int(values['seqlen']))} tokens", "world": f"{values['world']} ranks" if values["world"] > 1 else "",
+             "num_q_heads": heads, "num_kv_heads": heads, "head_dim": f"head dim {values['head_dim']}", "dtype": values["dtype"],
+             "direction": DIRECTIONS[values["direction"]]}
+    return join(*dict.fromkeys(text for axis, text in words.items() if other is None or values[axis] != getattr(other, axis)))

@@ -1,0 +1,36 @@
+"""Each rank gathers the keys that it needs before it computes. Replace the schedules, or the mesh, by your own.
+
+A planned strategy names its mesh of ranks and its schedules; sharding, messages, kernel calls and both directions follow from the plan.
+`longca/cp/contract.py` is the contract of strategies that are made in other ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from longca.core.schema import Frozen
+from longca.cp.partition.mesh import Mesh
+from longca.cp.planned import PlannedStrategy
+from longca.cp.schedule.gather import Gather
+
+
+class NewStrategy(PlannedStrategy):
+    label = "New strategy"  # stands in figures
+    summary = "Each rank gathers the keys that it needs, and computes with its own meanwhile"
+    url = "https://arxiv.org/abs/2407.21783"  # of where it comes from
+
+    class Params(Frozen):
+        """Parameters with their defaults; a study may give others: `strategy: {NAME: {stages: 2}}`."""
+
+        stages: int = Field(1, ge=0)
+        """steps in which remote keys are computed with; 0: one step, after all have arrived"""
+
+    def mesh(self, world: int, num_kv_heads: int) -> Mesh:
+        """How ranks divide the work: `Mesh(world)` is one ring that divides keys; `longca.cp.partition.mesh` has meshes with heads, too."""
+        return Mesh(world)
+
+    def schedules(self, mesh: Mesh) -> Sequence[Gather]:
+        """The schedules to choose among, the simplest first: `Gather` here, `Ring` in `longca.cp.schedule.ring`."""
+        return (Gather(self.params.stages),)
