@@ -5,7 +5,7 @@
 
 Tensors are (tokens, heads, D), as kernels for packed sequences take them: a mask of packed documents is over all tokens, and no batch axis
 says less. A batch may stand before: the mask is then that of each entry; for a mask over all tokens of the batch give `x.flatten(0, 1)`.
-Tensors of SDPA's layout (batch, heads, tokens, D) are brought to it by `x.transpose(1, 2)`. Neither copies anything.
+Tensors of SDPA's layout (batch, heads, tokens, D) are brought to it by `x.transpose(1, 2)`; kernels copy them once more if they must.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ import torch
 from torch import Tensor
 
 from longca.core.errors import UserError
-from longca.core.plugin import Registry
-from longca.dispatch.blockwise import blockwise_attention
-from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
-from longca.dispatch.prepared import prepared_attention
-from longca.kernels.contract import Problem
+from longca.dispatch.call import attend
 from longca.masks.mask import Mask
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -53,50 +49,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     """
     _check(q, k, v, mask, scale)
     if q.ndim == 4:
-        entries = [_attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
+        entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
         results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
     else:
-        results = _attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
+        results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool, name: str | None,
-            deterministic: bool) -> tuple[Tensor, ...]:
-    """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D)."""
-    needs_backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    problem = Problem(mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward)
-    factor = 1.0 if scale is None else scale * math.sqrt(problem.head_dim)
-    if q.dtype == torch.float64:
-        if name not in (None, REFERENCE):
-            raise UserError(f"Kernel '{name}' takes no float64", todo="Leave `kernel` out")
-        name = REFERENCE
-    if name is None:
-        name = choose(problem, deterministic, math.isclose(factor, 1.0) and not (return_lse and needs_backward))
-    elif name != REFERENCE:
-        _insist(name, problem, return_lse, deterministic)
-    if name == REFERENCE:
-        return blockwise_attention(q, k, v, mask, problem.scale if scale is None else scale)[:1 + return_lse]
-    if name == OWN:
-        from longca.ops.band.api import band_attention
-
-        result = band_attention(q, k, v, mask, scale=scale, return_lse=return_lse)
-        return result if isinstance(result, tuple) else (result,)
-    if not math.isclose(factor, 1.0):
-        if math.frexp(factor)[0] != 0.5:
-            raise UserError(f"Kernel '{name}' cannot scale by {scale:g}", todo="Leave `kernel` out",
-                            why="it scales by 1 / √D, and q times the rest would be rounded")
-        q = q * factor  # a power of two: exact
-    return prepared_attention(q, k, v, Registry("kernel").load(name), problem)[:1 + return_lse]
-
-
-def _insist(name: str, problem: Problem, return_lse: bool, deterministic: bool) -> None:
-    """Raises UserError where the kernel that the user named cannot do the call."""
-    kernel = Registry("kernel").load(name)
-    reason = cannot(kernel, problem, deterministic)
-    if reason is None and return_lse and not kernel.returns_lse:
-        reason = "it returns no LSE"
-    if reason is not None:
-        raise UserError(f"Kernel '{name}' cannot do this call", why=reason, todo="" if "give " in reason else "Leave `kernel` out")
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> None:

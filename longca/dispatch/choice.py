@@ -63,10 +63,11 @@ def candidates(problem: Problem, capability: str) -> list[str]:
     return list(lengths[min(lengths, key=lambda length: abs(math.log(int(length) / traits.seqlen_q)))])
 
 
-def choose(problem: Problem, deterministic: bool, default_scale: bool) -> str:
+def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scale: bool) -> str:
     """The name of the quickest right kernel for this call on this machine; `REFERENCE` where none of them runs.
 
     Args:
+        return_lse: with gradients, only `band` has those by the LSE.
         deterministic: gradients must be equal bit for bit from call to call.
         default_scale: scores are scaled by 1 / √D: only then do kernels other than `band` run.
     """
@@ -74,15 +75,18 @@ def choose(problem: Problem, deterministic: bool, default_scale: bool) -> str:
         return REFERENCE
     import torch
 
-    names = candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device)))) if default_scale else []
+    only_own = not default_scale or (return_lse and problem.needs_backward)
+    names = [] if only_own else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
     kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
-    return next((kernel.name for kernel in kernels if cannot(kernel, problem, deterministic) is None), REFERENCE)
+    return next((kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None), REFERENCE)
 
 
-def cannot(kernel: Kernel, problem: Problem, deterministic: bool) -> str | None:
+def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> str | None:
     """The reason why a kernel cannot do this call here; None if it can."""
     if kernel.family == "control" or kernel.name.startswith(AS_RELEASED):
         return "it serves measurements alone"
+    if return_lse and not kernel.returns_lse:
+        return "it returns no LSE"
     if problem.needs_backward and deterministic and not kernel.deterministic:
         return "the order in which it sums gradients may change from call to call: give deterministic=False to allow that"
     return kernel.available(problem.device.type) or kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type)
