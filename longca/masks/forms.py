@@ -88,19 +88,24 @@ def refused(what: str) -> Iterator[None]:
         raise UserError(f"These {what} are no mask", why=str(error)) from None
 
 
-def lowered(module: str, function: str, mask: Bands, *arguments: Any) -> Any:
-    """A mask in another library's form, written by that function of `longca.lowering`.
+def lowered(form: str, place: str, mask: Bands, *arguments: Any) -> Any:
+    """A mask in another library's form.
 
     Lowerings stand above masks. So they are found by name, as plug-ins are: what a mask is does not depend on them.
+
+    Args:
+        form: its name, for errors.
+        place: the function of `longca.lowering` that writes it, as "module.function".
 
     Raises:
         UserError: the form cannot hold the mask.
     """
+    module, _, function = place.partition(".")
     write = getattr(importlib.import_module(f"longca.lowering.{module}"), function)
     try:
         return write(mask, *arguments)
     except ValueError as error:
-        raise UserError(f"The form '{module}' cannot hold {mask!r}", why=str(error)) from None
+        raise UserError(f"{form} cannot hold {mask!r}", why=str(error)) from None
 
 
 def whole_numbers(values: Any, what: str) -> np.ndarray:

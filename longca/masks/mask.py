@@ -169,19 +169,19 @@ class Mask:
         Raises:
             UserError: the form cannot hold this mask; so do all conversions.
         """
-        return forms.lowered("flex", "block_mask", self, device, num_q_heads, block_size)
+        return forms.lowered("A BlockMask", "flex.block_mask", self, device, num_q_heads, block_size)
 
     def to_cu_seqlens(self) -> forms.Varlen:
         """Packed sequences of one window, as FlashAttention's varlen calls take them."""
-        return forms.lowered("varlen", "varlen", self)
+        return forms.lowered("cu_seqlens", "varlen.varlen", self)
 
     def to_flashmask(self) -> forms.FlashMaskColumns:
         """The columns of `flashmask_attention`: its `startend_row_indices` and `causal`."""
-        return forms.lowered("flashmask", "flashmask_columns", self)
+        return forms.lowered("FlashMask", "flashmask.flashmask_columns", self)
 
     def to_dense(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """A bool tensor (queries, keys), or (head groups, queries, keys), made on the device; `dense` gives a numpy array."""
-        return forms.lowered("dense", "dense_mask", self, device)
+        return forms.lowered("A tensor", "dense.dense_mask", self, device)
 
     def to_slices(self, group: int | None = None) -> forms.AttnSlices:
         """Attention slices (MagiAttention): q_ranges, k_ranges and types.
@@ -189,7 +189,7 @@ class Mask:
         Args:
             group: the head group; needed where head groups differ.
         """
-        return forms.lowered("attnslice", "attn_slices", self, group)
+        return forms.lowered("A list of slices", "attnslice.attn_slices", self, group)
 
     @property
     def params(self) -> Mapping[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from itertools import pairwise
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SIDE = 64  # cells of a picture along one side, at most
 LEVELS = 8  # of shades of cells that are visible in part
 VISIBLE, FRAME = "#3b8eea", "#8b949e"  # these stand out on light and on dark ground
+TITLE_WIDTH = 42  # characters of a plot's title
 MOST_BANDS = 8  # that a notebook shows as numbers
 
 
@@ -61,10 +63,18 @@ def svg(mask: Bands, width: int = 192, group: int = 0) -> str:
 
 
 def definition(name: str, traits: Traits) -> str:
-    """The rule of visible pairs: that of the pattern of this name, else a description of the bands."""
+    """The rule of visible pairs: that of the pattern of this name, else what its traits say."""
     registry = Registry("mask")
     if name in registry.paths():
         return registry.load(name).definition
+    if traits.window is not None:
+        left, right = traits.window
+        rules = [f"same of {traits.num_segments} segments"] if traits.num_segments > 1 else []
+        if left >= 0 and right >= 0:
+            rules.append(f"{-left} ≤ j − i ≤ {right}")
+        elif max(left, right) >= 0:
+            rules.append(f"j − i ≤ {right}" if left < 0 else f"{-left} ≤ j − i")
+        return " and ".join(rules) or "always"
     of_group = f" in {traits.num_groups} head groups" if traits.per_head else ""
     return f"{traits.num_bands} {'runs of blocks' if traits.is_block_grid else 'bands'}{of_group}"
 
@@ -109,7 +119,7 @@ def plot(mask: Any, ax: Any = None, *, group: int = 0, side: int = 512) -> Any:
         the axes.
     """
     from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     if ax is None:
         from matplotlib import pyplot
@@ -118,12 +128,13 @@ def plot(mask: Any, ax: Any = None, *, group: int = 0, side: int = 512) -> Any:
     colours = LinearSegmentedColormap.from_list("mask", ["white", VISIBLE])
     ax.imshow(shares(mask, side, group), cmap=colours, vmin=0, vmax=1, interpolation="nearest",
               extent=(0, mask.seqlen_k, mask.seqlen_q, 0))
-    for axis, name in ((ax.xaxis, "key j"), (ax.yaxis, "query i")):
-        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 4, 8], integer=True))
+    for axis, name, length in ((ax.xaxis, "key j", mask.seqlen_k), (ax.yaxis, "query i", mask.seqlen_q)):
+        axis.set_major_locator(MultipleLocator(max(1 << (length - 1).bit_length() - 2, 1) if length > 1 else 1))
         axis.set_major_formatter(FuncFormatter(lambda value, _: format_length(int(value))))
         axis.set_label_text(name)
-    of_group = f", head group {group} of {mask.num_groups}" if mask.num_groups > 1 else ""
-    ax.set_title(f"{mask.name or 'mask of bands'}: density {mask.density:.3f}{of_group}\n{definition(mask.name, mask.traits)}", fontsize=9)
+    of_group = f", head group {group}" if mask.num_groups > 1 else ""
+    title = [f"{mask.name or 'mask of bands'}, density {mask.density:.3f}{of_group}", definition(mask.name, mask.traits)]
+    ax.set_title("\n".join(fill(line, TITLE_WIDTH) for line in title), fontsize=9)
     return ax
 
 

@@ -31,7 +31,7 @@ def test_there_are_twelve_static_patterns():
 def test_cu_seqlens(name: str):
     mask = pattern_mask(name)
     if name not in SEGMENTS:
-        with pytest.raises(UserError, match=rf"'varlen' cannot hold <Mask {name} .*not a row of segments"):
+        with pytest.raises(UserError, match=rf"cu_seqlens cannot hold <Mask {name} .*not a row of segments"):
             mask.to_cu_seqlens()
         return
     form = mask.to_cu_seqlens()

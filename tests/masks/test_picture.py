@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from longca.masks import Mask, build_mask
-from longca.masks.picture import shares
+from longca.masks.picture import definition, shares
 from tests.kernels.masks_for_tests import PATTERNS, pattern_mask, rasters
 
 
@@ -44,15 +44,23 @@ def test_html_of_masks_without_a_pattern():
     assert "runs of blocks" in page
 
 
+@pytest.mark.parametrize(("mask", "rule"), [
+    (Mask.from_documents([4, 4]), "same of 2 segments and j − i ≤ 0"), (Mask.from_windows(8, (3, 1)), "-3 ≤ j − i ≤ 1"),
+    (Mask.from_windows(8, (3, -1)), "-3 ≤ j − i"), (Mask.from_windows(8, (-1, -1)), "always"),
+    (Mask.from_bands(8, [[0, 4, 0, 8, 0, 2], [4, 8, 0, 4, -9, 9]]), "2 bands")])
+def test_masks_without_a_pattern_have_a_rule_by_their_traits(mask: Mask, rule: str):
+    assert definition(mask.name, mask.traits) == rule
+
+
 def test_plot_shows_the_picture_in_tokens():
     import matplotlib
 
     matplotlib.use("Agg")
     mask = build_mask("causal", seqlen="8K")
     axes = mask.plot()
-    assert axes.get_title() == "causal: density 0.500\nj ≤ i"
+    assert axes.get_title() == "causal, density 0.500\nj ≤ i"
     image = axes.images[0]
     assert tuple(image.get_extent()) == (0, 8192, 8192, 0) and np.asarray(image.get_array()).mean() == pytest.approx(mask.density)
     matplotlib.pyplot.close(axes.figure)
     several = Mask.from_windows(32, (3, 0), (-1, 0)).plot(matplotlib.figure.Figure().subplots(), group=1)
-    assert "head group 1 of 2" in several.get_title()
+    assert "head group 1" in several.get_title()
