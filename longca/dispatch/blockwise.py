@@ -14,7 +14,8 @@ from longca.lowering.dense import dense_mask
 from longca.masks.band import K0, K1
 from longca.masks.mask import Mask
 
-MOST_SCORES = 1 << 24  # of a block, over all heads: 64 MiB in float32
+MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}  # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
+FEWEST_ROWS = 16  # of a block, even where that is more scores
 
 
 def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
@@ -98,7 +99,7 @@ class _Block(NamedTuple):
 def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
     """The blocks of rows in which some row sees a key."""
     num_rows, num_heads, _ = q.shape
-    step = max(MOST_SCORES // max(num_heads * mask.seqlen_k, 1), 1)
+    step = max(MOST_SCORES.get(q.device.type, MOST_SCORES["cuda"]) // max(num_heads * mask.seqlen_k, 1), FEWEST_ROWS)
     for start in range(0, num_rows, step):
         rows = start, min(start + step, num_rows)
         bands = [group for group in mask.crop(rows, (0, mask.seqlen_k)).groups if len(group)]

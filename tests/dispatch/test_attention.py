@@ -45,13 +45,14 @@ def near(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_the_reference_is_attention_by_its_definition(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blockwise, "MOST_SCORES", 10_000)  # several blocks of rows, the last one shorter
+    monkeypatch.setitem(blockwise.MOST_SCORES, "cpu", 10_000)  # several blocks of rows, the last one shorter
     check(pattern_mask(name), return_lse=True)
 
 
 def test_rows_and_keys_that_see_nothing(monkeypatch: pytest.MonkeyPatch):
-    for most in (1 << 24, 300):
-        monkeypatch.setattr(blockwise, "MOST_SCORES", most)
+    for rows in (20, 2):
+        monkeypatch.setattr(blockwise, "FEWEST_ROWS", rows)
+        monkeypatch.setitem(blockwise.MOST_SCORES, "cpu", 0)
         plain = check(EMPTY_ROWS, return_lse=True)
     assert plain.lse.isinf().any() and (plain.out[0] == 0).all()
     q, k, v, _ = inputs(EMPTY_ROWS)
@@ -134,9 +135,9 @@ def test_a_batch_has_the_mask_of_each_entry(kernel: str | None):
 
 def test_memory_is_bounded_and_unseen_keys_are_left_alone():
     mask = build_mask("causal_sliding_window", seqlen="8K", window=255)
-    blocks = list(blockwise._blocks(mask, torch.empty(mask.seqlen_q, 64, 0)))
+    blocks = list(blockwise._blocks(mask, torch.empty(mask.seqlen_q, 4, 0)))
     assert sum(block.hidden.shape[1] for block in blocks) == mask.seqlen_q
-    assert max(64 * block.hidden.numel() for block in blocks) <= blockwise.MOST_SCORES
+    assert max(4 * block.hidden.numel() for block in blocks) <= blockwise.MOST_SCORES["cpu"]
     assert sum(block.hidden.numel() for block in blocks) < mask.seqlen_q * 2 * 256
 
 
