@@ -72,6 +72,6 @@ def test_gradients_repeat_bit_for_bit_and_float32_has_the_reference() -> None:
 def test_tensors_of_sdpas_layout() -> None:
     mask = mask_of("causal")
     q, k, v = (torch.randn(2, heads, SEQLEN, HEAD_DIM, device=GPU, dtype=torch.bfloat16) for heads in (HEADS[0], *[HEADS[1]] * 2))
-    out = longca.attention(*(x.transpose(1, 2) for x in (q, k, v)), mask).transpose(1, 2)
+    out = longca.attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask).transpose(1, 2)
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert relative(out, wanted.double().cpu()) < 1e-2

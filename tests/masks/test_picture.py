@@ -54,6 +54,8 @@ def test_masks_without_a_pattern_have_a_rule_by_their_traits(mask: Mask, rule: s
 
 def test_plot_shows_the_picture_in_tokens():
     import matplotlib
+    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     matplotlib.use("Agg")
     mask = build_mask("causal", seqlen="8K")
@@ -61,6 +63,6 @@ def test_plot_shows_the_picture_in_tokens():
     assert axes.get_title() == "causal, density 0.500\nj ≤ i"
     image = axes.images[0]
     assert tuple(image.get_extent()) == (0, 8192, 8192, 0) and np.asarray(image.get_array()).mean() == pytest.approx(mask.density)
-    matplotlib.pyplot.close(axes.figure)
-    several = Mask.from_windows(32, (3, 0), (-1, 0)).plot(matplotlib.figure.Figure().subplots(), group=1)
+    pyplot.close(axes.figure)
+    several = Mask.from_windows(32, (3, 0), (-1, 0)).plot(Figure().subplots(), group=1)
     assert "head group 1" in several.get_title()
