@@ -74,6 +74,7 @@ docs: setup
 	python -m tools.reference
 	python -m tools.mask_pictures
 	python -m tools.heat_map
+	python -m tools.fastest
 
 clean:
 	rm -rf results .snakemake

@@ -1,3 +1,36 @@
-"""longca measures attention for long contexts, from one kernel to context parallelism over many GPUs."""
+"""longca measures attention for long contexts, from one kernel to context parallelism over many GPUs.
+
+For notebooks and scripts, each loaded at its first use:
+
+    mask = longca.build_mask("causal_document", seqlen="8K")     # or Mask.from_documents, from_cu_seqlens, …
+    out = longca.attention(q, k, v, mask)                        # the quickest right operator here
+    cp = longca.context_parallel(mask, group)                    # the same over many GPUs
+    frame = longca.load("quick")                                 # records of a study as a DataFrame
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longca.cp.public import context_parallel
+    from longca.dispatch.api import attention
+    from longca.masks.build import build_mask
+    from longca.masks.mask import Mask
+    from longca.store.frame import load
 
 __version__ = "0.1.0"
+__all__ = ["Mask", "attention", "build_mask", "context_parallel", "load"]
+
+_PLACES = {"Mask": "longca.masks.mask", "attention": "longca.dispatch.api", "build_mask": "longca.masks.build",
+           "context_parallel": "longca.cp.public", "load": "longca.store.frame"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'longca' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

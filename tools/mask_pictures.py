@@ -13,6 +13,7 @@ import numpy as np
 from longca.core.plugin import Registry
 from longca.core.units import format_length
 from longca.masks import build_mask
+from longca.masks.picture import FRAME, VISIBLE, outline
 from longca.report.look.masks import FILE, MaskDrawing, symbol
 from tools.pages import ROOT, put
 
@@ -30,7 +31,6 @@ PARAMS = {  # small enough for 64 tokens; other patterns have no parameters that
 }
 REAL_SEQLEN, CORPUS = 32768, "prolong64k"  # those of the H200 study
 SIDE = 96  # pixels in the page
-VISIBLE, FRAME = "#3b8eea", "#8b949e"
 
 
 def patterns() -> list:
@@ -42,21 +42,6 @@ def small_mask(pattern):
     """The mask of 64 tokens that is drawn.."""
     documents = np.array(DOCUMENTS) if pattern.uses_documents else None
     return build_mask(pattern.name, seqlen=SEQLEN, documents=documents, **PARAMS.get(pattern.name, {}))
-
-
-def outline(visible: np.ndarray) -> str:
-    """The path of a bool (S, S) raster: one rectangle for each interval of keys, as high as it stays the same."""
-    pieces, growing = [], {}
-    for row in range(len(visible) + 1):
-        edges = np.flatnonzero(np.diff(np.pad(visible[row], 1).astype(np.int8))) if row < len(visible) else np.array([], int)
-        now = set(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-        for interval in sorted(set(growing) - now):
-            start, end = interval
-            pieces.append(f"M{start} {growing[interval]}H{end}V{row}H{start}Z")
-            del growing[interval]
-        for interval in now - set(growing):
-            growing[interval] = row
-    return "".join(pieces)
 
 
 def picture(visible: np.ndarray, title: str) -> str:

@@ -32,7 +32,8 @@ def columns() -> str:
     rows = [(f"`{column.name}`", TYPES[column.type], column.unit, column.meaning, column.source) for column in COLUMNS]
     return _page(
         "Columns",
-        "`longca export STUDY` writes one row a record, as `records.parquet`, `records.csv` and `records.json`. Each column follows from "
+        "`longca export STUDY` writes one row a record, as `records.parquet`, `records.csv` and `records.json`; `longca.load` gives the "
+        "same in Python, units in `frame.attrs[\"units\"]`. Each column follows from "
         "the records alone. A column that does not apply is empty.",
         _table(("column", "type", "unit", "meaning", "field of the record"), rows))
 

@@ -156,6 +156,8 @@ class Kernel(Plugin):
     url: ClassVar[str] = ""  # of what it calls: https://…
     summary: ClassVar[str] = ""  # one line for lists, of 120 characters at most
     returns_lse: ClassVar[bool] = False
+    transposes: ClassVar[bool] = False  # its layout is not tokens × heads × D, so that every tensor is copied on its way
+    deterministic: ClassVar[bool] = False  # the same inputs surely give the same gradients, bit for bit
     merges: ClassVar[bool] = False
     """its prepared form can merge its results with those over other keys as it stores them: `forward_onto` and `backward_onto`"""
 

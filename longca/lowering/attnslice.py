@@ -1,35 +1,21 @@
 """Attention slices: rectangles of four types, the form of flexible attention kernels (MagiAttention's FFA)."""
 
-from dataclasses import dataclass
-from enum import IntEnum
-
 import numpy as np
 
 from longca.masks.band import HI, INF, K0, K1, LO
+from longca.masks.forms import AttnSlices, SliceType
 from longca.masks.mask import Mask
 
 
-class SliceType(IntEnum):
-    """The visible pairs of a rectangle of lq × lk, with i and j counted from its corner."""
+def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:
+    """Every band as at most three slices: rows where the end moves, rows where both bounds or none move, rows where the start moves.
 
-    FULL = 0
-    CAUSAL = 1  # j <= i + lk - lq: the diagonal ends in the bottom right corner
-    INVCAUSAL = 2  # j >= i: the diagonal starts in the top left corner
-    BICAUSAL = 3  # both
-
-
-@dataclass(frozen=True, eq=False)
-class AttnSlices:
-    """Disjoint rectangles with their types."""
-
-    q_ranges: np.ndarray  # int32 (n, 2), half-open
-    k_ranges: np.ndarray  # int32 (n, 2), half-open
-    types: np.ndarray  # int32 (n,) of SliceType
-
-
-def attn_slices(mask: Mask, group: int = 0) -> AttnSlices:
-    """Every band as at most three slices: rows where the end moves, rows where both bounds or none move, rows where the start moves."""
-    b = mask.groups[group]
+    Raises:
+        ValueError: head groups differ, and no `group` is given.
+    """
+    if group is None and mask.num_groups > 1:
+        raise ValueError(f"slices are those of one head group, and {mask.num_groups} differ: name one with `group`")
+    b = mask.groups[group or 0]
     q0, q1, k0, k1, lo, hi = b.T
     end_rests = np.where(hi >= INF, q0, np.clip(k1 - hi, q0, q1))  # from this row on, rows end at k1
     start_moves = np.where(lo <= -INF, q1, np.clip(k0 - lo, q0, q1))  # from this row on, row i starts at i + lo

@@ -1,24 +1,11 @@
 """The column form of FlashMask: for each key, the queries that do not see it."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from longca.lowering.intervals import col_intervals
 from longca.lowering.ranges import fill
+from longca.masks.forms import FlashMaskColumns
 from longca.masks.mask import Mask
-
-
-@dataclass(frozen=True, eq=False)
-class FlashMaskColumns:
-    """Ranges of queries i that do not see key j; the number of columns decides the form. `causal` hides rows i < j in addition.
-
-    causal, 1: i >= LTS. causal, 2: LTS <= i < LTE. Not causal, 2 (LTS, UTE): i >= LTS or i < UTE.
-    Not causal, 4 (LTS, LTE, UTS, UTE): LTS <= i < LTE or UTS <= i < UTE.
-    """
-
-    causal: bool
-    columns: np.ndarray  # int32 (G, Sk, 1 | 2 | 4)
 
 
 def flashmask_columns(mask: Mask) -> FlashMaskColumns:

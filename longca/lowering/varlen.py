@@ -1,20 +1,10 @@
 """Packed sequences of one window, as FlashAttention's and cuDNN's varlen calls take them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from longca.masks.forms import Varlen
 from longca.masks.mask import Mask
 from longca.masks.segments import diagonal_segments
-
-
-@dataclass(frozen=True, eq=False)
-class Varlen:
-    """Segments of tokens that see no token of another segment, queries and keys alike."""
-
-    cu_seqlens: np.ndarray  # int32 (segments + 1,), from 0 to the number of tokens
-    max_seqlen: int
-    window: tuple[int, int]  # inside a segment j - i is in [-left, right]; -1 for no bound
 
 
 def rectangle(mask: Mask) -> Varlen:

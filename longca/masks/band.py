@@ -5,10 +5,27 @@ lo <= j - i <= hi. Offsets that do not bind are ±INF. Bands are closed under cu
 and under token striping, each band giving at most one. All functions take and return (n, 6) arrays.
 """
 
+from typing import Any
+
 import numpy as np
 
 Q0, Q1, K0, K1, LO, HI = range(6)
 INF = 1 << 40  # beyond any offset, and far enough from the ends of int64 that sums and products stay exact
+
+
+class BandTable(np.ndarray):
+    """Bands as people read them: an int64 array like any other, but ±∞ stands in its text where an offset does not bind."""
+
+    def __repr__(self) -> str:
+        return f"bands({np.array2string(np.asarray(self), separator=', ', prefix='bands(', threshold=600, formatter={'int': offset_text})})"
+
+    def __str__(self) -> str:
+        return np.array2string(np.asarray(self), threshold=600, formatter={"int": offset_text})
+
+
+def offset_text(offset: Any) -> str:
+    """The number; "∞" or "-∞" for one that does not bind."""
+    return str(offset) if abs(offset) < INF else "∞" if offset > 0 else "-∞"
 
 
 def as_bands(rows: object) -> np.ndarray:
@@ -109,15 +126,56 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def overlap(bands: np.ndarray) -> tuple[int, int] | None:
-    """Indices of two bands that share a pair; None where all are disjoint. O(n²), a row at a time."""
-    for first in range(len(bands) - 1):
-        meeting = intersect(bands[first][None], bands[first + 1:])
+    """Indices of two bands that share a pair; None where all are disjoint. A band is compared with those that share a row with it."""
+    order = np.argsort(bands[:, Q0], kind="stable")
+    b = bands[order]
+    ends = np.searchsorted(b[:, Q0], b[:, Q1])
+    for first, end in enumerate(ends.tolist()):
+        meeting = intersect(b[first][None], b[first + 1:end])
         empty = (meeting[:, Q0] >= meeting[:, Q1]) | (meeting[:, K0] >= meeting[:, K1]) | (meeting[:, LO] > meeting[:, HI])
         meeting[empty] = 0
         shared = np.flatnonzero(areas(meeting))
         if len(shared):
-            return first, first + 1 + int(shared[0])
+            one, other = sorted((int(order[first]), int(order[first + 1 + shared[0]])))
+            return one, other
     return None
+
+
+def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The bands that hold exactly the keys start..end of these rows. They depend on the visible pairs alone.
+
+    Down a band the start of a row rests and then moves by one a row, and its end moves and then rests. A band goes on from row to row as
+    long as that is so.
+
+    Args:
+        row, start, end: int64 (n,), sorted by row, then by start; runs of one row neither overlap nor touch.
+    """
+    if len(row) == 0:
+        return np.zeros((0, 6), dtype=np.int64)
+    width = int(end.max()) + 2
+    keys = row * width + start
+    following = np.minimum(np.searchsorted(keys, keys + width), len(keys) - 1)
+    start_step, end_step = keys[following] - keys - width, end[following] - end
+    goes_on = np.flatnonzero((start_step >= 0) & (start_step <= 1) & (end_step >= 0) & (end_step <= 1))
+    before, moves = np.arange(len(keys)), np.zeros((2, len(keys)), dtype=bool)
+    before[following[goes_on]] = goes_on
+    moves[:, following[goes_on]] = start_step[goes_on], end_step[goes_on]
+
+    linked = before != np.arange(len(keys))
+    turns = linked & linked[before] & ((moves[0][before] & ~moves[0]) | (~moves[1][before] & moves[1]))
+    for run in np.flatnonzero(turns).tolist():  # in order of rows: a band that has just ended forbids nothing
+        linked[run] = not linked[before[run]]
+    moves &= linked
+    first = np.where(linked, before, np.arange(len(keys)))
+    while (first != first[first]).any():
+        first = first[first]
+
+    order = np.argsort(first, kind="stable")
+    opens = np.flatnonzero(np.diff(first[order], prepend=-1))
+    one, last = order[opens], order[np.append(opens[1:], len(order)) - 1]
+    start_moves, end_moves = (np.logical_or.reduceat(side[order], opens) for side in moves)
+    return make(row[one], row[last] + 1, start[one], end[last], np.where(start_moves, start[last] - row[last], -INF),
+                np.where(end_moves, end[one] - 1 - row[one], INF))
 
 
 def dense(bands: np.ndarray, seqlen_q: int, seqlen_k: int) -> np.ndarray:

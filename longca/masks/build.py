@@ -1,23 +1,25 @@
 """Building of masks from a pattern's name, a length and a seed."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.core.units import parse_length
 from longca.masks.contract import Draw
 from longca.masks.mask import Mask
 
 
-def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
-               documents: np.ndarray | None = None, **params: Scalar) -> Mask:
+def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+               documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
     """The mask of that pattern.
 
     Args:
         name: file name of the pattern in `longca/masks/patterns`.
-        seqlen: number of tokens, queries and keys alike.
+        seqlen: number of tokens, queries and keys alike, as a number or "8K".
         corpus: where document lengths come from, for patterns with documents; "pile" if not given.
         seed: of everything that is drawn.
         num_kv_heads: head groups, for patterns that differ by KV head.
@@ -28,6 +30,7 @@ def build_mask(name: str, *, seqlen: int, corpus: str | None = None, seed: int =
         UserError: unknown name or parameter, or values that do not go together.
     """
     pattern = Registry("mask").load(name)
+    seqlen = _length(name, seqlen)
     values = pattern.Params(**pattern.resolve(params))
     for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
         if number < least:
@@ -58,7 +61,14 @@ def mask_name(cell: Cell) -> str:
     return cell.mask + "?" + "&".join(f"{key}={value}" for key, value in sorted(cell.mask_key.items()))
 
 
-def _documents(given: np.ndarray | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
+def _length(name: str, seqlen: int | str) -> int:
+    try:
+        return parse_length(seqlen) if isinstance(seqlen, str) else int(seqlen)
+    except ValueError as error:
+        raise UserError(f"Mask '{name}' has no such length", why=str(error)) from None
+
+
+def _documents(given: np.ndarray | Sequence[int] | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
     if given is not None:
         lengths = np.asarray(given)
         if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):

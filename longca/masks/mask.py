@@ -1,23 +1,35 @@
 """The mask: disjoint bands for all heads, or one set of them for each KV-head group."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from longca.core.cell import Scalar
-from longca.masks import band
+from longca.core.cell import MOST_TOKENS, Scalar
+from longca.core.units import parse_length
+from longca.masks import band, forms
 from longca.masks.grid import BlockGrid
 from longca.masks.traits import Traits, derive
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.attention.flex_attention import BlockMask
+
+ALL = (-1, -1)  # a window without bounds
 
 
 class Mask:
     """The keys that each query sees. Immutable; everything else about a mask is derived from its bands.
 
     With G = `num_groups` > 1, group g serves the g-th G-th of the KV heads and their query heads.
+
+    Made by `longca.build_mask`, or by `from_…` of documents, windows, bands, or of another library's form; given to other libraries by
+    `to_…`. Two masks are equal if their bands are: `Mask.from_dense(mask.dense())` has bands that depend on the visible pairs alone.
     """
 
     def __init__(self, seqlen_q: int, seqlen_k: int, groups: tuple[np.ndarray, ...] = (), *, grid: BlockGrid | None = None,
@@ -35,6 +47,149 @@ class Mask:
         self._groups = tuple(band.normal(group) for group in groups)
         for bands in self._groups:
             bands.setflags(write=False)  # area, traits and digest are kept once derived
+
+    @classmethod
+    def from_documents(cls, lengths: Any, *, causal: bool = True, window: forms.Window = ALL) -> Mask:
+        """Packed documents, of which none sees another.
+
+        Args:
+            lengths: tokens of each document.
+            causal: no token sees a later one.
+            window: (left, right): a token sees at most so many tokens before and after its own; -1 for no bound.
+
+        Raises:
+            UserError: these cannot be a mask; so do all constructors.
+        """
+        with forms.refused("documents"):
+            documents = forms.whole_numbers(lengths, "lengths of documents")
+            if documents.ndim != 1 or len(documents) == 0 or documents.min() < 1:
+                raise ValueError("lengths of documents must be a list of whole numbers of at least 1")
+            bounds = np.append(0, np.cumsum(documents))
+            bands = forms.of_cu_seqlens(bounds, causal, window)
+            return cls._of(bands, int(bounds[-1]), int(bounds[-1]), documents=documents)
+
+    @classmethod
+    def from_cu_seqlens(cls, cu_seqlens: Any, *, causal: bool = False, window: forms.Window = ALL) -> Mask:
+        """Packed sequences as FlashAttention's varlen calls take them.
+
+        Args:
+            cu_seqlens: (sequences + 1,), from 0 to the number of tokens, for queries and keys alike.
+            causal: as `causal` of that call.
+            window: as its `window_size`.
+        """
+        with forms.refused("cu_seqlens"):
+            bounds = forms.whole_numbers(cu_seqlens, "cu_seqlens")
+            bands = forms.of_cu_seqlens(bounds, causal, window)
+            lengths = np.diff(bounds)
+            return cls._of(bands, int(bounds[-1]), int(bounds[-1]), documents=lengths[lengths > 0])
+
+    @classmethod
+    def from_windows(cls, seqlen: int | str, *windows: forms.Window) -> Mask:
+        """A sliding window that all heads share, or one for each head group.
+
+        Args:
+            seqlen: tokens, as a number or "8K".
+            windows: (left, right) of each: j - i is in [-left, right]; -1 for no bound, so that (-1, 0) is causal.
+        """
+        with forms.refused("windows"):
+            length = parse_length(seqlen)
+            if not windows:
+                raise ValueError("give at least one window, such as (1023, 0)")
+            return cls._of([forms.of_window(length, length, window) for window in windows], length, length)
+
+    @classmethod
+    def from_bands(cls, seqlen: int | str, bands: Any, *, seqlen_k: int | str | None = None) -> Mask:
+        """Bands (q0, q1, k0, k1, lo, hi): query i of [q0, q1) sees key j of [k0, k1) where lo <= j - i <= hi.
+
+        Args:
+            seqlen: queries, and keys if `seqlen_k` is None.
+            bands: rows of six numbers, ±math.inf allowed; or a list of such arrays, one for each head group. They must be disjoint.
+        """
+        with forms.refused("bands"):
+            length_q = parse_length(seqlen)
+            length_k = length_q if seqlen_k is None else parse_length(seqlen_k)
+            several = isinstance(bands, (list, tuple)) and len(bands) > 0 and np.ndim(bands[0]) == 2
+            groups = [band.as_bands(group) for group in (bands if several else [bands])]
+            for group in groups:
+                inside = band.cut(group, (0, length_q), (0, length_k))
+                if band.areas(inside).sum() != band.areas(group).sum():
+                    raise ValueError(f"some band leaves the {length_q} × {length_k} pairs")
+                shared = band.overlap(group)
+                if shared is not None:
+                    one, other = group[list(shared)].view(band.BandTable)
+                    raise ValueError(f"bands must be disjoint, and {one} and {other} are not")
+            return cls._of(groups, length_q, length_k)
+
+    @classmethod
+    def from_flashmask(cls, startend_row_indices: Any, *, causal: bool, seqlen_q: int | None = None) -> Mask:
+        """The rows that each key is hidden from, as `flashmask_attention` takes them.
+
+        Args:
+            startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 where causal, else 2 or 4.
+            seqlen_q: number of queries; as many as keys if None.
+        """
+        with forms.refused("startend_row_indices"):
+            return cls._of(*forms.of_flashmask(startend_row_indices, causal, seqlen_q))
+
+    @classmethod
+    def from_block_mask(cls, block_mask: BlockMask) -> Mask:
+        """FlexAttention's BlockMask, exactly: its full blocks, and its partial ones pair by pair as its `mask_mod` decides."""
+        with forms.refused("BlockMask"):
+            return cls._of(*forms.of_block_mask(block_mask))
+
+    @classmethod
+    def from_slices(cls, q_ranges: Any, k_ranges: Any, types: Any, *, seqlen: int | str, seqlen_k: int | str | None = None) -> Mask:
+        """Disjoint attention slices (MagiAttention): ranges (n, 2) of queries and keys, and types (n,), see `forms.SliceType`."""
+        with forms.refused("slices"):
+            bands = forms.of_slices(q_ranges, k_ranges, types)
+        return cls.from_bands(seqlen, bands, seqlen_k=seqlen_k)
+
+    @classmethod
+    def from_dense(cls, raster: Any) -> Mask:
+        """A bool (queries, keys) or (head groups, queries, keys); True is visible. O(S²) time."""
+        with forms.refused("raster"):
+            return cls._of(*forms.of_dense(raster))
+
+    @classmethod
+    def _of(cls, content: Any, seqlen_q: int, seqlen_k: int, **params: object) -> Mask:
+        """The mask of a block grid, of one array of bands, or of one for each head group."""
+        if not 1 <= min(seqlen_q, seqlen_k) <= max(seqlen_q, seqlen_k) <= MOST_TOKENS:
+            raise ValueError(f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and {seqlen_k}")
+        if isinstance(content, BlockGrid):
+            return cls(seqlen_q, seqlen_k, grid=content, params=params)
+        return cls(seqlen_q, seqlen_k, (content,) if isinstance(content, np.ndarray) else tuple(content), params=params)
+
+    def to_flex(self, device: torch.device | str = "cpu", *, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128) -> BlockMask:
+        """FlexAttention's BlockMask, its `mask_mod` inside.
+
+        Args:
+            num_q_heads: query heads of the call; counts where head groups differ.
+            block_size: tokens of a block, or (of queries, of keys).
+
+        Raises:
+            UserError: the form cannot hold this mask; so do all conversions.
+        """
+        return forms.lowered("A BlockMask", "flex.block_mask", self, device, num_q_heads, block_size)
+
+    def to_cu_seqlens(self) -> forms.Varlen:
+        """Packed sequences of one window, as FlashAttention's varlen calls take them."""
+        return forms.lowered("cu_seqlens", "varlen.varlen", self)
+
+    def to_flashmask(self) -> forms.FlashMaskColumns:
+        """The columns of `flashmask_attention`: its `startend_row_indices` and `causal`."""
+        return forms.lowered("FlashMask", "flashmask.flashmask_columns", self)
+
+    def to_dense(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """A bool tensor (queries, keys), or (head groups, queries, keys), made on the device; `dense` gives a numpy array."""
+        return forms.lowered("A tensor", "dense.dense_mask", self, device)
+
+    def to_slices(self, group: int | None = None) -> forms.AttnSlices:
+        """Attention slices (MagiAttention): q_ranges, k_ranges and types.
+
+        Args:
+            group: the head group; needed where head groups differ.
+        """
+        return forms.lowered("A list of slices", "attnslice.attn_slices", self, group)
 
     @property
     def params(self) -> Mapping[str, object]:
@@ -58,7 +213,15 @@ class Mask:
         """
         if self.num_groups > 1:
             raise ValueError(f"this mask differs among {self.num_groups} head groups: use `groups`")
-        return self.groups[0]
+        return self.groups[0].view(band.BandTable)
+
+    @property
+    def documents(self) -> np.ndarray | None:
+        """Tokens of each document that the mask was made for, int64; None for a mask without documents."""
+        documents = self._params.get("documents")
+        if not isinstance(documents, np.ndarray) or not documents.sum() == self.seqlen_q == self.seqlen_k:
+            return None  # a part of a mask has the parameters of the whole
+        return documents
 
     @cached_property
     def area(self) -> int:
@@ -77,35 +240,35 @@ class Mask:
         rasters = [band.dense(group, self.seqlen_q, self.seqlen_k) for group in self.groups]
         return rasters[0] if self.num_groups == 1 else np.stack(rasters)
 
-    def cut(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
+    def cut(self, rows: tuple[int, int], cols: tuple[int, int]) -> Mask:
         """The part inside rows × cols, in the same absolute coordinates."""
         if self.grid is None:
             return self._map(lambda bands: band.cut(bands, rows, cols))
         return self.crop(rows, cols)._of_grid(lambda grid: grid.move(rows[0], cols[0], self.seqlen_q, self.seqlen_k),
                                               self.seqlen_q, self.seqlen_k)
 
-    def shift(self, dq: int, dk: int) -> "Mask":
+    def shift(self, dq: int, dk: int) -> Mask:
         """Queries moved by dq and keys by dk; what leaves the Sq × Sk rectangle is dropped."""
         if self.grid is None:
             inside = (0, self.seqlen_q), (0, self.seqlen_k)
             return self._map(lambda bands: band.cut(band.shift(bands, dq, dk), *inside))
         return self._of_grid(lambda grid: grid.move(dq, dk, self.seqlen_q, self.seqlen_k))
 
-    def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> "Mask":
+    def crop(self, rows: tuple[int, int], cols: tuple[int, int]) -> Mask:
         """The part inside rows × cols as a mask of its own, in local coordinates."""
         seqlens = rows[1] - rows[0], cols[1] - cols[0]
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.move(-rows[0], -cols[0], *seqlens), *seqlens)
         return self._map(lambda bands: band.shift(band.cut(bands, rows, cols), -rows[0], -cols[0]), *seqlens)
 
-    def stripe(self, q_rank: int, k_rank: int, world: int) -> "Mask":
+    def stripe(self, q_rank: int, k_rank: int, world: int) -> Mask:
         """The mask of queries q_rank, q_rank + world, … and keys k_rank, k_rank + world, …, in local coordinates."""
         seqlens = len(range(q_rank, self.seqlen_q, world)), len(range(k_rank, self.seqlen_k, world))
         if self.grid is not None:
             return self._of_grid(lambda grid: grid.stripe(q_rank, k_rank, world), *seqlens)
         return self._map(lambda bands: band.stripe(bands, q_rank, k_rank, world), *seqlens)
 
-    def select_groups(self, start: int, end: int) -> "Mask":
+    def select_groups(self, start: int, end: int) -> Mask:
         """Head groups start..end only; a mask that all heads share stays as it is."""
         if self.num_groups == 1:
             return self
@@ -113,7 +276,7 @@ class Mask:
             return self._of_grid(lambda grid: grid.select(start, end))
         return Mask(self.seqlen_q, self.seqlen_k, self._groups[start:end], params=self.params, name=self.name)
 
-    def named(self, name: str, params: Mapping[str, object]) -> "Mask":
+    def named(self, name: str, params: Mapping[str, object]) -> Mask:
         """The same mask under a name, with further parameters; its own stand above them."""
         return Mask(self.seqlen_q, self.seqlen_k, self._groups, grid=self.grid, params={**params, **self.params}, name=name)
 
@@ -153,13 +316,35 @@ class Mask:
             scalars |= {"num_documents": len(documents), "longest_document": int(documents.max())}
         return scalars
 
+    def __eq__(self, other: object) -> bool:
+        return self.digest == other.digest if isinstance(other, Mask) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def plot(self, ax: Any = None, *, group: int = 0) -> Any:
+        """Draw the mask with matplotlib and return the axes: rule and density above it, tokens along it.
+
+        Args:
+            ax: the axes to draw on; new ones if None.
+            group: the head group to show.
+        """
+        from longca.masks.picture import plot
+
+        return plot(self, ax, group=group)
+
+    def _repr_html_(self) -> str:
+        from longca.masks.picture import html
+
+        return html(self)
+
     def _map(self, change: Callable[[np.ndarray], np.ndarray], seqlen_q: int | None = None,
-             seqlen_k: int | None = None) -> "Mask":
+             seqlen_k: int | None = None) -> Mask:
         return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
                     tuple(change(group) for group in self._groups), params=self.params, name=self.name)
 
     def _of_grid(self, change: Callable[[BlockGrid], BlockGrid], seqlen_q: int | None = None,
-                 seqlen_k: int | None = None) -> "Mask":
+                 seqlen_k: int | None = None) -> Mask:
         assert self.grid is not None
         return Mask(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k,
                     grid=change(self.grid), params=self.params, name=self.name)

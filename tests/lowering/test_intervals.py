@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from longca.lowering.attnslice import SliceType, attn_slices
-from longca.lowering.flashmask import FlashMaskColumns, flashmask_columns
+from longca.lowering.attnslice import attn_slices
+from longca.lowering.flashmask import flashmask_columns
 from longca.lowering.intervals import col_intervals, cudnn_row_intervals, row_intervals
 from longca.masks import Mask
 from longca.masks.band import INF
+from longca.masks.forms import FlashMaskColumns, SliceType
 from tests.kernels import masks_for_tests
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, pattern_mask, rasters, uniform_grid
 from tests.support import examples

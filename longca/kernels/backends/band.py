@@ -28,7 +28,7 @@ class Band(Kernel):
     needs = ("torch", "triton")
     returns_lse = True
     merges = True
-    deterministic = True  # gradients
+    deterministic = True
 
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)

@@ -25,6 +25,7 @@ class Cudnn(Kernel):
     summary = "cuDNN's fused attention inside torch: full, causal, and packed documents forward"
     url = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         reason = unfit_device(device_type, "sm_80+")

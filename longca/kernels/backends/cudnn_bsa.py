@@ -27,6 +27,7 @@ class CudnnBsa(Kernel):
     url = "https://github.com/NVIDIA/cudnn-frontend"
     needs = ("torch", "cudnn.block_sparse_attention", "cutlass", "tvm_ffi", "cuda.bindings")
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_90") or missing_modules(self.needs)

@@ -29,6 +29,7 @@ class FlashInfer(Kernel):
     summary = "VariableBlockSparseAttentionWrapper: uniform and variable blocks for each KV head, forward only"
     url = "https://docs.flashinfer.ai/api/sparse.html"
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         return "it runs on NVIDIA GPUs only" if device_type != "cuda" else missing_modules(self.needs)

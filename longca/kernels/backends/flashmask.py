@@ -23,6 +23,7 @@ class FlashMask(Kernel):
     url = "https://arxiv.org/abs/2410.01359"
     needs = ("torch", "triton")
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)

@@ -25,6 +25,7 @@ class Flex(Kernel):
     summary = "torch.compile of flex_attention over a block mask of 128 that is built from bands"
     url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         modules = ("torch", "triton") if device_type == "cuda" else ("torch",)

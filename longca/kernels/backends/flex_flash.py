@@ -18,6 +18,7 @@ class FlexFlash(Kernel):
     summary = "torch.compile of flex_attention with BACKEND=FLASH: FlashAttention-4's kernels under a block mask of 128"
     url = "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html"
     needs = ("torch", "triton", "flash_attn.cute", "cutlass")
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         return missing_for_triton(self.needs, device_type)

@@ -20,6 +20,8 @@ class Naive(Kernel):
     summary = "Unfused torch: matmul, float32 softmax, matmul; any mask, any device, O(S²) memory"
     url = "https://docs.pytorch.org/docs/stable/generated/torch.matmul.html"
     returns_lse = True
+    deterministic = True
+    transposes = True
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None

@@ -19,6 +19,7 @@ class Sdpa(Kernel):
     paper_row = "SDPA"
     summary = "torch.nn.functional.scaled_dot_product_attention: no mask, is_causal, or a bool mask of S²"
     url = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+    transposes = True
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None

@@ -24,6 +24,7 @@ class Vsa(Kernel):
     summary = "fastvideo-kernel's ThunderKittens kernel for sm_90: block lists of 64 × 64, bf16"
     url = "https://pypi.org/project/fastvideo-kernel/"
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, "sm_90") or missing_modules(self.needs)

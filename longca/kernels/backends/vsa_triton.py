@@ -27,6 +27,7 @@ class VsaTriton(Kernel):
     summary = "The Triton kernels inside fastvideo-kernel: block lists of 64 × 64, bf16, autotuned"
     url = "https://pypi.org/project/fastvideo-kernel/"
     returns_lse = True
+    transposes = True
 
     def available(self, device_type: str) -> str | None:
         if device_type != "cuda":

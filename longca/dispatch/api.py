@@ -1,0 +1,101 @@
+"""`longca.attention`: attention under any mask by the quickest right operator for these inputs on this device.
+
+    out = longca.attention(q, k, v, mask)
+    out, lse = longca.attention(q, k, v, mask, return_lse=True)
+
+Tensors are (tokens, heads, D), as kernels for packed sequences take them: a mask of packed documents is over all tokens, and no batch axis
+says less. A batch may stand before: the mask is then that of each entry; for a mask over all tokens of the batch give `x.flatten(0, 1)`.
+Tensors of SDPA's layout (batch, heads, tokens, D) are brought to it by `x.transpose(1, 2)`; kernels copy them once more if they must.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.core.errors import UserError
+from longca.dispatch.call import attend
+from longca.masks.mask import Mask
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, return_lse: bool = False,
+              kernel: str | None = None, deterministic: bool = True) -> Any:
+    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
+
+    On an NVIDIA GPU this is `band`, or a kernel that the committed records show to be quicker for such a call and that is installed;
+    elsewhere a reference in plain torch. Plans are made at a mask's first call for such inputs and kept as long as the mask is.
+
+    Args:
+        q: (Tq, H, D), bf16, fp16, float32 or float64; or a batch of them, (B, Tq, H, D).
+        k, v: (Tk, G, D) alike, H a multiple of G.
+        mask: over Tq queries × Tk keys; that of each entry of a batch.
+        scale: factor on q·k; 1 / √D by default.
+        return_lse: return the log of the row sums of exp(scale·q·k) as well.
+        kernel: name of the kernel to use, as `longca list kernels` shows them, or "reference".
+        deterministic: the same inputs give the same gradients bit for bit; False lets quicker kernels compete that do not promise it.
+
+    Returns:
+        out, of the shape and dtype of q; or (out, lse), lse (Tq, H) or (B, Tq, H) in float32 (float64 for float64). Differentiable in q, k
+        and v; by the LSE too with `band` and the reference, to which it is a constant for other kernels.
+
+    Raises:
+        UserError: in one line, what does not fit and what to do.
+    """
+    _check(q, k, v, mask, scale)
+    if q.ndim == 4:
+        entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
+        results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
+    else:
+        results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
+    return tuple(results) if return_lse else results[0]
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise UserError(f"{name} must be a tensor, and it is {type(x).__name__}")
+        if x.ndim not in (3, 4) or x.ndim != q.ndim:
+            raise UserError(f"{name} must be {LAYOUT} like q, and it is {tuple(x.shape)}")
+    if not isinstance(mask, Mask):
+        raise UserError(f"The mask must be a longca.Mask, and it is {type(mask).__name__}",
+                        todo="Make one with longca.build_mask or longca.Mask.from_…")
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in DTYPES:
+        raise UserError(f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, {k.dtype} and {v.dtype}",
+                        todo="Convert them with .to(dtype)")
+    if not q.device == k.device == v.device:
+        raise UserError(f"q, k and v must be on one device; they are on {q.device}, {k.device} and {v.device}",
+                        todo="Move them with .to(device)")
+    shapes = f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
+    if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
+        raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}")
+    if q.ndim == 4 and len(q) == 0:
+        raise UserError(f"the batch is empty; {shapes}")
+    num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]
+    if num_kv_heads == 0 or num_q_heads == 0 or num_q_heads % num_kv_heads:
+        raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
+                        todo=f"Give {LAYOUT}; x.transpose(1, 2) makes it from (batch, heads, tokens, D)")
+    _check_lengths(q, k, mask)
+    if num_kv_heads % mask.num_groups:
+        raise UserError(f"{num_kv_heads} KV heads cannot share a mask of {mask.num_groups} head groups evenly",
+                        todo=f"Build the mask for {num_kv_heads} KV heads")
+    if scale is not None and not 0 < scale < math.inf:
+        raise UserError(f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q")
+
+
+def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
+    lengths, masked = (q.shape[-3], k.shape[-3]), (mask.seqlen_q, mask.seqlen_k)
+    if lengths == masked:
+        return
+    todo = "Build a mask of these lengths"
+    if q.ndim == 4 and (q.shape[2], k.shape[2]) == masked:
+        todo = "Give (batch, tokens, heads, D): x.transpose(1, 2) makes it"
+    elif q.ndim == 4 and (len(q) * lengths[0], len(q) * lengths[1]) == masked:
+        todo = "Give x.flatten(0, 1) where the mask is over all tokens of the batch"
+    found = f"q and k have {lengths[0]} and {lengths[1]} tokens"
+    raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {found}", todo=todo)

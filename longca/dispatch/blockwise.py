@@ -1,0 +1,118 @@
+"""Attention in plain torch, a block of query rows at a time: the reference where no other operator runs, with bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from longca.lowering.dense import dense_mask
+from longca.masks.band import K0, K1
+from longca.masks.mask import Mask
+
+MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}  # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
+FEWEST_ROWS = 16  # of a block, even where that is more scores
+
+
+def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
+    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k and v by both. Rows that see no key: out 0, LSE −inf, gradients 0.
+
+    It computes in float32, in float64 for float64 inputs, and looks at no key that no row of a block sees. Its gradients are
+    deterministic wherever torch's matrix products are.
+
+    Args:
+        q: (Tq, H, D); k, v: (Tk, G, D), H a multiple of G.
+    """
+    return _Blockwise.apply(q, k, v, mask, scale)  # type: ignore[no-any-return]
+
+
+class _Blockwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
+        exact = _exact(q)
+        out, lse = torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, dtype=exact, device=q.device)
+        for block in _blocks(mask, q):
+            scores = block.scores(q, k, scale)
+            of_rows = scores.logsumexp(-1)
+            out[block.rows] = block.joined(_probabilities(scores, of_rows) @ block.heads(v[block.keys]), k.shape[1]).to(q.dtype)
+            lse[block.rows] = block.joined(of_rows.unsqueeze(-1), k.shape[1]).squeeze(-1)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.mask, ctx.scale = mask, scale
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        dout, dlse = grad_outputs
+        q, k, v, out, lse = ctx.saved_tensors
+        num_kv_heads = k.shape[1]
+        dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
+        for block in _blocks(ctx.mask, q):
+            rows, keys = block.rows, block.keys
+            weights = _probabilities(block.scores(q, k, ctx.scale), block.of_rows(lse[rows].unsqueeze(-1), num_kv_heads).squeeze(-1))
+            by_score = torch.zeros_like(weights)
+            if dout is not None:
+                of_out = block.of_rows(dout[rows], num_kv_heads)
+                dv[keys] += (weights.mT @ of_out).transpose(0, 1)
+                by_score += of_out @ block.heads(v[keys]).mT - (of_out * block.of_rows(out[rows], num_kv_heads)).sum(-1, keepdim=True)
+            if dlse is not None:
+                by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
+            by_score = torch.where(weights > 0, by_score * weights, 0.0) * ctx.scale  # a row without keys may have any gradient of its LSE
+            dq[rows] = block.joined(by_score @ block.heads(k[keys]), num_kv_heads)
+            dk[keys] += (by_score.mT @ block.of_rows(q[rows], num_kv_heads)).transpose(0, 1)
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
+
+
+class _Block(NamedTuple):
+    """Some rows of queries, and the keys that they may see. Inside, tensors are (G, query heads of one KV head · rows, …)."""
+
+    rows: slice
+    keys: slice
+    hidden: Tensor  # bool (mask groups, rows, keys)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(keys, G, D) → (G, keys, D)."""
+        return x.transpose(0, 1).to(_exact(x))
+
+    def of_rows(self, x: Tensor, num_kv_heads: int) -> Tensor:
+        """(rows, H, n) → (G, H/G · rows, n)."""
+        return x.to(_exact(x)).unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+
+    def joined(self, x: Tensor, num_kv_heads: int) -> Tensor:
+        """The way back from `of_rows`."""
+        return x.unflatten(1, (-1, self.hidden.shape[1])).permute(2, 0, 1, 3).flatten(1, 2)
+
+    def scores(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """scale·q·k, −inf where hidden."""
+        num_kv_heads = k.shape[1]
+        scores = (self.of_rows(q[self.rows], num_kv_heads) @ self.heads(k[self.keys]).mT).mul_(scale)
+        groups, num_rows, num_keys = self.hidden.shape
+        scores.view(groups, -1, num_rows, num_keys).masked_fill_(self.hidden[:, None], -math.inf)
+        return scores
+
+
+def _blocks(mask: Mask, q: Tensor) -> Iterator[_Block]:
+    """The blocks of rows in which some row sees a key."""
+    num_rows, num_heads, _ = q.shape
+    step = max(MOST_SCORES.get(q.device.type, MOST_SCORES["cuda"]) // max(num_heads * mask.seqlen_k, 1), FEWEST_ROWS)
+    for start in range(0, num_rows, step):
+        rows = start, min(start + step, num_rows)
+        bands = [group for group in mask.crop(rows, (0, mask.seqlen_k)).groups if len(group)]
+        if bands:
+            keys = min(int(group[:, K0].min()) for group in bands), max(int(group[:, K1].max()) for group in bands)
+            hidden = ~dense_mask(mask.crop(rows, keys), q.device)
+            yield _Block(slice(*rows), slice(*keys), hidden.reshape(mask.num_groups, *hidden.shape[-2:]))
+
+
+def _exact(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _probabilities(scores: Tensor, lse: Tensor) -> Tensor:
+    """exp(scores − lse); 0 in rows without keys."""
+    return (scores - lse.masked_fill(lse == -math.inf, 0.0).unsqueeze(-1)).exp_()

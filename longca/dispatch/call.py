@@ -1,0 +1,93 @@
+"""One call on (tokens, heads, D) tensors: by the reference, by `band`, or by another kernel of the contract behind autograd."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from longca.core.errors import UserError
+from longca.core.plugin import Registry
+from longca.dispatch.blockwise import blockwise_attention
+from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
+from longca.kernels.contract import Kernel, Prepared, Problem
+from longca.masks.mask import Mask
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool, name: str | None,
+           deterministic: bool) -> tuple[Tensor, ...]:
+    """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D)."""
+    needs_backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    problem = Problem(mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward)
+    factor = 1.0 if scale is None else scale * math.sqrt(problem.head_dim)
+    if q.dtype == torch.float64:
+        if name not in (None, REFERENCE):
+            raise UserError(f"Kernel '{name}' takes no float64", todo="Leave `kernel` out")
+        name = REFERENCE
+    if name is None:
+        name = choose(problem, return_lse, deterministic, math.isclose(factor, 1.0))
+    elif name != REFERENCE and (reason := cannot(Registry("kernel").load(name), problem, return_lse, deterministic)):
+        raise UserError(f"Kernel '{name}' cannot do this call", why=reason, todo="" if "give " in reason else "Leave `kernel` out")
+    if name == REFERENCE:
+        return blockwise_attention(q, k, v, mask, problem.scale if scale is None else scale)[:1 + return_lse]
+    if name == OWN:
+        return _by_band(q, k, v, mask, scale, return_lse)
+    if not math.isclose(factor, 1.0):
+        if math.frexp(factor)[0] != 0.5:
+            raise UserError(f"Kernel '{name}' cannot scale by {scale:g}", todo="Leave `kernel` out",
+                            why="it scales by 1 / √D, and q times the rest would be rounded")
+        q = q * factor  # a power of two: exact
+    return _by_kernel(q, k, v, Registry("kernel").load(name), problem)[:1 + return_lse]
+
+
+def _by_band(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool) -> tuple[Tensor, ...]:
+    from longca.ops.band.api import band_attention
+    from longca.ops.band.checks import unusable
+
+    q, k, v = (x if unusable(x, heads_side_by_side=x is not q) is None else x.clone(memory_format=torch.contiguous_format)
+               for x in (q, k, v))
+    result = band_attention(q, k, v, mask, scale=scale, return_lse=return_lse)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem) -> tuple[Tensor, ...]:
+    """(out, LSE), or (out,) of a kernel that returns no LSE; the LSE is a constant to autograd.
+
+    The kernel is prepared at the mask's first call for such inputs, and kept as long as the mask is.
+    """
+    key = ("attention", kernel.name, problem.num_q_heads, problem.num_kv_heads, problem.head_dim, problem.dtype, problem.device,
+           problem.needs_backward)
+    kept = problem.mask.kept
+    if key not in kept:
+        with torch.enable_grad():  # a kernel may try its backward once
+            kept[key] = kernel.prepare(problem)
+        if q.is_cuda:
+            torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
+    return _PreparedCall.apply(q, k, v, kept[key])  # type: ignore[no-any-return]
+
+
+class _PreparedCall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, prepared: Prepared) -> tuple[Tensor, ...]:
+        with torch.set_grad_enabled(prepared.problem.needs_backward):  # kernels may use autograd themselves
+            result = prepared.forward(*(prepared.to_layout(x.detach()) for x in (q, k, v)))
+        out = prepared.from_layout(result.out).detach()
+        if prepared.problem.needs_backward:
+            ctx.prepared, ctx.result = prepared, result
+            ctx.save_for_backward(q, k, v, out)  # `result` may hold their memory: so autograd tells where it was written to
+        if result.lse is None:
+            return (out,)
+        lse = prepared.lse_from_layout(result.lse).detach()
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
+        prepared, dout = ctx.prepared, grad_outputs[0]
+        with torch.enable_grad():
+            grads = prepared.backward(ctx.result, prepared.to_layout(dout))
+        return *(prepared.from_layout(grad) for grad in grads), None

@@ -1,0 +1,92 @@
+"""The quickest kernel for a call, from `fastest.json`, which `python -m tools.fastest` makes of the committed records."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import AS_RELEASED
+from longca.core.plugin import Registry
+
+if TYPE_CHECKING:
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.traits import Traits
+
+FILE = Path(__file__).parent / "fastest.json"
+OWN = "band"  # runs every mask: the kernel that others are compared with
+REFERENCE = "reference"  # `blockwise_attention`; no plug-in
+TRAINING = "both"  # directions of the table: fwd, and forward and backward together
+
+
+def mask_kind(traits: Traits) -> str:
+    """The kind of mask under which the table has its rows."""
+    if traits.is_block_grid:
+        return f"blocks of {traits.block_size[0]}" if traits.block_size in ((64, 64), (128, 128)) else "blocks"
+    if traits.full:
+        return "full"
+    if traits.causal:
+        return "causal"
+    if traits.num_segments == 1:
+        return "window"
+    return "documents" if traits.num_segments else "bands"
+
+
+def head_kind(num_q_heads: int, num_kv_heads: int) -> str:
+    return "grouped" if num_q_heads > num_kv_heads else "equal"
+
+
+@functools.cache
+def fastest() -> dict[str, Any]:
+    """The table: the device and inputs that it was measured with, and direction → mask → heads → length → kernels.
+
+    The kernels are those that were quicker than `band`, the quickest first, with how many times as quick they were.
+    """
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def candidates(problem: Problem, capability: str) -> list[str]:
+    """Kernels that were quicker than `band` for such a call, the quickest first; none on devices and for inputs that were not measured.
+
+    Args:
+        capability: compute capability of the device, such as "9.0".
+    """
+    table, traits = fastest(), problem.mask.traits
+    if (capability, problem.head_dim) != (table["compute_capability"], table["head_dim"]) or problem.dtype.itemsize != 2:
+        return []
+    lengths = table[TRAINING if problem.needs_backward else "fwd"].get(mask_kind(traits), {})
+    lengths = lengths.get(head_kind(problem.num_q_heads, problem.num_kv_heads), {})
+    if not lengths:
+        return []
+    return list(lengths[min(lengths, key=lambda length: abs(math.log(int(length) / traits.seqlen_q)))])
+
+
+def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scale: bool) -> str:
+    """The name of the quickest right kernel for this call on this machine; `REFERENCE` where none of them runs.
+
+    Args:
+        return_lse: with gradients, only `band` has those by the LSE.
+        deterministic: gradients must be equal bit for bit from call to call.
+        default_scale: scores are scaled by 1 / √D: only then do kernels other than `band` run.
+    """
+    if problem.device.type != "cuda":
+        return REFERENCE
+    import torch
+
+    only_own = not default_scale or (return_lse and problem.needs_backward)
+    names = [] if only_own else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
+    kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
+    return next((kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None), REFERENCE)
+
+
+def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> str | None:
+    """The reason why a kernel cannot do this call here; None if it can."""
+    if kernel.family == "control" or kernel.name.startswith(AS_RELEASED):
+        return "it serves measurements alone"
+    if return_lse and not kernel.returns_lse:
+        return "it returns no LSE"
+    if problem.needs_backward and deterministic and not kernel.deterministic:
+        return "the order in which it sums gradients may change from call to call: give deterministic=False to allow that"
+    return kernel.available(problem.device.type) or kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type)

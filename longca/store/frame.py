@@ -1,0 +1,70 @@
+"""`longca.load`: records as a DataFrame for notebooks and scripts.
+
+    frame = longca.load("quick")                      # a study, by its name or its YAML file
+    frame = longca.load("results/quick", "a.parquet") # folders of results and exported files
+    frame = longca.load()                             # this project's own records of H200s
+    frame.attrs["units"]["time_ms_median"]            # "ms"
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longca.core.config import load_config
+from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT
+from longca.core.study import load_study
+from longca.store.columns import COLUMNS
+from longca.store.load import load as load_records
+from longca.store.table import derived, in_order
+from longca.store.text import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, in a checkout
+FILES = (".parquet", ".json")  # files of records end so
+
+
+def load(*sources: str | Path) -> pd.DataFrame:
+    """The records of all sources as a frame, one row a record; a record that stands in several of them once.
+
+    Its columns are those of docs/reference/columns.md. `frame.attrs` has `units` and `meanings` by column. Text columns hold "", others NA
+    where they do not apply. A warning tells of files and rows that could not be read.
+
+    Args:
+        sources: studies by name or YAML file, folders of results, records.parquet or records.json files; several may be given. A study that
+            was not measured here stands for this project's own records of it. None of them: all of this project's own records.
+
+    Raises:
+        UserError: there is no such study or file, or no record in it.
+    """
+    places = [_place(source) for source in sources] or sorted(COMMITTED.glob("*.parquet"))
+    if not places:
+        raise UserError("This longca has no records of its own", todo="Give a study, a folder of results, or files of records")
+    loaded = load_records(*places)
+    if loaded.problems:
+        warnings.warn(f"{plural(len(loaded.problems), 'source of records')} could not be read, first {loaded.problems[0]}", stacklevel=2)
+    if not loaded.records:
+        raise UserError(f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`")
+    frame = derived(in_order(loaded.records))
+    frame.attrs = {"units": {column.name: column.unit for column in COLUMNS},
+                   "meanings": {column.name: column.meaning for column in COLUMNS}}
+    return frame
+
+
+def _place(source: str | Path) -> Path:
+    """The file or folder of a source: one that is there, else the results of a study."""
+    path = Path(source)
+    if path.suffix in FILES or _holds_records(path):
+        return path
+    results, committed = load_config().results, COMMITTED / f"{path.stem}.parquet"
+    if committed.exists() and not _holds_records(results / path.stem):
+        return committed
+    return results / load_study(str(source)).name
+
+
+def _holds_records(folder: Path) -> bool:
+    return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()

@@ -1,0 +1,125 @@
+"""The choice of a kernel: the table is that of the committed records, and only right kernels that run here are taken."""
+
+import json
+
+import pytest
+import torch
+
+import longca
+from longca.core.plugin import Registry
+from longca.dispatch import call, choice
+from longca.kernels.contract import Kernel, Problem
+from longca.masks import Mask, build_mask
+from longca.ops.band.checks import unusable
+from tests.kernels.masks_for_tests import pattern_mask
+from tools import fastest
+
+CUDA = torch.device("cuda")
+
+
+def problem(mask: Mask, *, needs_backward: bool = False, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16,
+            device: torch.device = CUDA, heads: tuple[int, int] = (64, 8)) -> Problem:
+    return Problem(mask, *heads, head_dim, dtype, device, needs_backward)
+
+
+@pytest.fixture
+def everything_runs(monkeypatch: pytest.MonkeyPatch):
+    """A Hopper GPU with every kernel installed."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    for kernel in Registry("kernel").load_all():
+        monkeypatch.setattr(type(kernel), "available", lambda self, device_type: None)
+
+
+def test_the_table_is_that_of_the_records():
+    assert choice.FILE.read_text(encoding="utf-8") == fastest.text(), "run `python -m tools.fastest`"
+
+
+def test_the_table_names_kernels_that_may_be_chosen():
+    table = json.loads(choice.FILE.read_text(encoding="utf-8"))
+    leads = [leads for direction in ("fwd", "both") for masks in table[direction].values() for heads in masks.values()
+             for leads in heads.values()]
+    assert sum(map(bool, leads)) > 50, "on most lengths some kernel is ahead"
+    assert all(list(ranked.values()) == sorted(ranked.values(), reverse=True) for ranked in leads)
+    named = {name for ranked in leads for name in ranked}
+    assert choice.OWN not in named
+    assert not any(Registry("kernel").load(name).transposes for name in named)
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("full", "full"), ("causal", "causal"), ("causal_sliding_window", "window"), ("causal_document", "documents"), ("prefix_lm", "bands"),
+    ("block_sparse_variable", "blocks"), ("block_sparse_uniform", "blocks")])
+def test_kinds_follow_from_traits(name: str, kind: str):
+    assert choice.mask_kind(pattern_mask(name).traits) == kind
+    assert choice.mask_kind(build_mask("block_sparse_uniform", seqlen="1K", block=128).traits) == "blocks of 128"
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_the_first_of_the_table_is_taken():
+    mask = build_mask("causal", seqlen="32K")
+    first = next(iter(choice.fastest()["fwd"]["causal"]["grouped"]["32768"]))
+    assert choice.choose(problem(mask), False, True, True) == first != choice.OWN
+    assert choice.choose(problem(build_mask("causal", seqlen=31_000)), False, True, True) == first, "the nearest length"
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_gradients_are_deterministic_unless_others_are_allowed():
+    mask = build_mask("causal", seqlen="32K")
+    first = next(iter(choice.fastest()["both"]["causal"]["grouped"]["32768"]))
+    assert choice.choose(problem(mask, needs_backward=True), False, True, True) == choice.OWN
+    assert choice.choose(problem(mask, needs_backward=True), False, False, True) == first
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_what_was_not_measured_is_given_to_band(monkeypatch: pytest.MonkeyPatch):
+    mask = build_mask("causal", seqlen="32K")
+    assert choice.choose(problem(mask, head_dim=64), False, True, True) == choice.OWN
+    assert choice.choose(problem(mask), False, True, False) == choice.OWN, "another scale"
+    assert choice.choose(problem(mask, head_dim=96), False, True, True) == choice.REFERENCE, "band has no such head dim"
+    assert choice.choose(problem(mask, dtype=torch.float32), False, True, True) == choice.REFERENCE
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert choice.choose(problem(mask), False, True, True) == choice.OWN
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_kernels_that_are_not_here_or_cannot_are_passed_over(monkeypatch: pytest.MonkeyPatch):
+    mask = build_mask("causal", seqlen="32K")
+    order = [*choice.fastest()["fwd"]["causal"]["grouped"]["32768"], choice.OWN]
+    monkeypatch.setattr(type(Registry("kernel").load(order[0])), "available", lambda self, device_type: "not installed")
+    assert choice.choose(problem(mask), False, True, True) == order[1]
+    monkeypatch.setattr(type(Registry("kernel").load(order[1])), "supports", lambda self, *call: "cannot")
+    assert choice.choose(problem(mask), False, True, True) == order[2]
+
+
+@pytest.mark.usefixtures("everything_runs")
+def test_an_lse_with_its_gradients_comes_from_band():
+    mask = build_mask("causal", seqlen="32K")
+    assert choice.choose(problem(mask, needs_backward=True), True, False, True) == choice.OWN
+    chosen = choice.choose(problem(mask), True, True, True)
+    assert chosen != choice.OWN and Registry("kernel").load(chosen).returns_lse
+
+
+def test_band_gets_tensors_as_it_can_use_them(monkeypatch: pytest.MonkeyPatch):
+    """Of SDPA's layout, heads do not lie side by side."""
+    given = []
+    monkeypatch.setattr(call, "choose", lambda *facts: choice.OWN)
+    monkeypatch.setattr("longca.ops.band.api.band_attention", lambda q, k, v, mask, **options: given.append((q, k, v, options)) or q)
+    q, k, v = (torch.randn(1, heads, 64, 16, dtype=torch.float16).transpose(1, 2) for heads in (4, 2, 2))
+    mask = build_mask("causal", seqlen=64)
+    assert torch.equal(longca.attention(q, k, v, mask, scale=0.3), q)
+    (q_given, k_given, v_given, options), = given
+    assert options == {"scale": 0.3, "return_lse": False}
+    assert q_given.data_ptr() == q.data_ptr() and torch.equal(k_given, k[0]) and torch.equal(v_given, v[0])
+    assert all(unusable(x, heads_side_by_side=True) is None for x in (k_given, v_given))
+
+
+def test_a_cpu_has_the_reference():
+    assert choice.choose(problem(build_mask("causal", seqlen=64), device=torch.device("cpu")), False, True, True) == choice.REFERENCE
+
+
+@pytest.mark.parametrize("name", ["naive", "sdpa"])
+def test_kernels_that_copy_say_so(name: str):
+    kernel: Kernel = Registry("kernel").load(name)
+    prepared = kernel.prepare(problem(build_mask("causal", seqlen=16), head_dim=16, dtype=torch.float32, device=torch.device("cpu"),
+                                      heads=(4, 2)))
+    x = torch.zeros(16, 4, 16)
+    assert kernel.transposes == (prepared.to_layout(x).data_ptr() != x.data_ptr())
