@@ -30,12 +30,15 @@ StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only thes
 MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
+HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:*'")]
 WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
 SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
 
 
-def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "") -> Selection:
-    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed)
+def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "",
+              heads: str = "") -> Selection:
+    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed,
+                     heads=heads)
 
 
 def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:
@@ -43,6 +46,14 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
     config = load_config({"study": name, **overrides})
     study = load_study(config.study)
     return config, study, config.results / study.name
+
+
+def announce_results(folder: Path, asked: Path | None) -> None:
+    """Say on stderr where results go, where that is not the place that a user of this folder would look in."""
+    if asked is None and not folder.resolve().is_relative_to(Path.cwd()):
+        import sys
+
+        print(f"Results go to {folder.resolve()}", file=sys.stderr)
 
 
 def print_json(data: Any) -> None:

@@ -23,6 +23,8 @@ class Selection(Frozen):
     """"8K", "1K..8K", or several separated by commas"""
     world: str = ""
     seed: str = ""
+    heads: str = ""
+    """"64:8", or globs: "64:*", "!*:64\""""
 
     def apply(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that pass, in their order. Raises UserError if none does, or a name matches nothing."""
@@ -33,6 +35,9 @@ class Selection(Frozen):
             if text:
                 accepted = _names(axis, text, {getattr(cell, axis) for cell in cells})
                 chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
+        if self.heads:
+            accepted = _names("head count", self.heads, {_heads(cell) for cell in cells})
+            chosen = [cell for cell in chosen if _heads(cell) in accepted]
         for axis, text in {"seqlen": self.seqlen, "world": self.world, "seed": self.seed}.items():
             if text:
                 ranges = [_range(axis, part) for part in text.split(",")]
@@ -41,6 +46,10 @@ class Selection(Frozen):
             given = ", ".join(f"{name} '{value}'" for name, value in self.model_dump().items() if value)
             raise UserError("No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters")
         return chosen
+
+
+def _heads(cell: Cell) -> str:
+    return f"{cell.num_q_heads}:{cell.num_kv_heads}"
 
 
 def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
