@@ -27,6 +27,8 @@ class GpuModel(Frozen):
     peak_tflops: Sourced
     """dense bf16 and fp16, fp32 accumulation"""
     bandwidth_gb_s: Sourced
+    memory_gb: Sourced | None = None
+    """10^9 bytes of memory"""
 
 
 class Hardware(Frozen):
