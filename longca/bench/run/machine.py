@@ -49,7 +49,7 @@ def this_machine(device_type: str) -> Machine:
     known = load_hardware().find(name)
     note = "" if known else f"config/hardware.yaml does not list it: a peak of {UNKNOWN_GPU_FLOPS / 1e12:.0f} TFLOP/s is assumed"
     return Machine(f"this machine's {name}", "cuda", known.peak_tflops.value * 1e12 if known else UNKNOWN_GPU_FLOPS,
-                   pynvml.nvmlDeviceGetMemoryInfo(handle).total, count, is_here=True, note=note)
+                   int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), count, is_here=True, note=note)
 
 
 def gpu_machine(name: str) -> Machine:
