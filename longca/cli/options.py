@@ -7,12 +7,13 @@ import typer
 
 from longca.core.config import Config, load_config
 from longca.core.plugin import Registry
+from longca.core.project import home_of_results, in_project, project_root
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
 
 
 def _studies() -> list[str]:
-    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+    return sorted(path.stem for path in in_project(STUDIES).glob("*.yaml"))
 
 
 def _names(kind: str) -> Any:
@@ -49,8 +50,8 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
 
 
 def announce_results(folder: Path, asked: Path | None) -> None:
-    """Say on stderr where results go, where that is not the place that a user of this folder would look in."""
-    if asked is None and not folder.resolve().is_relative_to(Path.cwd()):
+    """Say on stderr where results go, where nobody has said so and the working folder is no project."""
+    if asked is None and (project_root() != Path() or home_of_results() != Path()):
         import sys
 
         print(f"Results go to {folder.resolve()}", file=sys.stderr)

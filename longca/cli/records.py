@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.cli.options import open_study
+from longca.core.project import in_project
 from longca.core.study import STUDIES, load_study
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
 
 def _title(name: str) -> str:
     """The title of the study with this name; the name itself if there is no such study here."""
-    return load_study(name).title or name if (STUDIES / f"{name}.yaml").exists() else name
+    return load_study(name).title or name if (in_project(STUDIES) / f"{name}.yaml").exists() else name
 
 
 def _holds_records(folder: Path) -> bool:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT
+from longca.core.project import in_project
 from longca.core.schema import Frozen, parse, read_yaml
 
 HARDWARE = Path("config/hardware.yaml")
@@ -52,13 +53,13 @@ class Hardware(Frozen):
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
-    """The file in the working folder's `config`, or else the one beside the package. Without both, no GPU is known.
+    """The file in the project's `config`, or else the one beside the package. Without both, no GPU is known.
 
     Raises:
         UserError: the file is not valid, or lists a name twice.
     """
     if path is None:
-        path = next((folder for folder in (HARDWARE, PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
+        path = next((folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
         if path is None:
             return Hardware()
     hardware = parse(Hardware, {"gpus": read_yaml(path) or []}, str(path))
