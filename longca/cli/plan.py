@@ -20,6 +20,7 @@ from longca.cli.options import (
     StrategyFilter,
     StudyName,
     WorldFilter,
+    loadable,
     open_study,
     print_json,
     print_table,
@@ -54,7 +55,7 @@ def command(
     from longca.store.text import format_bytes
 
     config, chosen, _ = open_study(study)
-    wanted = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells())
+    wanted, _ = loadable(selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells()))
     machine = gpu_machine(gpu) if gpu else this_machine(config.device if config.device != "auto" else device_type())
     predictions = Predictor(machine.device_type, is_here=machine.is_here).predict_all(wanted)
     peak_flops = machine.flops / EFFICIENCY if machine.device_type == "cpu" else machine.flops

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.cli.options import open_study
-from longca.core.project import in_project
+from longca.core.checkout import in_project
 from longca.core.study import STUDIES, load_study
 
 if TYPE_CHECKING:

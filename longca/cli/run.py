@@ -20,9 +20,11 @@ from longca.cli.options import (
     StudyName,
     WorldFilter,
     announce_results,
+    loadable,
     open_study,
     print_json,
     print_table,
+    print_text,
     selection,
 )
 
@@ -83,15 +85,16 @@ def command(
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - set(STATUSES):
         raise unknown("status", status, STATUSES)
+    cells, broken = loadable(cells)
     announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
     if as_json:
         print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
-                    "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,
+                    "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,
                     "seconds": summary.seconds, "cells": summary.board.rows()})
     else:
         _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
-    if summary.num_failed and not exit_zero:
+    if (summary.num_failed or broken) and not exit_zero:
         raise typer.Exit(1)
 
 
@@ -110,7 +113,7 @@ def _print_end(summary: Summary, study: str) -> None:
     for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
         if table.rows:
             print_table(table.title, table.columns, table.rows, table.caption)
-    print(summary)
+    print_text(str(summary))
     failed, names = failures(summary.board), ShortNames([score.cell for score in summary.board.scores])
     for score in failed[:MOST_FAILURES]:
         print(f"{score.status}: {names.name(score.cell)}" + (f" at {score.raised_at}" if score.raised_at else ""))

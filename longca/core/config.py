@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from longca.core.checkout import home_of_results, in_project
 from longca.core.errors import unknown
-from longca.core.project import home_of_results, in_project
 from longca.core.schema import Frozen, merge, parse, read_yaml
 from longca.core.site import PREFIX as SITE_PREFIX
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import Cell, Direction, Dtype, InputValues, Scalar
+from longca.core.checkout import in_project
 from longca.core.errors import UserError, raise_all, unknown
 from longca.core.plugin import Registry
-from longca.core.project import in_project
 from longca.core.schema import Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from longca.core.checkout import in_project
 from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.project import in_project
 from longca.core.schema import Frozen, parse, read_yaml
 
 HARDWARE = Path("config/hardware.yaml")

@@ -13,7 +13,10 @@ from longca.core.units import format_length
 from longca.store.text import number
 
 BEST = "*"
-SHORT = {"unsupported": "unsup.", "unavailable": "unavail."}
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+SHORT = {"unsupported": "unsup.", "unavailable": "unavail.", "incorrect": "wrong"}
+RATE = 9  # characters of "0.00613" and a mark, and of the space around
+GAP = 3  # between two columns
 
 
 @dataclass(frozen=True)
@@ -27,49 +30,66 @@ class Table:
 
 
 def rate_tables(board: Scoreboard, width: int) -> list[Table]:
-    """Rates in TFLOP/s, a row for each mask and a column for each method; as many tables side by side as do not fit into the width.
+    """Rates in TFLOP/s for each direction and number of ranks: a row for each mask, a column for each method.
 
     Each number is of the mask's longest sequence, the median where several cells of that length differ by heads, seed or the like.
+    Methods that do not fit into `width` characters have a table of their own below.
     """
     ranked = [score for score in board.scores if score.is_ranked and score.tflops is not None]
     names = ShortNames([score.cell for score in ranked])
-    cells: dict[tuple[str, ...], dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[int, str], dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
     for score in ranked:
-        world = f"×{score.cell.world}" if score.cell.kind == "cp" else ""
-        cells[names.mask(score.cell), score.cell.direction, world][score.cell.method].append(score)
-    rates = {row: _at_longest(methods) for row, methods in cells.items()}
-    methods = list(dict.fromkeys(method for found in cells.values() for method in sorted(found)))
-    heads = [("mask", max((len(row[0]) for row in rates), default=0)), ("", 3),
-             *([("ranks", 5)] if any(row[2] for row in rates) else []), ("S", 4)]
-    room = max((width - sum(chars + 2 for _, chars in heads)) // (max(map(len, methods), default=1) + 3), 1)
-    several = any(len(found) > 1 for by_method in cells.values() for found in _longest_only(by_method).values())
-    caption = (f"{BEST} the best. Longest sequence of each mask" + (", median over its cells" if several else "")
-               + (f"; {names.common}." if names.common else "."))
+        world = score.cell.world if score.cell.kind == "cp" else 0
+        found[world, score.cell.direction][names.mask(score.cell)].append(score)
     tables = []
-    for start in range(0, len(methods), room):
-        shown = methods[start:start + room]
-        rows: list[list[str | int]] = []
-        for row in sorted(rates):
-            length, by_method = rates[row]
-            best = max(by_method.values())
-            lead = [row[0], row[1], *([row[2]] if any(other[2] for other in rates) else []), format_length(length)]
-            rows.append([*lead, *(f"{number(by_method[method])}{BEST if by_method[method] == best and len(by_method) > 1 else ' '}"
-                                  if method in by_method else "" for method in shown)])
-        tables.append(Table("TFLOP/s", [name for name, _ in heads] + shown, rows, caption))
+    for world, direction in sorted(found, key=lambda key: (key[0], key[1] != "fwd")):
+        by_mask = {mask: _longest(scores) for mask, scores in sorted(found[world, direction].items())}
+        ranks = f", {world} ranks" if world else ""
+        tables += _tables(f"TFLOP/s, {DIRECTIONS[direction]}{ranks}", by_mask, names.common, width)
     return tables
 
 
-def _longest_only(methods: dict[str, list[Score]]) -> dict[str, list[Score]]:
-    length = max(score.cell.seqlen for found in methods.values() for score in found)
-    kept = {method: [score for score in found if score.cell.seqlen == length] for method, found in methods.items()}
-    return {method: found for method, found in kept.items() if found}
+def _longest(scores: list[Score]) -> tuple[int, dict[str, list[float]]]:
+    """The longest length, and the rates of each method there."""
+    length = max(score.cell.seqlen for score in scores)
+    rates: dict[str, list[float]] = defaultdict(list)
+    for score in scores:
+        if score.cell.seqlen == length and score.tflops is not None:
+            rates[score.cell.method].append(score.tflops)
+    return length, rates
 
 
-def _at_longest(methods: dict[str, list[Score]]) -> tuple[int, dict[str, float]]:
-    """The longest length, and the median rate of each method there."""
-    kept = _longest_only(methods)
-    length = next(iter(kept.values()))[0].cell.seqlen
-    return length, {method: median(score.tflops for score in found if score.tflops is not None) for method, found in kept.items()}
+def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], common: str, width: int) -> list[Table]:
+    lengths = {length for length, _ in by_mask.values()}
+    if len(lengths) == 1:
+        title += f", S={format_length(*lengths)}"
+    several = any(len(values) > 1 for _, rates in by_mask.values() for values in rates.values())
+    caption = "; ".join(filter(None, (f"{BEST} the best", "median of the cells of each" if several else "", common)))
+    lead = max(map(len, by_mask)) + (GAP + 5 if len(lengths) > 1 else 0)
+    tables = []
+    for methods in _packed(sorted({method for _, rates in by_mask.values() for method in rates}), width - lead - GAP):
+        rows: list[list[str | int]] = []
+        for mask, (length, rates) in by_mask.items():
+            medians = {method: median(values) for method, values in rates.items()}
+            best = max(medians, key=medians.__getitem__) if len(medians) > 1 else ""
+            rows.append([mask, *([format_length(length)] if len(lengths) > 1 else []),
+                         *(f"{number(medians[method])}{BEST if method == best else ''}" if method in medians else "" for method in methods)])
+        tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], rows, f"{caption}."))
+    return tables
+
+
+def _packed(methods: list[str], room: int) -> list[list[str]]:
+    """The methods in groups whose columns fit, at least one in each."""
+    groups: list[list[str]] = [[]]
+    left = room
+    for method in methods:
+        needed = max(len(method), RATE) + GAP
+        if groups[-1] and needed > left:
+            groups.append([])
+            left = room
+        groups[-1].append(method)
+        left -= needed
+    return groups if methods else []
 
 
 def outcome_table(board: Scoreboard) -> Table:
@@ -82,8 +102,8 @@ def outcome_table(board: Scoreboard) -> Table:
     found = [status for status in STATUSES if any(of_method[status] for of_method in counts.values())]
     rows: list[list[str | int]] = [[method, *(of_method[status] for status in found), number(errors[method], 2) if errors[method] else ""]
                                    for method, of_method in sorted(counts.items())]
-    return Table("Outcomes", ["method", *(SHORT.get(status, status) for status in found), "of budget"], rows,
-                 "of budget: the largest error of the method over the error that rounding allows; above 1 is wrong.")
+    return Table("Outcomes", ["method", *(SHORT.get(status, status) for status in found), "worst"], rows,
+                 "worst: the largest error over what rounding allows; above 1 is wrong.")
 
 
 def failures(board: Scoreboard) -> Sequence[Score]:

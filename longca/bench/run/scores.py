@@ -109,11 +109,13 @@ class ShortNames:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         values: dict[str, set[str]] = defaultdict(set)
-        self._variants: dict[str, set[str]] = defaultdict(set)
+        variants: dict[tuple[str, str], set[str]] = defaultdict(set)
         for cell in cells:
-            self._variants[cell.mask].add(str(cell.mask_params))
+            for key, value in cell.mask_params.items():
+                variants[cell.mask, key].add(str(value))
             for key, text in self._texts(cell).items():
                 values[key].add(text)
+        self._varied = {key for key, found in variants.items() if len(found) > 1}
         self._shown = {key for key, found in values.items() if len(found) > 1 and (key != "corpus" or len(found - {""}) > 1)}
         same = {key: text for key, found in values.items() if len(found) == 1 for text in found if text and key != "seed"}
         self.common = ", ".join(f"S={text}" if key == "seqlen" else text for key, text in same.items())
@@ -127,10 +129,9 @@ class ShortNames:
         return " ".join([cell.method, *(text for key, text in texts.items() if key in self._shown and text), self.mask(cell)])
 
     def mask(self, cell: Cell) -> str:
-        """The mask's name, with its parameters where masks of that name differ by them."""
-        if len(self._variants[cell.mask]) < 2:
-            return cell.mask
-        return f"{cell.mask}({','.join(f'{key}={value}' for key, value in cell.mask_params.items() if value is not False)})"
+        """The mask's name, with those of its parameters by which masks of that name differ."""
+        params = ",".join(f"{key}={value}" for key, value in cell.mask_params.items() if (cell.mask, key) in self._varied)
+        return f"{cell.mask}({params})" if params else cell.mask
 
     def _texts(self, cell: Cell) -> dict[str, str]:
         return {"direction": cell.direction, "seqlen": format_length(cell.seqlen), "world": f"×{cell.world}" if cell.kind == "cp" else "",
