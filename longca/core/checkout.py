@@ -1,13 +1,18 @@
 """The version of this code, of the package and of its Git checkout; and the project, the folder whose `config` is in force."""
 
+from __future__ import annotations
+
 import functools
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from longca import __version__
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.record import Source
+
+if TYPE_CHECKING:
+    from longca.core.record import Source
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
 COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
@@ -19,6 +24,8 @@ MARK = Path("config/studies")  # a folder that has it is a project
 @functools.cache
 def source() -> Source:
     """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else the file `COMMIT`."""
+    from longca.core.record import Source
+
     sha, dirty = _commit(ROOT)
     return Source(version=__version__, git_sha=sha, git_dirty=dirty)
 

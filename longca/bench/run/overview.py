@@ -72,8 +72,8 @@ def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], 
         for mask, (length, rates) in by_mask.items():
             medians = {method: median(values) for method, values in rates.items()}
             best = max(medians, key=medians.__getitem__) if len(medians) > 1 else ""
-            rows.append([mask, *([format_length(length)] if len(lengths) > 1 else []),
-                         *(f"{number(medians[method])}{BEST if method == best else ''}" if method in medians else "" for method in methods)])
+            texts = {method: f"{number(rate)}{BEST if method == best else ''}" for method, rate in medians.items()}
+            rows.append([mask, *([format_length(length)] if len(lengths) > 1 else []), *(texts.get(method, "") for method in methods)])
         tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], rows, f"{caption}."))
     return tables
 
