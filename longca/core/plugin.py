@@ -113,13 +113,30 @@ def say_left_out(reason: str) -> None:
     print(f"longca: left out: {reason}", file=sys.stderr)
 
 
-def plugin_folders() -> list[Path]:
-    """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`. Raises UserError for one that is not there or holds none."""
-    parts = os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep)
-    folders = list(dict.fromkeys(Path(part).expanduser().resolve() for part in parts if part))
+def plugin_folders(*, may_be_new: bool = False) -> list[Path]:
+    """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`. Raises UserError for one that is not there or holds none.
+
+    Args:
+        may_be_new: leave out a folder that is not there yet, instead: a first plug-in is about to be written into it.
+    """
+    folders = [folder for folder in _named_folders() if folder.is_dir() or not may_be_new]
     for folder in folders:
         _check_folder(folder)
     return folders
+
+
+def folder_for_new(kind: str) -> Path | None:
+    """The folder for a new plug-in of the user's own, in the first folder of `LONGCA_PLUGINS`; None where that is not set.
+
+    It need not be there yet.
+    """
+    folders = _named_folders()
+    return folders[0] / KINDS[kind].plural if folders else None
+
+
+def _named_folders() -> list[Path]:
+    parts = os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep)
+    return list(dict.fromkeys(Path(part).expanduser().resolve() for part in parts if part))
 
 
 @functools.cache
