@@ -32,7 +32,7 @@ StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only thes
 MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
-HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:*'")]
+HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:8,64:64'")]
 WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
 SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from longca.core.cell import Cell
 from longca.core.errors import UserError, unknown
 from longca.core.schema import Frozen
-from longca.core.units import parse_length
+from longca.core.units import parse_heads, parse_length
 
 
 class Selection(Frozen):
@@ -24,7 +24,7 @@ class Selection(Frozen):
     world: str = ""
     seed: str = ""
     heads: str = ""
-    """"64:8", or globs: "64:*", "!*:64\""""
+    """query and KV heads, "64:8"; several separated by commas"""
 
     def apply(self, cells: Iterable[Cell]) -> list[Cell]:
         """The cells that pass, in their order. Raises UserError if none does, or a name matches nothing."""
@@ -35,21 +35,17 @@ class Selection(Frozen):
             if text:
                 accepted = _names(axis, text, {getattr(cell, axis) for cell in cells})
                 chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
-        if self.heads:
-            accepted = _names("head count", self.heads, {_heads(cell) for cell in cells})
-            chosen = [cell for cell in chosen if _heads(cell) in accepted]
         for axis, text in {"seqlen": self.seqlen, "world": self.world, "seed": self.seed}.items():
             if text:
                 ranges = [_range(axis, part) for part in text.split(",")]
                 chosen = [cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)]
+        if self.heads:
+            wanted = {_heads(part) for part in self.heads.split(",")}
+            chosen = [cell for cell in chosen if (cell.num_q_heads, cell.num_kv_heads) in wanted]
         if not chosen:
             given = ", ".join(f"{name} '{value}'" for name, value in self.model_dump().items() if value)
             raise UserError("No cell of the study is left", why=f"no cell passes {given}", todo="Loosen the filters")
         return chosen
-
-
-def _heads(cell: Cell) -> str:
-    return f"{cell.num_q_heads}:{cell.num_kv_heads}"
 
 
 def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
@@ -72,6 +68,13 @@ def _range(axis: str, text: str) -> tuple[int, int]:
     except ValueError:
         raise UserError(f"'{text}' is not a range of {axis}",
                         todo="Write 8K or 1K..8K" if axis == "seqlen" else "Write 2 or 0..2") from None
+
+
+def _heads(text: str) -> tuple[int, int]:
+    try:
+        return parse_heads(text)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _number(axis: str, text: str) -> int:

@@ -59,7 +59,7 @@ def test_what_passes(filters: dict[str, str], expected: list[Cell]):
     ({"mask": "sliding*"}, "Unknown mask in this study 'sliding*'"),
     ({"strategy": "ring"}, "Unknown strategy in this study 'ring': known: ulysses, usp"),
     ({"seqlen": "8Q"}, "'8Q' is not a range of seqlen. Write 8K or 1K..8K"),
-    ({"heads": "3:1"}, "Unknown head count in this study '3:1'"),
+    ({"heads": "3:1"}, "No cell of the study is left: no cell passes heads '3:1'. Loosen the filters"),
     ({"seed": "x"}, "'x' is not a range of seed. Write 2 or 0..2"),
     ({"seqlen": "..8K"}, "'..8K' is not a range of seqlen"), ({"world": "-2"}, "'-2' is not a range of world"),
     ({"seqlen": "8K..1K"}, "No cell of the study is left: no cell passes seqlen '8K..1K'"),
