@@ -92,7 +92,8 @@ def longca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-HERE = ("plan", "explain", "list", "choose", "new", "bench", "status", "export", "report", "claims", "compare", "archive", "verify", "data")
+HERE = ("--version", "-h", "config", "clean", "plan", "explain", "list", "choose", "new", "bench", "status", "export", "report", "claims",
+        "compare", "archive", "verify", "data")
 
 
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -52,7 +52,7 @@ def command(
 
     by_id = all(digit in "0123456789abcdef" for digit in cell)
     _, chosen, folder = open_study(study if by_id else cell, results=results)
-    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed).model_copy(update={"heads": heads}).apply(chosen.cells())
+    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells())
     if by_id:
         cells = [each for each in cells if each.cell_id.startswith(cell)]
     if not cells:

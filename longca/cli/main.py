@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
 
@@ -9,13 +10,19 @@ from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
     "doctor", "list", "explain", "choose", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper", "compare",
-    "archive", "verify", "data", "image")
+    "archive", "verify", "data", "image", "config", "clean")
 
 
 def build_app() -> typer.Typer:
     app = typer.Typer(name="longca", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+                      context_settings={"help_option_names": ["-h", "--help"]},
                       help="Measure attention for long contexts, and report what was measured.",
                       epilog="Exit codes: 0 done, 1 a verdict (something failed or differs), 2 bad input, 3 this machine cannot.")
+    @app.callback()
+    def options(version: Annotated[bool, typer.Option("--version", help="Show the version", is_eager=True, callback=_version)] = False
+                ) -> None:
+        """Measure attention for long contexts, and report what was measured."""
+
     for name in COMMANDS:
         module = importlib.import_module(f"longca.cli.{name}")
         if hasattr(module, "app"):
@@ -23,6 +30,14 @@ def build_app() -> typer.Typer:
         else:
             app.command(name)(module.command)
     return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from longca import __version__
+
+        print(f"longca {__version__}")
+        raise typer.Exit
 
 
 def main() -> None:

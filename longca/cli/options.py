@@ -5,14 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
+from longca.core.cell import Cell
+from longca.core.checkout import home_of_results, in_project, project_root
 from longca.core.config import Config, load_config
-from longca.core.plugin import Registry
+from longca.core.plugin import Registry, say_left_out
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
 
 
 def _studies() -> list[str]:
-    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+    return sorted(path.stem for path in in_project(STUDIES).glob("*.yaml"))
 
 
 def _names(kind: str) -> Any:
@@ -30,6 +32,7 @@ StrategyFilter = Annotated[str, typer.Option("--strategy", "-c", help="Only thes
 MaskFilter = Annotated[str, typer.Option("--mask", "-m", help="Only these masks: 'causal*'", autocompletion=_names("mask"))]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
+HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:8,64:64'")]
 WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
 SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
 
@@ -59,8 +62,10 @@ def _scalar(text: str) -> Any:
     return text
 
 
-def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "") -> Selection:
-    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed)
+def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "",
+              heads: str = "") -> Selection:
+    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed,
+                     heads=heads)
 
 
 def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:
@@ -68,6 +73,38 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
     config = load_config({"study": name, **overrides})
     study = load_study(config.study)
     return config, study, config.results / study.name
+
+
+def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
+    """The cells whose kernel and strategy can be loaded, and why others cannot, which is also named on stderr.
+
+    Raises:
+        UserError: no cell is left.
+    """
+    from longca.core.errors import UserError
+
+    broken: dict[tuple[str, str], UserError] = {}
+    for kind, names in (("kernel", {cell.kernel for cell in cells}), ("strategy", {cell.strategy for cell in cells if cell.strategy})):
+        for name in sorted(names):
+            try:
+                Registry(kind).load(name)
+            except UserError as error:
+                broken[kind, name] = error
+    left = [cell for cell in cells if ("kernel", cell.kernel) not in broken and ("strategy", cell.strategy) not in broken]
+    if broken and not left:
+        raise next(iter(broken.values()))
+    reasons = [str(error) for error in broken.values()]
+    for reason in reasons:
+        say_left_out(reason)
+    return left, reasons
+
+
+def announce_results(folder: Path, asked: Path | None) -> None:
+    """Say on stderr where results go, where nobody has said so and the working folder is no project."""
+    if asked is None and (project_root() != Path() or home_of_results() != Path()):
+        import sys
+
+        print(f"Results go to {folder.resolve()}", file=sys.stderr)
 
 
 def print_json(data: Any) -> None:

@@ -1,13 +1,17 @@
-"""The command `longca plan`: cells, jobs and GPU hours of a study before it is run."""
+"""The command `longca plan`: cells, jobs, hours and memory of a study before it is run."""
+
+from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longca.cli.list import device_type
 from longca.cli.options import (
     DirectionFilter,
+    HeadsFilter,
     Json,
     KernelFilter,
     MaskFilter,
@@ -16,11 +20,15 @@ from longca.cli.options import (
     StrategyFilter,
     StudyName,
     WorldFilter,
+    loadable,
     open_study,
     print_json,
     print_table,
     selection,
 )
+
+if TYPE_CHECKING:
+    from longca.bench.run.machine import Machine
 
 
 def command(
@@ -30,71 +38,95 @@ def command(
     mask: MaskFilter = "",
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
+    heads: HeadsFilter = "",
     world: WorldFilter = "",
     seed: SeedFilter = "",
-    gpu: Annotated[str, typer.Option(help="GPU of config/hardware.yaml to estimate for")] = "H100 SXM",
+    gpu: Annotated[str, typer.Option(help="GPU of config/hardware.yaml to estimate for [default: this machine]")] = "",
     cells: Annotated[bool, typer.Option("--cells", help="List every cell")] = False,
     as_json: Json = False,
 ) -> None:
     """Say what a study would do and how long it takes. Runs nothing.
 
-    Counts its cells, names what is unsupported and why, and estimates its GPU hours.
+    Counts its cells, names what does not run and why, and estimates hours and memory: on this machine, or on a GPU that is named.
     """
+    from longca.bench.run.machine import gpu_machine, this_machine
     from longca.bench.run.predict import EFFICIENCY, Predictor
     from longca.bench.run.shards import shards
+    from longca.store.text import format_bytes
 
     config, chosen, _ = open_study(study)
-    wanted = selection(kernel, strategy, mask, direction, seqlen, world, seed).apply(chosen.cells())
-    peak_flops, predictor = _peak_flops(gpu), Predictor("cuda")
-    predictions = {cell.cell_id: predictor.predict(cell) for cell in wanted}
+    wanted, _ = loadable(selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells()))
+    machine = gpu_machine(gpu) if gpu else this_machine(config.device if config.device != "auto" else device_type())
+    predictions = Predictor(machine.device_type, is_here=machine.is_here).predict_all(wanted)
+    peak_flops = machine.flops / EFFICIENCY if machine.device_type == "cpu" else machine.flops
     methods: dict[str, _Method] = {}
     reasons = Counter[tuple[str, str]]()
+    verdicts = {}
     for cell in wanted:
         prediction, of_method = predictions[cell.cell_id], methods.setdefault(cell.method, _Method(cell.kind))
         of_method.num_cells += 1
-        if prediction.unsupported:
-            of_method.num_unsupported += 1
-            reasons[cell.method, prediction.unsupported] += 1
-        else:
-            of_method.gpu_hours += prediction.seconds(peak_flops, chosen.measure_of(cell)) * cell.world / 3600
-    gpu_hours = sum(method.gpu_hours for method in methods.values())
+        ranks = cell.world if machine.device_type == "cpu" else 1  # of a CPU share its memory
+        verdicts[cell.cell_id] = verdict = prediction.unsupported or prediction.unavailable or machine.too_few(cell.world)
+        if verdict:
+            of_method.num_not_run += 1
+            reasons[cell.method, verdict] += 1
+            continue
+        needed = prediction.memory_bytes * ranks
+        of_method.most_bytes = max(of_method.most_bytes, needed)
+        if machine.memory_bytes is not None and needed > machine.memory_bytes:
+            of_method.num_too_large += 1
+        num_gpus = cell.world if machine.device_type == "cuda" else 1
+        of_method.hours += prediction.seconds(peak_flops, chosen.measure_of(cell)) * num_gpus / 3600
+    hours = sum(method.hours for method in methods.values())
     num_jobs = len(shards(wanted, config.shard_minutes))
     if as_json:
         print_json({
-            "study": chosen.name, "num_cells": len(wanted), "num_jobs": num_jobs, "gpu": gpu, "gpu_hours": gpu_hours,
+            "study": chosen.name, "num_cells": len(wanted), "num_jobs": num_jobs, "machine": machine.name, "gpu": gpu or None,
+            "device_type": machine.device_type, "memory_bytes": machine.memory_bytes,
+            "hours": hours, "gpu_hours": hours if machine.device_type == "cuda" else None,
             "methods": {name: vars(method) for name, method in methods.items()},
-            "unsupported": [{"method": name, "reason": reason, "num_cells": count} for (name, reason), count in reasons.items()],
-            "cells": [{"cell_id": cell.cell_id, **cell.model_dump()} for cell in wanted] if cells else None})
+            "not_run": [{"method": name, "reason": reason, "num_cells": count} for (name, reason), count in reasons.items()],
+            "cells": [{"cell_id": cell.cell_id, **cell.model_dump(), "reason": verdicts[cell.cell_id],
+                       "memory_bytes": predictions[cell.cell_id].memory_bytes} for cell in wanted] if cells else None})
         return
     if cells:
-        print_table("Cells", ["cell_id", "cell", "unsupported because"],
-                    [[cell.cell_id, cell.title, predictions[cell.cell_id].unsupported or ""] for cell in wanted])
-    print_table(f"{chosen.name}: {len(wanted):,} cells, {num_jobs} jobs, about {gpu_hours:.1f} GPU hours on {gpu}",
-                ["method", "kind", "cells", "unsupported", "GPU hours"],
-                [[name, method.kind, method.num_cells, method.num_unsupported, round(method.gpu_hours, 2)]
-                 for name, method in methods.items()],
-                caption=f"Estimated at {EFFICIENCY:.0%} of the bf16 peak, as if all supported cells fit; checks are included.")
+        print_table("Cells", ["cell_id", "cell", "does not run because"],
+                    [[cell.cell_id, cell.title, verdicts[cell.cell_id] or ""] for cell in wanted])
+    unit = "GPU hours" if machine.device_type == "cuda" else "hours"
+    jobs = f", {num_jobs} jobs of the workflow" if machine.device_type == "cuda" else ""
+    room = f", {format_bytes(machine.memory_bytes)}" if machine.memory_bytes else ""
+    print_table(f"{chosen.name}: {len(wanted):,} cells{jobs}, about {_hours(hours)} {unit} on {machine.name}{room}",
+                ["method", "cells", "not run", unit, "memory", "too large"],
+                [[name, method.num_cells, method.num_not_run, _hours(method.hours),
+                  format_bytes(method.most_bytes) if method.most_bytes else "", method.num_too_large] for name, method in methods.items()],
+                caption=_caption(machine, f"{EFFICIENCY:.0%}"))
     if reasons:
-        print_table("Unsupported", ["method", "why", "cells"], [[*key, count] for key, count in reasons.most_common()])
+        print_table("Not run", ["method", "why", "cells"], [[*key, count] for key, count in reasons.most_common()])
     else:
-        print("Every kernel and strategy of the study supports all of its masks.")
+        print("Every kernel and strategy of the study runs all of its masks there.")
 
 
 @dataclass
 class _Method:
-    """The cells of one method, counted, and their GPU hours."""
+    """The cells of one method, counted, with their hours and their largest need of memory."""
 
     kind: str
     num_cells: int = 0
-    num_unsupported: int = 0
-    gpu_hours: float = 0.0
+    num_not_run: int = 0
+    """unsupported; on this machine also unavailable, or of too many ranks"""
+    hours: float = 0.0
+    """of all GPUs together; of a CPU as such"""
+    most_bytes: int = 0
+    """of one GPU; of a CPU, of all ranks together"""
+    num_too_large: int = 0
 
 
-def _peak_flops(gpu: str) -> float:
-    from longca.core.errors import unknown
-    from longca.store.hardware import load_hardware
+def _hours(hours: float) -> str:
+    return f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}"
 
-    known = {one.name: one.peak_tflops.value * 1e12 for one in load_hardware().gpus}
-    if gpu not in known:
-        raise unknown("GPU", gpu, known, todo="GPUs are listed in config/hardware.yaml")
-    return known[gpu]
+
+def _caption(machine: Machine, share: str) -> str:
+    rate = (f"at {share} of the bf16 peak" if machine.device_type == "cuda" else "at the usual rate of attention on so many cores")
+    memory = "memory: the largest forecast " + ("of a rank" if machine.device_type == "cuda" else "of all ranks together")
+    return (f"Time is estimated {rate}, checks included; {memory}."
+            + (f" {machine.note}." if machine.note else ""))

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.cli.options import open_study
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core.checkout import in_project
 from longca.core.study import STUDIES, load_study
+from longca.store.load import COMMITTED, FILES, holds_records, load
 
 if TYPE_CHECKING:
     from longca.core.record import Record
     from longca.store.cells import UnusableFile
     from longca.store.load import Loaded
-
-COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, wherever the command is called
-FILES = (".parquet", ".json")  # files of records end so
 
 
 class OpenedRecords(NamedTuple):
@@ -42,8 +40,6 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
         UserError: there is no such study or file, or several sources are not all files.
     """
     from longca.core.errors import UserError
-    from longca.store.load import load
-
     alone = [text for text in sources if not text.endswith(FILES)]
     if len(sources) > 1 and alone:
         raise UserError(f"'{alone[0]}' is no file of records",
@@ -60,8 +56,6 @@ def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:
     Raises:
         UserError: there is no such study or file.
     """
-    from longca.store.load import load
-
     return load(*places_of_runs(sources, results))
 
 
@@ -79,7 +73,7 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
     """The title of a source of records and where they lie: a file, a folder of results, or a study by its name or file."""
     if source is not None and source.endswith(FILES):
         return _title(Path(source).stem), Path(source)
-    if source is not None and _holds_records(Path(source)):
+    if source is not None and holds_records(Path(source)):
         return _title(Path(source).name), Path(source)
     _, study, folder = open_study(source, results=results)
     return study.title or study.name, folder
@@ -87,8 +81,4 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
 
 def _title(name: str) -> str:
     """The title of the study with this name; the name itself if there is no such study here."""
-    return load_study(name).title or name if (STUDIES / f"{name}.yaml").exists() else name
-
-
-def _holds_records(folder: Path) -> bool:
-    return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()
+    return load_study(name).title or name if (in_project(STUDIES) / f"{name}.yaml").exists() else name

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from longca.cli.options import Results
+from longca.cli.options import Json, Results, print_json
 from longca.cli.records import open_records
 
 
@@ -15,9 +15,20 @@ def command(
     results: Results = None,
     out: Annotated[Path | None, typer.Option(
         help="The page to write; report.html has its figures and tables beside it", show_default=False)] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make one offline HTML page from records alone."""
     from longca.report.build import build
 
     opened = open_records(source or [], results)
-    print(build(opened.records, opened.problems, out or opened.folder / "report.html", study_title=opened.title))
+    page = build(opened.records, opened.problems, out or opened.folder / "report.html", study_title=opened.title)
+    if as_json:
+        print_json({"page": str(page), "title": opened.title, "num_records": len(opened.records),
+                    "problems": [{"path": str(problem.path), "reason": problem.reason} for problem in opened.problems]})
+    else:
+        print(page)
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())

@@ -1,12 +1,16 @@
 """The command `longca run`: measures cells."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longca.cli.options import (
     DirectionFilter,
+    HeadsFilter,
+    Json,
     KernelFilter,
     MaskFilter,
     Results,
@@ -15,9 +19,19 @@ from longca.cli.options import (
     StrategyFilter,
     StudyName,
     WorldFilter,
+    announce_results,
+    loadable,
     open_study,
+    print_json,
+    print_table,
+    print_text,
     selection,
 )
+
+if TYPE_CHECKING:
+    from longca.bench.run.runner import Summary
+
+MOST_FAILURES = 5  # named at the end; each has its line above
 
 
 def command(
@@ -27,6 +41,7 @@ def command(
     mask: MaskFilter = "",
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
+    heads: HeadsFilter = "",
     world: WorldFilter = "",
     seed: SeedFilter = "",
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
@@ -38,10 +53,13 @@ def command(
     progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
     results: Results = None,
     log: Annotated[Path | None, typer.Option(help="Also write one line a cell to this file", show_default=False)] = None,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit code 0 even where cells failed: jobs of the workflow")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure a study's cells. Finished cells are kept: running again goes on where it stopped.
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
+    Exit code 1 if a cell ended as incorrect, error or timeout, now or before.
     """
     from longca.bench.run.runner import run_cells
     from longca.bench.run.shards import shards, shards_of_one_machine
@@ -63,9 +81,45 @@ def command(
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)
-    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed).apply(cells)
+    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - set(STATUSES):
         raise unknown("status", status, STATUSES)
+    cells, broken = loadable(cells)
+    announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
-    print(summary)
+    if as_json:
+        print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
+                    "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,
+                    "seconds": summary.seconds, "cells": summary.board.rows()})
+    else:
+        _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
+    if (summary.num_failed or broken) and not exit_zero:
+        raise typer.Exit(1)
+
+
+def _print_end(summary: Summary, study: str) -> None:
+    """Print the tables of the run, what failed and the next step.
+
+    Args:
+        study: as the next command needs it.
+    """
+    from shutil import get_terminal_size
+
+    from longca.bench.run.overview import failures, outcome_table, rate_tables
+    from longca.bench.run.scores import ShortNames
+    from longca.store.text import plural
+
+    for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
+        if table.rows:
+            print_table(table.title, table.columns, table.rows, table.caption)
+    print_text(str(summary))
+    failed, names = failures(summary.board), ShortNames([score.cell for score in summary.board.scores])
+    for score in failed[:MOST_FAILURES]:
+        print(f"{score.status}: {names.name(score.cell)}" + (f" at {score.raised_at}" if score.raised_at else ""))
+    if len(failed) > MOST_FAILURES:
+        print(f"… and {plural(len(failed) - MOST_FAILURES, 'cell')} more")
+    if failed:
+        statuses = ",".join(dict.fromkeys(score.status for score in failed))
+        print(f"Logs: {summary.logs}/. After mending: longca run {study} --retry {statuses}")
+    print(f"Next: longca report {study}")

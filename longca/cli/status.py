@@ -31,5 +31,5 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
                     [*rows, ["all", *(total[column] for column in columns)]])
         for problem in loaded.problems:
             print(f"skipped {problem.path}: {problem.reason}")
-    if any(counts["error"] + counts["incorrect"] for counts in methods.values()):
+    if any(counts["error"] + counts["incorrect"] + counts["timeout"] for counts in methods.values()):
         raise typer.Exit(1)

@@ -1,23 +1,31 @@
-"""The version of this code: of the package, and of the Git checkout that it runs from or was copied from."""
+"""The version of this code, of the package and of its Git checkout; and the project, the folder whose `config` is in force."""
+
+from __future__ import annotations
 
 import functools
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from longca import __version__
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.record import Source
+
+if TYPE_CHECKING:
+    from longca.core.record import Source
 
 ROOT = PACKAGE_ROOT.parent  # of the checkout, of a copy of it, or of an unpacked bundle
 COMMIT = "LONGCA_COMMIT"  # for a copy of a checkout: `git describe --always --abbrev=40 --exclude '*' --dirty` of its origin
 COMMIT_FILE = "COMMIT"  # the same as a file in the root: bundles have it
 DIRTY = "-dirty"
+MARK = Path("config/studies")  # a folder that has it is a project
 
 
 @functools.cache
 def source() -> Source:
     """The commit as `LONGCA_COMMIT` gives it, or else the checkout itself, or else the file `COMMIT`."""
+    from longca.core.record import Source
+
     sha, dirty = _commit(ROOT)
     return Source(version=__version__, git_sha=sha, git_dirty=dirty)
 
@@ -45,3 +53,28 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     if not told and (root / COMMIT_FILE).is_file():
         told = (root / COMMIT_FILE).read_text(encoding="utf-8").strip()
     return (told.removesuffix(DIRTY), told.endswith(DIRTY)) if told else (None, None)
+
+
+def project_root() -> Path:
+    """The working folder or the nearest one above it that is a project; else the checkout of the package; else the working folder.
+
+    It is `Path()` for the working folder, so that messages name files as the user would.
+    """
+    here = Path.cwd()
+    if (here / "config").is_dir():
+        return Path()
+    above = next((folder for folder in here.parents if (folder / MARK).is_dir()), None)
+    if above is not None:
+        return above
+    return ROOT if (ROOT / MARK).is_dir() else Path()
+
+
+def in_project(path: Path) -> Path:
+    """The place of a file or folder of the project."""
+    return project_root() / path
+
+
+def home_of_results() -> Path:
+    """The folder that a relative folder of results lies in: the project around the working folder, or else the working folder."""
+    root = project_root()
+    return root if Path.cwd().is_relative_to(root.absolute()) else Path()

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from longca.core.checkout import home_of_results, in_project
 from longca.core.errors import unknown
 from longca.core.schema import Frozen, merge, parse, read_yaml
 from longca.core.site import PREFIX as SITE_PREFIX
@@ -15,6 +16,7 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
+VARIABLES = f"{PREFIX}* variables"
 NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT"}  # read by the registry and for records
 
 
@@ -24,7 +26,8 @@ class Config(Frozen):
     study: str = "quick"
     """study to run: a name in config/studies, or a path"""
     results: Path = Path("results")
-    """folder of results; each study has its own folder below"""
+    """folder of results; each study has its own folder below. By default, and in the file, it is relative to the project: the folder
+    that holds `config`"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes the GPU where there is one"""
     launcher: Launch = "auto"
@@ -39,9 +42,42 @@ class Config(Frozen):
     """plain lines where there is no terminal or CI is set"""
 
 
-def load_config(overrides: Mapping[str, Any] | None = None, path: Path = CONFIG_FILE,
+class Setting(NamedTuple):
+    """One setting in force."""
+
+    name: str
+    value: Any
+    origin: str
+    """the layer that it comes from: default, a file, a variable, an option"""
+
+
+def load_config(overrides: Mapping[str, Any] | None = None, path: Path | None = None,
                 environ: Mapping[str, str] | None = None) -> Config:
     """The settings in force; a missing file is an empty layer, an override of None is not set."""
+    layers = _layers(overrides, path, environ)
+    for where, layer in layers.items():
+        parse(Config, layer, where)  # each alone, so that an error names the layer it stands in
+    config = parse(Config, merge(*layers.values()), "Settings")
+    *_, from_env, given = layers.values()
+    if config.results.is_absolute() or path is not None or "results" in from_env or "results" in given:
+        return config
+    return config.model_copy(update={"results": home_of_results() / config.results})
+
+
+def settings(overrides: Mapping[str, Any] | None = None, path: Path | None = None,
+             environ: Mapping[str, str] | None = None) -> list[Setting]:
+    """The settings in force, each with the layer that it comes from."""
+    config, layers = load_config(overrides, path, environ), _layers(overrides, path, environ)
+    found = []
+    for name in Config.model_fields:
+        origin = next((where for where, layer in reversed(layers.items()) if name in layer), "default")
+        found.append(Setting(name, getattr(config, name), f"{PREFIX}{name.upper()}" if origin == VARIABLES else origin))
+    return found
+
+
+def _layers(overrides: Mapping[str, Any] | None, path: Path | None, environ: Mapping[str, str] | None) -> dict[str, Any]:
+    """Where it stands → the layer, later ones win: the file, variables, options."""
+    path = in_project(CONFIG_FILE) if path is None else path
     environ = os.environ if environ is None else environ
     from_env = {}
     for key, value in environ.items():
@@ -52,7 +88,4 @@ def load_config(overrides: Mapping[str, Any] | None = None, path: Path = CONFIG_
             from_env[name] = value
     from_file = read_yaml(path) if path.exists() else {}
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    layers = {str(path): from_file, f"{PREFIX}* variables": from_env, "Options": given}
-    for where, layer in layers.items():
-        parse(Config, layer, where)  # each alone, so that an error names the layer it stands in
-    return parse(Config, merge(*layers.values()), "Settings")
+    return {str(path): from_file, VARIABLES: from_env, "Options": given}

@@ -1,7 +1,7 @@
 """Errors for the user: something that they gave cannot be used."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -21,8 +21,28 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         sentence = f"{self.what}: {self.why}" if self.why else self.what
+        if "\n" in sentence:  # several problems, one a line
+            return sentence
         stop = "" if sentence.endswith(("?", ".", "!")) else "."
         return f"{sentence}{stop} {self.todo}" if self.todo else sentence
+
+
+def raise_all(what: str, problems: Sequence[UserError]) -> None:
+    """Raise the problem, or all of several as one error with a line for each; nothing without any.
+
+    Args:
+        what: the thing that has them.
+    """
+    lines = list(dict.fromkeys(map(str, problems)))
+    if len(lines) > 1:
+        raise UserError(several(what, lines))
+    if lines:
+        raise problems[0]
+
+
+def several(what: str, problems: Sequence[str]) -> str:
+    """The text of several problems of one thing, a line for each."""
+    return f"{what} has {len(problems)} problems:" + "".join(f"\n  {problem}" for problem in problems)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -5,11 +5,13 @@ are JSON files. The file's name is the plug-in's name everywhere. Further folder
 (separated like `PATH`), each with sub-folders named like the kinds' plurals.
 """
 
+import functools
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -93,13 +95,58 @@ class Registry:
         return plugin
 
     def load_all(self) -> list[Any]:
-        return [self.load(name) for name in self.names()]
+        """All plug-ins. One from outside the package that cannot be loaded is named on stderr and left out: the others work."""
+        found = []
+        for name, path in self.paths().items():
+            try:
+                found.append(self.load(name))
+            except UserError as error:
+                if path.is_relative_to(PACKAGE_ROOT):
+                    raise
+                say_left_out(str(error))
+        return found
 
 
-def plugin_folders() -> list[Path]:
-    """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`."""
+@functools.cache
+def say_left_out(reason: str) -> None:
+    """Name on stderr what is left out and why, once."""
+    print(f"longca: left out: {reason}", file=sys.stderr)
+
+
+def plugin_folders(*, may_be_new: bool = False) -> list[Path]:
+    """Folders of plug-ins outside the package, from `LONGCA_PLUGINS`. Raises UserError for one that is not there or holds none.
+
+    Args:
+        may_be_new: leave out a folder that is not there yet, instead: a first plug-in is about to be written into it.
+    """
+    folders = [folder for folder in _named_folders() if folder.is_dir() or not may_be_new]
+    for folder in folders:
+        _check_folder(folder)
+    return folders
+
+
+def folder_for_new(kind: str) -> Path | None:
+    """The folder for a new plug-in of the user's own, in the first folder of `LONGCA_PLUGINS`; None where that is not set.
+
+    It need not be there yet.
+    """
+    folders = _named_folders()
+    return folders[0] / KINDS[kind].plural if folders else None
+
+
+def _named_folders() -> list[Path]:
     parts = os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep)
     return list(dict.fromkeys(Path(part).expanduser().resolve() for part in parts if part))
+
+
+@functools.cache
+def _check_folder(folder: Path) -> None:
+    plurals = [kind.plural for kind in KINDS.values()]
+    if not folder.is_dir():
+        raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="there is no such folder", todo="Give a folder of plug-ins, or unset it")
+    if not any((folder / plural).is_dir() for plural in plurals) and any(folder.iterdir()):
+        todo = f"Give '{folder.parent}'" if folder.name in plurals else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
+        raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="it holds no plug-ins", todo=todo)
 
 
 def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
@@ -119,8 +166,17 @@ def _import_file(path: Path) -> ModuleType:
             return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
         return _import_from_outside(path)
     except Exception as error:
-        raise UserError(f"Plug-in '{path}' cannot be imported", why=f"{type(error).__name__}: {' '.join(str(error).split())}",
-                        todo="Mend or remove the file") from error
+        raise UserError(f"Plug-in '{path}' cannot be imported", todo="Mend or remove the file",
+                        why=f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}") from error
+
+
+def _place(error: Exception) -> str:
+    """The last frame of the traceback outside of Python's own import machinery, in brackets."""
+    if isinstance(error, SyntaxError):
+        return ""  # its message names file and line
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)]
+    return f" (at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
 
 def _import_from_outside(path: Path) -> ModuleType:

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from longca.core.errors import UserError, nearest
+from longca.core.errors import UserError, nearest, several
+
+TYPE_NAMES = {"str", "int", "float", "bool"}  # in the place of a problem: one of several types that may stand there
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,12 +51,15 @@ def parse(model: type[Model], data: Any, where: str) -> Model:
         where: what the data is, to begin the error with ("config/studies/quick.yaml").
 
     Raises:
-        UserError: the first thing wrong, in one line.
+        UserError: all that is wrong, a line for each.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise UserError(f"{where}: {_first_problem(model, error)}", todo=_further(error)) from None
+        problems = [_described(model, problem) for problem in _apart(error)]
+        if len(problems) == 1:
+            raise UserError(f"{where}: {problems[0]}") from None
+        raise UserError(several(where, problems)) from None
 
 
 def read_yaml(path: Path) -> Any:
@@ -73,8 +78,21 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or "") from error
 
 
-def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
-    problem = error.errors()[0]
+def _apart(error: ValidationError) -> list[Any]:
+    """The problems of an invalid value, one for each place: where several types may stand, the first type's alone.
+
+    That a list is too short is none if it is so because its entries are wrong.
+    """
+    found: dict[tuple[int | str, ...], Any] = {}
+    for problem in error.errors():
+        path = problem["loc"]
+        end = next((place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)), len(path))
+        found.setdefault(path[:end], problem)
+    return [problem for path, problem in found.items()
+            if problem["type"] != "too_short" or not any(other[:len(path)] == path and other != path for other in found)]
+
+
+def _described(model: type[BaseModel], problem: Any) -> str:
     path = list(problem["loc"])
     place = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
@@ -87,11 +105,6 @@ def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     given = repr(problem["input"])
     return f"'{place}' = {given if len(given) <= 80 else given[:77] + '...'}: {message}" if place else message
-
-
-def _further(error: ValidationError) -> str:
-    more = error.error_count() - 1
-    return f"({more} more problem{'s' if more > 1 else ''} after this one)" if more else ""
 
 
 def _fields_at(model: type[BaseModel], path: list[int | str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from longca.core.checkout import in_project
 from longca.core.errors import unknown
 from longca.core.schema import Frozen, merge, parse, read_yaml
 
@@ -87,9 +88,9 @@ def layout(world: int, per_node: int) -> tuple[int, int]:
     return nodes, world // nodes
 
 
-def load_site(path: Path = SITE_FILE, environ: Mapping[str, str] | None = None) -> Site:
+def load_site(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Site:
     """The site in force: sbatch's own variables, then config/site.yaml, then LONGCA_SITE_* variables. Raises UserError."""
-    environ = os.environ if environ is None else environ
+    environ, path = os.environ if environ is None else environ, in_project(SITE_FILE) if path is None else path
     own = {}
     for key, value in environ.items():
         if key.startswith(PREFIX):

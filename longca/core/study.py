@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import Cell, Direction, Dtype, InputValues, Scalar
-from longca.core.errors import UserError, unknown
+from longca.core.checkout import in_project
+from longca.core.errors import UserError, raise_all, unknown
 from longca.core.plugin import Registry
 from longca.core.schema import Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
@@ -139,20 +140,29 @@ class Study(Frozen):
     @cached_property
     def _by_id(self) -> dict[str, tuple[Cell, Measure]]:
         found: dict[str, tuple[Cell, Measure]] = {}
+        problems: list[UserError] = []
         for number, grid in enumerate(self.grids):
-            for cell in _expand(grid, f"study '{self.name}', grid {number + 1}"):
-                found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
+            where = f"study '{self.name}', grid {number + 1}"
+            wrong = _wrong_names(grid, where)
+            problems += wrong
+            try:
+                for cell in () if wrong else _expand(grid, where):
+                    found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
+            except UserError as error:
+                problems.append(error)
+        raise_all(f"Study '{self.name}'", problems)
         if not found:
             raise UserError(f"Study '{self.name}' has no cells", why="its grids are empty",
                             todo="Give each grid at least one kernel, mask, length and head count")
         return found
 
 
-def study_path(name_or_path: str, folder: Path = STUDIES) -> Path:
+def study_path(name_or_path: str, folder: Path | None = None) -> Path:
     """The file of the study of that name in `config/studies`, or that path itself."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         return path
+    folder = in_project(STUDIES) if folder is None else folder
     path = folder / f"{name_or_path}.yaml"
     if not path.exists():
         raise unknown("study", name_or_path, [file.stem for file in folder.glob("*.yaml")],
@@ -160,7 +170,7 @@ def study_path(name_or_path: str, folder: Path = STUDIES) -> Path:
     return path
 
 
-def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
+def load_study(name_or_path: str, folder: Path | None = None) -> Study:
     """The study of that name, or in that file. Raises UserError."""
     path = study_path(name_or_path, folder)
     data = read_yaml(path)
@@ -169,23 +179,26 @@ def load_study(name_or_path: str, folder: Path = STUDIES) -> Study:
     return parse(Study, data, str(path))
 
 
-def _expand(grid: Grid, where: str) -> list[Cell]:
-    strategies = [name for entry in grid.strategy for name in ([entry] if isinstance(entry, str) else entry)]
-    given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values())}
+def _wrong_names(grid: Grid, where: str) -> list[UserError]:
+    """The names that no plug-in bears."""
+    strategies, masks = ([name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
+                         for entries in (grid.strategy, grid.mask))
+    given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
     # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
-    registries = {kind: Registry(kind) for kind in given}
-    for kind, names in given.items():
-        known = registries[kind].names()
-        for name in names:
-            if name not in known:
-                raise unknown(kind, name, known, todo=f"It stands in {where}")
+    known = {kind: Registry(kind).names() for kind in given}
+    return [unknown(kind, name, known[kind], todo=f"It stands in {where}")
+            for kind, names in given.items() for name in names if name not in known[kind]]
+
+
+def _expand(grid: Grid, where: str) -> list[Cell]:
     if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
         raise UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`")
     masks = [variant for entry in grid.mask for variant in _variants(entry, Registry("mask"))]
     plans: list[tuple[str | None, dict[str, Scalar]]] = []
+    kind = "strategy"  # as above, no registry of strategies by that name
     for entry in grid.strategy:  # a plain name needs no look into the strategy
         plans += [(entry, {})] if isinstance(entry, str) else [
-            (plugin.name, params) for plugin, params in _variants(entry, registries["strategy"])]
+            (plugin.name, params) for plugin, params in _variants(entry, Registry(kind))]
     cells = []
     for pattern, params in masks:
         axes: list[Sequence[Any]] = [

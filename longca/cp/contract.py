@@ -83,6 +83,12 @@ class Strategy(Plugin):
         found.params = self._parsed(params)
         return found
 
+    def share_plans(self, plans: dict[Any, Any]) -> None:
+        """Keep plans in this dictionary, which other strategies have, too: those that divide the tokens alike plan a mask once.
+
+        Nothing changes for a strategy that keeps no plans.
+        """
+
     def _parsed(self, params: Mapping[str, Scalar]) -> Frozen:
         return parse(self.Params, dict(params), f"Strategy '{self.name}'")
 

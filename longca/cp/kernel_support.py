@@ -7,6 +7,7 @@ MAX_PROBED steps of MAX_PROBED ranks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -67,7 +68,26 @@ def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Ite
 
 def step_traits(plan: Plan) -> Iterator[Traits]:
     """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most."""
-    return (active_rows(step)[2].traits for rank in _probed(range(plan.world)) for step in _probed(plan.steps(rank)))
+    return iter(_step_traits(plan))
+
+
+@functools.lru_cache(maxsize=64)
+def _step_traits(plan: Plan) -> _Kept[Traits]:
+    return _Kept(active_rows(step)[2].traits for rank in _probed(range(plan.world)) for step in _probed(plan.steps(rank)))
+
+
+class _Kept(Iterable[T]):
+    """What an iterator gives, made as far as somebody has read it: both directions ask about one plan, and the first misfit ends it."""
+
+    def __init__(self, rest: Iterator[T]) -> None:
+        self._found: list[T] = []
+        self._rest = rest
+
+    def __iter__(self) -> Iterator[T]:
+        yield from self._found
+        for item in self._rest:
+            self._found.append(item)
+            yield item
 
 
 def unknown_part(traits: Traits) -> Traits:

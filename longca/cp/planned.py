@@ -140,6 +140,9 @@ class PlannedStrategy(HeadStrategy):
     def _heads(self, call: CallSpec, world: int) -> HeadPlan:
         return plan_heads(call.num_q_heads, call.num_kv_heads, self.mesh(world, call.num_kv_heads).heads)
 
+    def share_plans(self, plans: dict[UnitCosts, Planner]) -> None:
+        self._planners = plans
+
     @cached_property
     def _planners(self) -> dict[UnitCosts, Planner]:
         return {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from longca.core.errors import UserError
-from longca.core.plugin import Registry, plugin_folders
+from longca.core.plugin import Registry, folder_for_new, plugin_folders
 from longca.data.corpus import Bin, CorpusFile
 from longca.data.readers import find_files, read_documents
 
@@ -127,12 +127,12 @@ def _target(name: str, folder: Path | None, force: bool) -> Path:
     if not _NAME.fullmatch(name):
         raise UserError(f"'{name}' cannot name a corpus", todo="Use small letters, digits and underscores")
     if folder is None:
-        if not plugin_folders():
+        folder = folder_for_new("corpus")
+        if folder is None:
             raise UserError("There is no folder for the corpus", why="LONGCA_PLUGINS is not set",
                             todo="Set it to a folder of yours, or give `--folder`")
-        folder = plugin_folders()[0] / Registry("corpus").kind.plural
     target = folder / f"{name}.json"
-    taken = Registry("corpus").paths().get(name)
+    taken = Registry("corpus", plugin_folders(may_be_new=True)).paths().get(name)
     if taken and taken != target.resolve():
         raise UserError(f"There is a corpus '{name}' already", why=str(taken), todo="Choose another name")
     if target.exists() and not force:

@@ -1,5 +1,6 @@
 """The sampler: document lengths that fill a sequence exactly."""
 
+import functools
 import hashlib
 import random
 from collections.abc import Iterator
@@ -84,11 +85,18 @@ def draw_as_paper(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:
 
     It drew up to 30 masks of a setting one after another from one generator: seeds 0 to 29 here. Other seeds have a generator of their own.
     """
-    is_own = seed < NUM_PAPER_MASKS
-    rng = random.Random(PAPER_SEED if is_own else PAPER_SEED + seed)
-    for _ in range(seed if is_own else 0):
-        _lengths_as_paper(corpus, seqlen, rng)
-    return np.array(_lengths_as_paper(corpus, seqlen, rng), dtype=np.int64)
+    if seed >= NUM_PAPER_MASKS:
+        return np.array(_lengths_as_paper(corpus, seqlen, random.Random(PAPER_SEED + seed)), dtype=np.int64)
+    generator, drawn = _paper_draws(corpus.digest, seqlen)
+    while len(drawn) <= seed:
+        drawn.append(np.array(_lengths_as_paper(corpus, seqlen, generator), dtype=np.int64))
+    return drawn[seed].copy()
+
+
+@functools.lru_cache(maxsize=16)
+def _paper_draws(digest: str, seqlen: int) -> tuple[random.Random, list[np.ndarray]]:
+    """The study's generator for this corpus and length, and what it has drawn so far: 30 masks take 30 draws, not 465."""
+    return random.Random(PAPER_SEED), []
 
 
 def _lengths_as_paper(corpus: Corpus, seqlen: int, rng: random.Random) -> list[int]:

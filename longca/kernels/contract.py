@@ -181,6 +181,10 @@ class Kernel(Plugin):
         """
         return None if self.returns_lse else "it returns no LSE, by which results over parts of the keys are put together"
 
+    def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
+        """Forecast of what it stores for each pair of tokens: scores, a dense mask. Pure. 0 for a kernel whose memory is linear in them."""
+        return 0
+
     def prepare(self, problem: Problem) -> Prepared:
         """Does everything that need not be timed. Raises the backend's own errors."""
         raise NotImplementedError

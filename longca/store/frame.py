@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING
 
 from longca.core.config import load_config
 from longca.core.errors import UserError
-from longca.core.plugin import PACKAGE_ROOT
 from longca.core.study import load_study
 from longca.store.columns import COLUMNS
+from longca.store.load import COMMITTED, FILES, holds_records
 from longca.store.load import load as load_records
 from longca.store.table import derived, in_order
 from longca.store.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, in a checkout
-FILES = (".parquet", ".json")  # files of records end so
 
 
 def load(*sources: str | Path) -> pd.DataFrame:
@@ -58,13 +55,9 @@ def load(*sources: str | Path) -> pd.DataFrame:
 def _place(source: str | Path) -> Path:
     """The file or folder of a source: one that is there, else the results of a study."""
     path = Path(source)
-    if path.suffix in FILES or _holds_records(path):
+    if path.suffix in FILES or holds_records(path):
         return path
     results, committed = load_config().results, COMMITTED / f"{path.stem}.parquet"
-    if committed.exists() and not _holds_records(results / path.stem):
+    if committed.exists() and not holds_records(results / path.stem):
         return committed
     return results / load_study(str(source)).name
-
-
-def _holds_records(folder: Path) -> bool:
-    return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from longca.core.checkout import in_project
 from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
@@ -27,6 +28,8 @@ class GpuModel(Frozen):
     peak_tflops: Sourced
     """dense bf16 and fp16, fp32 accumulation"""
     bandwidth_gb_s: Sourced
+    memory_gb: Sourced | None = None
+    """10^9 bytes of memory"""
 
 
 class Hardware(Frozen):
@@ -50,13 +53,13 @@ class Hardware(Frozen):
 
 
 def load_hardware(path: Path | None = None) -> Hardware:
-    """The file in the working folder's `config`, or else the one beside the package. Without both, no GPU is known.
+    """The file in the project's `config`, or else the one beside the package. Without both, no GPU is known.
 
     Raises:
         UserError: the file is not valid, or lists a name twice.
     """
     if path is None:
-        path = next((folder for folder in (HARDWARE, PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
+        path = next((folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
         if path is None:
             return Hardware()
     hardware = parse(Hardware, {"gpus": read_yaml(path) or []}, str(path))

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from longca.core.cell import LATER_FIELDS
 from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.export import RECORD_COLUMN
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 IDENTITY = ("cell_id", "method_version", "run_id", "started_at")  # equal in all of these: the same record
 
+COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, in a checkout, wherever the working folder is
+FILES = (".parquet", ".json")  # files of records end so
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -29,6 +33,11 @@ class Loaded:
 
     records: list[Record]
     problems: list[UnusableFile]
+
+
+def holds_records(folder: Path) -> bool:
+    """True for a folder of results, or one of exported records."""
+    return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()
 
 
 def load(*sources: Path | str) -> Loaded:

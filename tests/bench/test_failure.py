@@ -54,3 +54,16 @@ def test_a_traceback_names_files_of_the_project_by_their_place_in_it() -> None:
 
 def test_a_value_error_about_memory_is_no_lack_of_it() -> None:
     assert failure(ValueError("out of memory blocks in the plan"), "prepare").status == "error"
+
+
+def test_the_users_own_line_is_named_where_a_library_raised(tmp_path) -> None:
+    """The traceback ends in torch; the line to mend is in the plug-in."""
+    path = tmp_path / "mine.py"
+    path.write_text("import torch\ndef forward(x):\n    return torch.nn.functional.linear(x, x.new_zeros(3, 7))\n")
+    space: dict = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    try:
+        space["forward"](torch.ones(2, 2))
+    except RuntimeError as error:
+        lines = failure(error, "fwd").log.splitlines()
+    assert lines[:2] == ["while at: fwd", f"raised at: {path}:3 in forward"]

@@ -1,15 +1,19 @@
 """Predictions agree with the masks and kernels that they stand for."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from longca.bench.run import predict
 from longca.bench.run.predict import Predictor
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.record import Work
-from longca.core.study import Measure
+from longca.core.study import Measure, load_study
 from longca.masks.build import cell_mask
+from longca.store.load import load
+from tests.support import ROOT
 
 
 def cell(mask: str, seqlen: int = 4096, kernel: str = "sdpa", direction: str = "fwd", **changes: object) -> Cell:
@@ -65,3 +69,33 @@ def test_a_control_has_its_own_work_and_no_attention():
 def test_a_control_is_nothing_for_many_devices():
     wanted = cell("full", kernel="matmul", kind="cp", strategy="ulysses", world=2)
     assert "no attention" in (Predictor("cuda").predict(wanted).unsupported or "")
+
+
+def test_many_cells_are_predicted_alike_by_one_process_and_by_several(monkeypatch):
+    """Whole predictions, of kernels and of strategies, drawn masks of several seeds among them."""
+    cells = [cell for cell in load_study("paper").cells() if (cell.seqlen, cell.num_kv_heads) in ((4096, 8), (65536, 8)) and cell.seed < 2]
+    alone = Predictor("cuda", is_here=False).predict_all(cells)
+    monkeypatch.setattr(predict, "MANY", 1)
+    assert Predictor("cuda", is_here=False).predict_all(cells) == alone and set(alone) == {cell.cell_id for cell in cells}
+
+
+def test_the_forecast_of_memory_holds_for_committed_records():
+    """Nine of ten cells need at most what was forecast, and half of all at least half of it."""
+    records = [record for name in ("dense", "cp") for record in load(ROOT / f"reports/h200/h200-{name}.parquet").records[::40]]
+    predictor = Predictor("cuda", is_here=False)
+    shares = sorted(max(record.memory.absolute_peak_bytes) / predictor.predict(record.cell).memory_bytes
+                    for record in records if record.memory and record.work is None and record.cell.seqlen >= 8192)
+    assert len(shares) > 50
+    assert shares[int(0.9 * len(shares))] <= 1.05 and shares[len(shares) // 2] > 0.5
+
+
+def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):
+    here = json.loads(longca("plan", "quick", "-m", "causal", "--json").stdout)
+    assert here["device_type"] == "cpu" and here["gpu_hours"] is None and 0 < here["hours"] < 1
+    there = json.loads(longca("plan", "quick", "-m", "causal", "--json", "--gpu", "H200 SXM").stdout)
+    assert (there["gpu"], there["memory_bytes"]) == ("H200 SXM", 141 * 10**9) and there["gpu_hours"] > 0
+    told = longca("plan", "h200-dense", "-k", "naive,fa3", "-s", "32K", "-m", "causal", "--heads", "64:8", "--gpu", "H100 SXM").stdout
+    rows = {line.split()[0]: line.split() for line in told.splitlines() if line.split()[:1] in (["naive"], ["fa3"])}
+    assert rows["naive"][-1] == "2" and "GiB" in rows["naive"] and rows["fa3"][-1] == "0"
+    cp = json.loads(longca("plan", "paper", "-m", "causal", "-c", "ulysses", "-k", "naive,band", "--json").stdout)
+    assert sum(entry["num_cells"] for entry in cp["not_run"]) == cp["num_cells"], "a CPU has no 8 GPUs"

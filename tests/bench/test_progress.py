@@ -8,9 +8,12 @@ from rich.console import Console
 
 from longca.bench.run import progress
 from longca.bench.run.progress import Both, LogProgress, PlainProgress, RichProgress, make_progress
+from longca.bench.run.scores import Score
+from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Failed, Record, TimedOut, Unsupported
 from tests.bench.misbehaving import kernel_cell
+from tests.records import record as timed_record
 
 
 class Clock:
@@ -34,27 +37,62 @@ def record(outcome: object, seqlen: int = 32, **fields: object) -> Record:
                   started_at="2026-01-01T00:00:00+00:00", seconds=1.25)
 
 
+def cells(number: int) -> list[Cell]:
+    """So many cells of different lengths, 32 among them."""
+    return [kernel_cell("naive", seqlen) for seqlen in range(32, 32 + number)]
+
+
+def timed(kernel: str, tflops: float) -> Record:
+    return timed_record(kernel_cell(kernel, 64), tflops=tflops)
+
+
 def test_plain_is_one_line_a_cell_with_the_reason_and_an_eta(clock):
     stream = io.StringIO()
     show = PlainProgress(stream)
-    show.start(12, 2)
+    show.start(cells(12), [Score.of(record(Unsupported(reason="before")))] * 2, Path("logs"))
     clock.now = 3.0
     show.end(record(Unsupported(reason="no\nbands")))
     show.note("a note")
     clock.now = 10.0
-    show.end(record(Failed(type="RuntimeError", message="boom" + " and so on" * 99)))
+    log = "while at: fwd\nraised at: mine.py:7 in forward\n"
+    show.end(record(Failed(type="RuntimeError", message="boom" + " and so on" * 99, log=log)))
     show.close()
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "12 cells: 2 measured before, 10 to do"
-    assert lines[1].startswith("[ 1/10 eta 0:00:27] unsupported    1.2 s  naive causal S=32") and lines[1].endswith("(no bands)")
+    assert lines[0].startswith("12 cells (") and lines[0].endswith("): 2 measured before, 10 to do")
+    assert lines[1] == " 1/10 eta 0:00:27  naive 32 causal  unsupported  (no bands)"
     assert lines[2] == "a note"
-    assert lines[3].startswith("[ 2/10 eta 0:00:40] error") and "(boom and so on" in lines[3]
-    assert lines[3].endswith(" …)") and len(lines[3]) < 320 and len(lines) == 4
+    assert lines[3].startswith(" 2/10 eta 0:00:40  naive 32 causal  error  (RuntimeError: boom and so on")
+    assert lines[3].endswith(" …; at mine.py:7 in forward; logs in logs/)") and len(lines) == 4
+
+
+def test_a_timed_cell_shows_time_rate_and_its_share_of_the_best_so_far(clock):
+    """The best may be from before the run."""
+    show = PlainProgress(io.StringIO())
+    show.start([kernel_cell(kernel, 64) for kernel in ("naive", "sdpa", "flex")], [Score.of(timed("naive", 0.5))])
+    ends = []
+    for kernel, tflops in (("sdpa", 0.25), ("flex", 1.0)):
+        show.end(timed(kernel, tflops))
+        time_ms = show.board.scores[-1].time_ms
+        ends.append(show.line(80).split())
+        assert float(ends[-1][2]) == pytest.approx(time_ms, rel=0.01)
+    assert (ends[0][:2], ends[0][3], ends[0][5]) == (["sdpa", "causal"], "ms", "TFLOP/s") and abs(int(ends[0][6]) - 50) <= 3
+    assert (ends[1][0], ends[1][5:]) == ("flex", ["TFLOP/s", "100", "%"])
+
+
+def test_lines_fit_the_terminal(clock):
+    show = PlainProgress(io.StringIO())
+    long = kernel_cell("naive", 64, mask="global_sliding_window", mask_params={"window": 16, "num_global": 8})
+    show.start([long, kernel_cell("sdpa", 32, mask="full")], logs=Path("results/quick/logs/20261123T083453Z-ea405c"))
+    show.end(timed_record(long, tflops=0.1))
+    assert len(show.line(60, "1/2 eta 0:00:00  ")) <= 60
+    show.end(record(Failed(type="RuntimeError", message="boom " * 30)))
+    wrapped = show.line(60, "2/2 eta 0:00:00  ").splitlines()
+    assert len(wrapped) > 3 and max(map(len, wrapped)) <= 60
 
 
 def test_the_live_display_fits_60_columns(clock):
     show = RichProgress(Console(file=io.StringIO(), width=60))
-    show.start(1500, 250)
+    show.start(cells(1500), [Score.of(record(Unsupported(reason="before")))] * 250)
     show.begin(kernel_cell("naive", 131072, mask="global_sliding_window", mask_params={"window": 1024, "num_global": 512}))
     for outcome in [Unsupported(reason="x")] * 3 + [TimedOut(seconds=1)] * 2:
         show.end(record(outcome))
@@ -73,13 +111,15 @@ def test_the_live_display_fits_60_columns(clock):
 def test_the_live_display_keeps_what_went_wrong(clock):
     console = Console(file=io.StringIO(), width=200, force_terminal=True)
     show = RichProgress(console)
-    show.start(3, 0)
+    show.start(cells(3))
     show.end(record(Failed(type="RuntimeError", message="boom")))
     show.end(record(Unsupported(reason="not this")))
+    show.end(timed("naive", 0.5))
     show.note("another thing")
     show.close()
     text = console.file.getvalue()
-    assert "(boom)" in text and "another thing" in text and "not this" not in text
+    assert "RuntimeError: boom" in text and "another thing" in text and "not this" not in text
+    assert "TFLOP/s 100 %" in text
 
 
 def test_a_log_takes_the_same_lines_and_is_added_to(tmp_path, capsys):
@@ -87,7 +127,7 @@ def test_a_log_takes_the_same_lines_and_is_added_to(tmp_path, capsys):
     for _ in range(2):
         show = make_progress("plain", path)
         assert isinstance(show, Both)
-        show.start(1, 0)
+        show.start(cells(1))
         show.begin(kernel_cell("naive"))
         show.end(record(Unsupported(reason="why")))
         show.note("noted")
@@ -106,7 +146,7 @@ def test_a_log_that_cannot_be_written(tmp_path):
 def test_a_log_on_a_full_disk():
     show = LogProgress(Path("/dev/full"))
     with pytest.raises(UserError, match="'/dev/full': No space left on device"):
-        show.start(1, 0)
+        show.start(cells(1))
 
 
 @pytest.mark.parametrize(("mode", "terminal", "ci", "kind"), [

@@ -95,3 +95,19 @@ def test_a_table_that_cannot_be_written(longca, tiny, tmp_path, table):
     done = longca("data", table, tiny, "--out", tmp_path / "file" / "table.json")
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "table.json" in done.stderr
+
+
+def test_all_problems_of_a_study_are_told_in_one_go(longca, tmp_path):
+    """Wrong keys and values together; then, where all keys are right, wrong names of all grids."""
+    path = tmp_path / "bad.yaml"
+    path.write_text("measure: {repeats: 0}\ngrids:\n  - {kernl: naive, kernel: naive, mask: causal, seqlen: -4, heads: '3:2'}\n")
+    lines = longca("plan", path).stderr.splitlines()
+    assert lines[0] == f"longca: {path} has 4 problems:" and len(lines) == 5
+    for part in ("'measure.repeats'", "'kernel'", "-4", "3 query heads"):
+        assert sum(part in line for line in lines[1:]) == 1, part
+    path.write_text("grids:\n  - {kernel: [naiv, naive], mask: causl, seqlen: 64, heads: 2}\n"
+                    "  - {kernel: naive, mask: {block_sparse_uniform: {blok: 1}}, seqlen: 64, heads: 2}\n")
+    done = longca("plan", path)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 4
+    for part in ("'naive'", "'causal'", "'block'"):
+        assert part in done.stderr

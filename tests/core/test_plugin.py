@@ -124,8 +124,10 @@ def test_folders_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LONGCA_PLUGINS", os.pathsep.join(["", "one", str(tmp_path / "two"), "./one", "~/three"]))
+    for folder in ("one", "two", "home/three"):
+        (tmp_path / folder).mkdir(parents=True)
     assert plugin_folders() == [tmp_path / "one", tmp_path / "two", tmp_path / "home" / "three"]
-    assert Registry("mask").names() == Registry("mask", []).names()  # folders that are not there hold nothing
+    assert Registry("mask").names() == Registry("mask", []).names()  # an empty folder is for plug-ins to come
     monkeypatch.delenv("LONGCA_PLUGINS")
     assert plugin_folders() == []
 
@@ -138,3 +140,29 @@ def test_a_plugin_is_imported_once_for_each_file(plugins: Path, tmp_path: Path):
     other.write_text((plugins / "kernels" / "toy_kernel.py").read_text())
     assert type(Registry("kernel", [tmp_path / "other"]).load("toy_kernel")) is not first
     assert sys.modules["longca_plugins.kernels.toy_kernel"].__file__ == str(other)
+
+
+@pytest.mark.parametrize(("folder", "expected"), [
+    ("gone", "there is no such folder"), ("file", "there is no such folder"), ("plugins/kernels", "holds no plug-ins. Give '"),
+    ("other", "Plug-ins lie in sub-folders: masks, ")])
+def test_a_wrong_folder_of_plugins_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, expected: str):
+    (tmp_path / "file").touch()
+    for path in ("plugins/kernels/mine.py", "other/mine.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / folder))
+    with pytest.raises(UserError) as caught:
+        Registry("kernel")
+    assert str(caught.value).startswith(f"LONGCA_PLUGINS names '{tmp_path / folder}': ") and expected in str(caught.value)
+
+
+def test_a_broken_plugin_is_named_once_and_left_out(plugins: Path, capsys: pytest.CaptureFixture[str]):
+    path = plugins / "kernels" / "broken.py"
+    path.write_text("def start():\n    return 1 / 0\nstart()\n")
+    for _ in range(2):
+        loaded = {kernel.name for kernel in Registry("kernel").load_all()}
+        assert {"naive", "toy_kernel"} <= loaded and "broken" not in loaded
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"(at {path}:2 in start)" in said and "ZeroDivisionError" in said
+    with pytest.raises(UserError, match=r"ZeroDivisionError: division by zero \(at .*broken\.py:2 in start\)"):
+        Registry("kernel").load("broken")

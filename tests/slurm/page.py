@@ -61,8 +61,8 @@ def jobs_table(study_name: str, overhead_s: float) -> Table:
     gpu_minutes = sum(record["minutes"] * record["GPUs each"] for record in records)
     overhead = sum(record["jobs"] * record["GPUs each"] for record in records) * overhead_s / 60
     num_jobs = sum(record["jobs"] for record in records)
-    planned = json.loads(subprocess.run([sys.executable, "-m", "longca", "plan", study_name, "--json"], cwd=ROOT, check=True,
-                                        capture_output=True, text=True).stdout)["gpu_hours"]
+    plan = [sys.executable, "-m", "longca", "plan", study_name, "--gpu", "H100 SXM", "--json"]
+    planned = json.loads(subprocess.run(plan, cwd=ROOT, check=True, capture_output=True, text=True).stdout)["gpu_hours"]
     caption = (f"Study `{study_name}`: {num_jobs} jobs. The dry run takes {dry_run_s:.1f} s. The minutes are what time limits are made of,"
                f" {gpu_minutes / 60:.0f} GPU hours: no mask is looked at, and what is unsupported counts, too. `longca plan`, which looks,"
                f" expects {planned:.0f}. At {overhead_s:g} s a job beside its measuring, jobs hold GPUs for {overhead / 60:.1f} hours"

@@ -26,4 +26,4 @@ rule cp:
         code=code_of("run"),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
-        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"
+        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q} --exit-zero"

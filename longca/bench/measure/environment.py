@@ -37,7 +37,7 @@ def node(device: torch.device) -> Node:
     """This machine and the measured GPU."""
     import psutil
 
-    return Node(hostname=platform.node(), os=platform.platform(), cpu=_cpu_name(), num_cores=num_cores(),
+    return Node(hostname=platform.node(), os=platform.platform(), cpu=cpu_name(), num_cores=num_cores(),
                 memory_bytes=psutil.virtual_memory().total, gpu=_gpu(device))
 
 
@@ -66,7 +66,7 @@ def _lock() -> str | None:
 def device_name(device: torch.device) -> str:
     """The model of the GPU or CPU, as method versions contain it."""
     if device.type != "cuda":
-        return _cpu_name()
+        return cpu_name()
     import torch
 
     return torch.cuda.get_device_name(device)
@@ -82,7 +82,8 @@ def device_uuid(device: torch.device) -> str:
 
 
 @functools.cache
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The model of this machine's CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,13 +1,16 @@
 """Exceptions as typed outcomes: out of memory, or failed with a log."""
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from longca.core.plugin import KINDS, PACKAGE_ROOT
 from longca.core.record import Failed, Outcome, OutOfMemory
 
 LOG_LINES = 30
+RAISED_AT = "raised at: "  # begins the line of a log that names the user's code
 SOURCE = Path(__file__).parents[3]
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _REQUEST = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
@@ -24,9 +27,30 @@ def failure(error: Exception, where: str) -> Outcome:
         if _ran_out_of_memory(link):
             return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
     text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are published: without folders of this machine
-    log = text.splitlines()[-LOG_LINES:]
+    place = _users_code(error)
+    head = [f"while at: {where}", *([f"{RAISED_AT}{place.replace(f'{SOURCE}/', '')}"] if place else [])]
     return Failed(type=type(error).__name__, message=str(error).strip() or type(error).__name__,
-                  log="\n".join([f"while at: {where}", *log]))
+                  log="\n".join([*head, *text.splitlines()[-LOG_LINES:]]))
+
+
+def _users_code(error: BaseException) -> str:
+    """The place "file:line in function" of the innermost frame of a plug-in, or of code outside of this package and of all libraries.
+
+    A traceback's last lines are often those of a library that the plug-in has called. Empty where no such code was running.
+    """
+    for link in _chain(error):
+        for frame in reversed(traceback.extract_tb(link.__traceback__)):
+            if _is_users(frame.filename):
+                return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    return ""
+
+
+def _is_users(file: str) -> bool:
+    path = Path(file)
+    if path.is_relative_to(PACKAGE_ROOT):
+        return any(path.parent == PACKAGE_ROOT / kind.folder for kind in KINDS.values())
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return path.is_absolute() and not any(path.is_relative_to(folder) for folder in libraries) and "site-packages" not in path.parts
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

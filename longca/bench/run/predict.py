@@ -1,6 +1,13 @@
-"""Predictions for cells before they are run: support, operations and time. No torch, no tensors."""
+"""Predictions for cells before they are run: support, operations, memory and time. No torch, no tensors."""
 
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from longca.bench.run.shards import estimate_seconds
@@ -13,6 +20,10 @@ from longca.masks.traits import Traits
 
 PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
+TENSORS_HELD = {("kernel", "fwd"): 1.3, ("kernel", "bwd"): 2.0, ("cp", "fwd"): 3.5, ("cp", "bwd"): 3.2}
+"""the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the committed records stay below, the
+kernel's own storage of S² apart"""
+MANY = 1000  # cells of context parallelism, some of which are planned, from which on processes share the work
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,8 @@ class Prediction:
     unsupported: str | None
     density: float
     flops: float
-    tensor_bytes: int  # inputs, outputs and their gradients
+    tensor_bytes: int  # inputs, outputs and their gradients, of all ranks
+    memory_bytes: int  # forecast of the most that a rank needs
     work: Work | None = None  # for a control, which has neither pairs nor such tensors
 
     def seconds(self, peak_flops: float, measure: Measure) -> float:
@@ -35,10 +47,34 @@ class Prediction:
 class Predictor:
     """Predicts many cells of one device type; each mask is built and each plug-in loaded only once."""
 
-    def __init__(self, device_type: str) -> None:
-        self.device_type = device_type
+    def __init__(self, device_type: str, *, is_here: bool = True) -> None:
+        """
+        Args:
+            device_type: "cpu" or "cuda".
+            is_here: cells would run on this machine. Otherwise nothing is said about what is installed.
+        """
+        self.device_type, self.is_here = device_type, is_here
         self._masks: dict[str, tuple[Traits, float]] = {}
         self._plugins: dict[tuple[str, str], Any] = {}
+        self._plans: dict[Any, Any] = {}  # of all strategies
+
+    def predict_all(self, cells: Sequence[Cell]) -> dict[str, Prediction]:
+        """cell_id → prediction. Many cells of context parallelism are divided among the cores, where this system can fork processes."""
+        groups: dict[tuple[Any, ...], list[Cell]] = {}
+        for cell in cells:  # those of one mask and its other seeds stay together: drawn once, divided among ranks once
+            groups.setdefault((-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []).append(cell)
+        ordered = [groups[key] for key in sorted(groups)]  # many ranks take longest
+        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        if sum(cell.kind == "cp" for cell in cells) < MANY or num_cores == 1 or sys.platform != "linux":
+            found = self._predict_groups(ordered)
+        else:  # one share for each process, which then loads each plug-in once
+            shares = [ordered[number::num_cores] for number in range(num_cores)]
+            with ProcessPoolExecutor(num_cores, multiprocessing.get_context("fork")) as pool:
+                found = list(chain.from_iterable(pool.map(self._predict_groups, shares)))
+        return {prediction.cell.cell_id: prediction for prediction in found}
+
+    def _predict_groups(self, groups: list[list[Cell]]) -> list[Prediction]:
+        return [self.predict(cell) for group in groups for cell in group]
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)
@@ -46,25 +82,43 @@ class Predictor:
         unavailable, unsupported = self._unavailable(cell), self._unsupported(cell, traits)
         work = kernel.work(cell)
         if work is not None:
-            return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work)
+            return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work.traffic_bytes or 0, work)
         flops = cell.flops(round(density * cell.seqlen**2), 1)
         row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
-        return Prediction(cell, unavailable, unsupported, density, flops, tensors if cell.direction == "fwd" else 2 * tensors)
+        if cell.direction == "bwd":
+            tensors *= 2
+        held = TENSORS_HELD[cell.kind, cell.direction] * tensors / cell.world + kernel.stored_bytes(cell.call_spec, traits) / cell.world
+        return Prediction(cell, unavailable, unsupported, density, flops, tensors, round(held))
 
     def refusal(self, cell: Cell) -> str | None:
         """The reason why this cell is unsupported; None if it is not. Packages need not be there: nothing asks for them."""
         return self._unsupported(cell, self._mask(cell)[0])
 
     def _unavailable(self, cell: Cell) -> str | None:
-        strategy = self._plugin("strategy", cell.strategy).available(self.device_type) if cell.strategy else None
-        return strategy or self._plugin("kernel", cell.kernel).available(self.device_type)
+        if not self.is_here:
+            return None
+        strategy = self._available("strategy", cell.strategy) if cell.strategy else None
+        return strategy or self._available("kernel", cell.kernel)
+
+    @cache  # noqa: B019 - a predictor lives as long as a command
+    def _available(self, kind: str, name: str) -> str | None:
+        return self._plugin(kind, name).available(self.device_type)
 
     def _unsupported(self, cell: Cell, traits: Traits) -> str | None:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.device_type)
-        return self._plugin("strategy", cell.strategy).with_params(cell.strategy_params).refusal(cell, traits, kernel, self.device_type)
+        return self._strategy(cell).refusal(cell, traits, kernel, self.device_type)
+
+    def _strategy(self, cell: Cell) -> Any:
+        """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for all cells."""
+        key = "strategy", f"{cell.strategy} {cell.strategy_params}"
+        if key not in self._plugins:
+            assert cell.strategy is not None
+            self._plugins[key] = self._plugin("strategy", cell.strategy).with_params(cell.strategy_params)
+            self._plugins[key].share_plans(self._plans)
+        return self._plugins[key]
 
     def _mask(self, cell: Cell) -> tuple[Traits, float]:
         key = mask_name(cell)

@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from textwrap import shorten
+from shutil import get_terminal_size
+from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from longca.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import STATUSES, Record
@@ -22,21 +24,30 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
 GROUPS = {"ok": ("ok",), "unsupported": ("unsupported", "unavailable"), "oom": ("oom",),
-          "failed": ("incorrect", "error", "timeout")}
+          "failed": FAILED}
 REASON_CHARS = 200  # the record has it whole
 
 
 class Progress:
-    """Counts finished cells. It displays nothing itself; subclasses do."""
+    """Counts and scores finished cells. It displays nothing itself; subclasses do."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
+        self.board, self.names = Scoreboard(), ShortNames([])
         self.num_cells = self.num_kept = 0
+        self.logs: Path | None = None
         self._begun = 0.0
 
-    def start(self, num_cells: int, num_kept: int) -> None:
-        """Called before the first cell; `num_kept` of the cells are measured already."""
-        self.num_cells, self.num_kept, self._begun = num_cells, num_kept, time.monotonic()
+    def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
+        """Called before the first cell.
+
+        Args:
+            cells: all cells of the run.
+            kept: scores of those that are measured already.
+            logs: folder of what the measuring processes print.
+        """
+        self.num_cells, self.num_kept, self.logs, self._begun = len(cells), len(kept), logs, time.monotonic()
+        self.board, self.names = Scoreboard(kept), ShortNames(cells)
 
     def begin(self, cell: Cell) -> None:
         """Called when the measurement of a cell starts."""
@@ -44,6 +55,7 @@ class Progress:
     def end(self, record: Record) -> None:
         """Called with the record of a finished cell."""
         self.counts[record.outcome.status] += 1
+        self.board.add(Score.of(record))
 
     def note(self, text: str) -> None:
         """Display any other message."""
@@ -68,22 +80,44 @@ class Progress:
     def eta(self) -> str:
         return "?" if self.eta_seconds is None else duration(self.eta_seconds)
 
+    def line(self, width: int | None, head: str = "") -> str:
+        """The last finished cell: its numbers and the share of the best so far, or what came of it and why.
+
+        Args:
+            width: of the terminal. Longer names are cut, longer reasons go on in further lines. None: all in one line.
+            head: stands before it.
+        """
+        score = self.board.scores[-1]
+        name, numbers = self.names.name(score.cell), self.board.numbers(score)
+        if score.time_ms is not None:
+            room = self.names.longest if width is None else min(self.names.longest, width - len(head) - len(numbers) - 1)
+            return f"{head}{name if len(name) <= room else f'{name[:room - 1]}…':<{room}} {numbers}"
+        why = [shorten(score.reason, REASON_CHARS, placeholder=" …")] if score.reason else []
+        if score.is_failed:
+            why += [f"at {score.raised_at}"] * bool(score.raised_at) + [f"logs in {self.logs}/"] * (self.logs is not None)
+        first = f"{head}{name}  {score.status}"
+        if width is None:
+            return f"{first}  ({'; '.join(why)})" if why else first
+        return "\n".join(line for text in (first, *(f"    {text}" for text in why)) for line in _wrapped(text, width))
+
 
 class PlainProgress(Progress):
-    """Prints one line for each cell."""
+    """Prints one line for each cell; on a terminal, further lines for long reasons."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self.stream = stream
 
-    def start(self, num_cells: int, num_kept: int) -> None:
-        super().start(num_cells, num_kept)
-        self._say(f"{plural(num_cells, 'cell')}: {num_kept} measured before, {self.num_left} to do")
+    def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
+        super().start(cells, kept, logs)
+        common = f" ({self.names.common})" if self.names.common else ""
+        self._say(f"{plural(self.num_cells, 'cell')}{common}: {self.num_kept} measured before, {self.num_left} to do")
 
     def end(self, record: Record) -> None:
         super().end(record)
         total = str(self.num_cells - self.num_kept)
-        self._say(f"[{self.num_done:>{len(total)}}/{total} eta {self.eta}] {line(record)}")
+        head = f"{self.num_done:>{len(total)}}/{total} eta {self.eta}  "
+        self._say(self.line(get_terminal_size().columns if self.stream.isatty() else None, head))
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -118,7 +152,7 @@ class LogProgress(PlainProgress):
 
 
 class RichProgress(Progress):
-    """A display of three lines that stays at the bottom; what went wrong stays above it."""
+    """A display of three lines that stays at the bottom; the numbers of each cell, and what went wrong, stay above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -128,8 +162,8 @@ class RichProgress(Progress):
         self._cell: Cell | None = None
         self._live = Live(console=console or Console(stderr=True), refresh_per_second=2, get_renderable=self.render)
 
-    def start(self, num_cells: int, num_kept: int) -> None:
-        super().start(num_cells, num_kept)
+    def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
+        super().start(cells, kept, logs)
         self._live.start()
 
     def begin(self, cell: Cell) -> None:
@@ -138,13 +172,17 @@ class RichProgress(Progress):
     def end(self, record: Record) -> None:
         super().end(record)
         self._cell = None
-        if record.outcome.status in GROUPS["failed"]:
-            self.note(line(record))
+        status = record.outcome.status
+        if status in (*GROUPS["ok"], *FAILED):
+            self._print(self.line(self._live.console.width), "red" if status in FAILED else "")
 
     def note(self, text: str) -> None:
+        self._print(text, "yellow")
+
+    def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._live.console.print(Text(text, style="yellow"))
+        self._live.console.print(Text(text, style=style))
 
     def close(self) -> None:
         self._live.stop()
@@ -173,10 +211,10 @@ class Both(Progress):
         super().__init__()
         self.parts = (first, second)
 
-    def start(self, num_cells: int, num_kept: int) -> None:
-        super().start(num_cells, num_kept)
+    def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
+        super().start(cells, kept, logs)
         for part in self.parts:
-            part.start(num_cells, num_kept)
+            part.start(cells, kept, logs)
 
     def begin(self, cell: Cell) -> None:
         for part in self.parts:
@@ -210,14 +248,11 @@ def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = Non
     return shown if log is None else Both(shown, LogProgress(log))
 
 
-def line(record: Record) -> str:
-    """A record in one line: status, seconds, cell, and the reason if it is not ok."""
-    outcome = record.outcome.model_dump()
-    why = next((str(outcome[key]) for key in ("reason", "message", "where") if outcome.get(key)), "")
-    reason = f"  ({shorten(why, REASON_CHARS, placeholder=' …')})" if why else ""
-    return f"{record.outcome.status:<11} {record.seconds:6.1f} s  {record.cell.title}{reason}"
-
-
 def duration(seconds: float) -> str:
     """75 → "0:01:15"."""
     return str(timedelta(seconds=round(seconds)))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width`; paths and other long words stay whole, so that a terminal makes links of them."""
+    return wrap(text, width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False, replace_whitespace=False)

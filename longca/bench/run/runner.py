@@ -18,6 +18,7 @@ from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
 from longca.bench.run.method_version import method_version
 from longca.bench.run.progress import Progress, duration, make_progress
+from longca.bench.run.scores import FAILED, Score, Scoreboard
 from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher
 from longca.bench.workers.local import Local
@@ -29,7 +30,6 @@ from longca.core.config import Config
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Failed, Record, Source
-from longca.core.schema import Frozen
 from longca.core.study import Study
 from longca.masks.build import mask_name
 from longca.store.cells import CellStore, UnusableFile
@@ -39,7 +39,8 @@ BATCH = 32  # cells of one group of workers that are measured in a row
 VISITS = 2  # batches of each group in a long run
 
 
-class Summary(Frozen):
+@dataclass(frozen=True)
+class Summary:
     """The summary of a run."""
 
     run_id: str
@@ -48,6 +49,15 @@ class Summary(Frozen):
     num_measured: int
     num_kept: int
     seconds: float
+    board: Scoreboard
+    """the scores of all requested cells"""
+    logs: Path
+    """folder of what the measuring processes printed"""
+
+    @property
+    def num_failed(self) -> int:
+        """Cells that ended as `incorrect`, `error` or `timeout`."""
+        return sum(self.counts[status] for status in FAILED)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
@@ -75,15 +85,16 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     store = CellStore(config.results / study.name)
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    logs = store.folder / "logs" / run_id
     with (_stopped_by_signals() as stopped, _launcher(task, store.folder, stopped.is_set) as launcher, store.lock(part),
           closing(progress or make_progress(config.progress, log)) as show,
-          Pool(config.device, store.folder / "logs" / run_id, stopped.is_set, launcher) as pool):
+          Pool(config.device, logs, stopped.is_set, launcher) as pool):
         versions = {cell.cell_id: method_version(cell, study.measure_of(cell), pool.device.name) for cell in cells}
         kept = {} if force else _kept(store, versions, retry, show)
-        counts = Counter(kept.values())
+        counts = Counter(score.status for score in kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
-        show.start(len(cells), len(kept))
+        show.start(cells, list(kept.values()), logs)
         missed = ""
         try:
             for cell in todo:
@@ -104,7 +115,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
     return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(todo),
-                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3))
+                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs)
 
 
 def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
@@ -175,15 +186,15 @@ class _Run:
                       started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 
 
-def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, str]:
-    """cell_id → status of the records that stay."""
+def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, Score]:
+    """cell_id → score of the records that stay."""
     kept = {}
     for cell_id, version in versions.items():
         found = store.read(cell_id)
         if isinstance(found, UnusableFile):
             show.note(f"Measured again: {found}")
         elif found is not None and found.method_version == version and found.outcome.status not in retry:
-            kept[cell_id] = found.outcome.status
+            kept[cell_id] = Score.of(found)
     return kept
 
 

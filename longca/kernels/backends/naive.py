@@ -26,6 +26,11 @@ class Naive(Kernel):
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
+    def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
+        """Scores in float32 and a copy of them; backward, also probabilities in the dtype of q."""
+        per_pair = 8 if call.direction == "fwd" else 8 + call.elem_bytes
+        return traits.seqlen_q * traits.seqlen_k * (call.num_q_heads * per_pair + (0 if traits.full else traits.num_groups))
+
     def prepare(self, problem: Problem) -> NaivePrepared:
         return NaivePrepared(problem)
 

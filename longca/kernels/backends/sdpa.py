@@ -24,6 +24,13 @@ class Sdpa(Kernel):
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
+    def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
+        """A dense mask, in bool and as torch adds it to the scores; KV heads copied beside it are linear in tokens."""
+        if traits.full or traits.causal:
+            return 0
+        copies = 3 * traits.seqlen_k * call.head_dim * call.num_q_heads * call.elem_bytes
+        return (1 + call.elem_bytes) * traits.seqlen_q * traits.seqlen_k * traits.num_groups + copies
+
     def prepare(self, problem: Problem) -> SdpaPrepared:
         return SdpaPrepared(problem)
 

@@ -1,0 +1,111 @@
+"""The end of a run as tables: rates by mask and method with the best marked, and what came of each method's cells."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from longca.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
+from longca.core.record import STATUSES
+from longca.core.units import format_length
+from longca.store.text import number
+
+BEST = "*"
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+SHORT = {"unsupported": "unsup.", "unavailable": "unavail.", "incorrect": "wrong"}
+RATE = 9  # characters of "0.00613" and a mark, and of the space around
+GAP = 3  # between two columns
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to print."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str | int]]
+    caption: str = ""
+
+
+def rate_tables(board: Scoreboard, width: int) -> list[Table]:
+    """Rates in TFLOP/s for each direction and number of ranks: a row for each mask, a column for each method.
+
+    Each number is of the mask's longest sequence, the median where several cells of that length differ by heads, seed or the like.
+    Methods that do not fit into `width` characters have a table of their own below.
+    """
+    ranked = [score for score in board.scores if score.is_ranked and score.tflops is not None]
+    names = ShortNames([score.cell for score in ranked])
+    found: dict[tuple[int, str], dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
+    for score in ranked:
+        world = score.cell.world if score.cell.kind == "cp" else 0
+        found[world, score.cell.direction][names.mask(score.cell)].append(score)
+    tables = []
+    for world, direction in sorted(found, key=lambda key: (key[0], key[1] != "fwd")):
+        by_mask = {mask: _longest(scores) for mask, scores in sorted(found[world, direction].items())}
+        ranks = f", {world} ranks" if world else ""
+        tables += _tables(f"TFLOP/s, {DIRECTIONS[direction]}{ranks}", by_mask, names.common, width)
+    return tables
+
+
+def _longest(scores: list[Score]) -> tuple[int, dict[str, list[float]]]:
+    """The longest length, and the rates of each method there."""
+    length = max(score.cell.seqlen for score in scores)
+    rates: dict[str, list[float]] = defaultdict(list)
+    for score in scores:
+        if score.cell.seqlen == length and score.tflops is not None:
+            rates[score.cell.method].append(score.tflops)
+    return length, rates
+
+
+def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], common: str, width: int) -> list[Table]:
+    lengths = {length for length, _ in by_mask.values()}
+    if len(lengths) == 1:
+        title += f", S={format_length(*lengths)}"
+    several = any(len(values) > 1 for _, rates in by_mask.values() for values in rates.values())
+    caption = "; ".join(filter(None, (f"{BEST} the best", "median of the cells of each" if several else "", common)))
+    lead = max(map(len, by_mask)) + (GAP + 5 if len(lengths) > 1 else 0)
+    tables = []
+    for methods in _packed(sorted({method for _, rates in by_mask.values() for method in rates}), width - lead - GAP):
+        rows: list[list[str | int]] = []
+        for mask, (length, rates) in by_mask.items():
+            medians = {method: median(values) for method, values in rates.items()}
+            best = max(medians, key=medians.__getitem__) if len(medians) > 1 else ""
+            texts = {method: f"{number(rate)}{BEST if method == best else ''}" for method, rate in medians.items()}
+            rows.append([mask, *([format_length(length)] if len(lengths) > 1 else []), *(texts.get(method, "") for method in methods)])
+        tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], rows, f"{caption}."))
+    return tables
+
+
+def _packed(methods: list[str], room: int) -> list[list[str]]:
+    """The methods in groups whose columns fit, at least one in each."""
+    groups: list[list[str]] = [[]]
+    left = room
+    for method in methods:
+        needed = max(len(method), RATE) + GAP
+        if groups[-1] and needed > left:
+            groups.append([])
+            left = room
+        groups[-1].append(method)
+        left -= needed
+    return groups if methods else []
+
+
+def outcome_table(board: Scoreboard) -> Table:
+    """The number of cells of each status and the largest error over its budget, a row for each method."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    errors: dict[str, float] = defaultdict(float)
+    for score in board.scores:
+        counts[score.cell.method][score.status] += 1
+        errors[score.cell.method] = max(errors[score.cell.method], score.error_of_budget or 0.0)
+    found = [status for status in STATUSES if any(of_method[status] for of_method in counts.values())]
+    rows: list[list[str | int]] = [[method, *(of_method[status] for status in found), number(errors[method], 2) if errors[method] else ""]
+                                   for method, of_method in sorted(counts.items())]
+    return Table("Outcomes", ["method", *(SHORT.get(status, status) for status in found), "worst"], rows,
+                 "worst: the largest error over what rounding allows; above 1 is wrong.")
+
+
+def failures(board: Scoreboard) -> Sequence[Score]:
+    """The scores that are verdicts, wrong results first."""
+    return sorted((score for score in board.scores if score.is_failed), key=lambda score: FAILED.index(score.status))

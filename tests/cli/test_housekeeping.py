@@ -1,0 +1,72 @@
+"""Commands around a study: settings, cleaning, the page in a browser, version and help."""
+
+import io
+import json
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from longca import __version__
+from longca.core.study import load_study
+from longca.store.cells import CellStore
+from tests.records import record
+
+
+@pytest.fixture
+def folder(longca, tiny, tmp_path) -> Path:
+    """Results of a study with a page, logs and one record."""
+    folder = tmp_path / "results" / "tiny"
+    CellStore(folder).write(record(load_study(str(tiny)).cells()[0], study="tiny"))
+    (folder / "logs/run").mkdir(parents=True)
+    (folder / "logs/run/worker1.log").write_text("x" * 3000)
+    (folder / "report.html").write_text("page")
+    (folder / "notes.txt").write_text("somebody's own")
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def test_clean_says_what_and_asks_and_leaves_records(longca, tiny, folder, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    told = json.loads(longca("clean", tiny, "--json").stdout)
+    assert {Path(path).name for path in told["would_remove"]} == {"logs", "report.html"} and told["num_bytes"] == 3004
+    refused = longca("clean", tiny)
+    assert refused.returncode == 1 and "2.93 KiB" in refused.stdout and names(folder) == {"cells", "logs", "report.html", "notes.txt"}
+    done = longca("clean", tiny, "--yes")
+    assert done.returncode == 0 and names(folder) == {"cells", "notes.txt"}
+    assert "Nothing to remove" not in done.stdout and longca("clean", tiny, "--yes").returncode == 0
+
+
+def test_clean_removes_records_only_when_told(longca, tiny, folder):
+    assert longca("clean", tiny, "--records", "--yes").returncode == 0
+    assert names(folder) == {"notes.txt"}
+
+
+def test_clean_waits_for_no_run(longca, tiny, folder):
+    with CellStore(folder).lock():
+        done = longca("clean", tiny, "--yes")
+    assert done.returncode == 2 and "Another run" in done.stderr and "logs" in names(folder)
+
+
+def test_report_as_json_and_in_a_browser(longca, tiny, folder, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    done = longca("report", tiny, "--json", "--open")
+    told = json.loads(done.stdout)
+    assert (told["num_records"], told["problems"], told["page"]) == (1, [], str(folder / "report.html"))
+    assert opened == [(folder / "report.html").as_uri()] and (folder / "report.html").stat().st_size > 10_000
+
+
+def test_settings_name_where_they_come_from(longca, tmp_path):
+    told = json.loads(longca("config", "show", "--json").stdout)
+    assert told["settings"]["device"] == {"value": "cpu", "origin": "LONGCA_DEVICE"}
+    assert told["settings"]["study"]["origin"] == "config/config.yaml" and told["folders"]["results"] == str(tmp_path / "results")
+    assert "LONGCA_DEVICE" in longca("config", "show").stdout
+
+
+def test_version_and_short_help(longca):
+    assert longca("--version").stdout == f"longca {__version__}\n"
+    assert "Commands:" in longca("-h").stdout and "--heads" in longca("plan", "-h").stdout
