@@ -86,8 +86,9 @@ class WorldGroup:
 
         found = cls.__new__(cls)
         found._enter(dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s))
-        found._members, found.torch_group = dist.get_process_group_ranks(torch_group), torch_group
+        found._members, found.torch_group, found._is_new = sorted(dist.get_process_group_ranks(torch_group)), torch_group, False
         found._host_group = found._made_group("gloo")
+        found.rank = dist.get_rank(found._host_group)  # torch counts the ranks of a new group in their order in the default group
         found._device_group = found._host_group if device.type == "cpu" else found._new_group()
         return found
 
@@ -101,7 +102,7 @@ class WorldGroup:
         """bytes that this rank has sent to others by `all_to_all` and by comm streams"""
         self.torch_group: Any = dist.group.WORLD
         self._token, self._timeout = torch.zeros(1, device=device), timeout
-        self._members: list[int] | None = None  # numbers of these ranks in the default group; None where they are all of it
+        self._members, self._is_new = list(range(world)), True  # numbers of these ranks in the default group; that is made here
         self._host_group: Any = None  # for tensors on the host; None: the default group
         self._device_group: Any = None  # for tensors on the device, likewise
         self._made: list[Any] = []
@@ -169,12 +170,18 @@ class WorldGroup:
         """Leaves the group. One that was there before stays; what was made on top of it goes."""
         import torch.distributed as dist
 
-        if self._members is None:
+        if self._is_new:
             dist.destroy_process_group()
-        else:
+        elif self._has_all_ranks:  # groups of some ranks get names that torch would give again: those stay until the default group ends
             for group in self._made:
                 dist.destroy_process_group(group)
         self._made.clear()
+
+    @property
+    def _has_all_ranks(self) -> bool:
+        import torch.distributed as dist
+
+        return len(self._members) == dist.get_world_size()
 
     def _new_group(self) -> Any:
         """A further torch process group of all ranks, with a stream of high priority on GPUs.
@@ -196,8 +203,7 @@ class WorldGroup:
         import torch.distributed as dist
 
         with as_peer_lost():
-            group = dist.new_group(self._members or list(range(self.world)), self._timeout, backend, options,
-                                   use_local_synchronization=self._members is not None)
+            group = dist.new_group(self._members, self._timeout, backend, options, use_local_synchronization=not self._has_all_ranks)
         self._made.append(group)
         return group
 
