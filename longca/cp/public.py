@@ -77,7 +77,8 @@ class ContextParallel:
 
         self._comm, self._request, self._planner, self.masks, self._always = comm, request, planner, masks, always
         self._plan, waited_ms = planner.take(masks)
-        self._attend: Callable[..., torch.Tensor] = torch.compiler.disable(self._attend_eagerly)
+        without_graph: Any = torch.compiler.disable
+        self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
         self._checked: set[tuple[int, int]] = set()
         of_ranks = comm.gather(self._plan.positions_L)
         self._num_rows = [len(part) for part in of_ranks]

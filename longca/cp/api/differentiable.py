@@ -51,7 +51,7 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         @once_differentiable
-        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             kept = ctx.saved_tensors
             result = _map(ctx.result, _Place, lambda place: kept[place.number])
             with torch.autocast(grad_outputs[0].device.type, enabled=False):
@@ -71,7 +71,7 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         @once_differentiable
-        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             return grad_outputs[0].index_select(0, ctx.own), None, None, None
 
     return Attention, TokenGather
