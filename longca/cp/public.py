@@ -56,10 +56,10 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
     comm = join(group, device, timeout)
     try:
         arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype,
-                     "backward": backward, "messages": messages}
+                     "backward": backward, "messages": messages, "check": check}
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages)
-        return ContextParallel(comm, request, MaskPlanner(comm, request), masks, check == "always")
+        return ContextParallel(comm, request, MaskPlanner(comm, request), masks)
     except Exception:
         comm.close()
         raise
@@ -72,17 +72,15 @@ class ContextParallel:
     rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
     """
 
-    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...], always: bool) -> None:
+    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...]) -> None:
         import torch
 
-        self._comm, self._request, self._planner, self.masks, self._always = comm, request, planner, masks, always
+        self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
         self._plan, waited_ms = planner.take(masks)
         without_graph: Any = torch.compiler.disable
         self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
         self._checked: set[tuple[int, int]] = set()
-        of_ranks = comm.gather(self._plan.positions_L)
-        self._num_rows = [len(part) for part in of_ranks]
-        self._inverse = torch.from_numpy(_inverse(of_ranks)).to(comm.device)
+        self._inverse = torch.from_numpy(self._plan.inverse).to(comm.device)
         self.positions = torch.from_numpy(self._plan.positions_L).to(comm.device)
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
         self.costs = _costs(self._plan, waited_ms)
@@ -100,7 +98,7 @@ class ContextParallel:
     @property
     def num_tokens(self) -> int:
         """Tokens on this rank, L."""
-        return self._num_rows[self.rank]
+        return self._plan.num_tokens[self.rank]
 
     @property
     def seqlen(self) -> int:
@@ -157,7 +155,7 @@ class ContextParallel:
             dim: the dimension of tokens, of size L.
         """
         all_or_none(self._comm, lambda: self._check_shard(x, dim))
-        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._num_rows, self._inverse).movedim(0, dim)
+        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._inverse).movedim(0, dim)
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
@@ -188,7 +186,7 @@ class ContextParallel:
         """
         masks = all_or_none(self._comm, lambda: self._checked_masks(mask))
         compare(self._comm, {"mask": described(masks)})
-        return ContextParallel(self._comm, self._request, self._planner, masks, self._always)
+        return ContextParallel(self._comm, self._request, self._planner, masks)
 
     def close(self) -> None:
         """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it."""
@@ -201,8 +199,9 @@ class ContextParallel:
     def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
         import torch
 
-        key = self._mask_number(mask) if self._is_known(mask) else -1, q.shape[0] if q.dim() == 4 else 0
-        if self._always or key not in self._checked:
+        num_sequences = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else 0
+        key = self._mask_number(mask) if self._is_known(mask) else -1, num_sequences
+        if self._request.check == "always" or key not in self._checked:
             all_or_none(self._comm, lambda: self._check_attention(q, k, v, mask))
             self._checked.add(key)
         else:
@@ -265,16 +264,6 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
     for number, prepared in enumerate(plan.prepared):
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
         found |= {prefix + (f"kernel_{name}" if name in found else name): cost for name, cost in prepared.costs.items()}
-    return found
-
-
-def _inverse(positions: list[Any]) -> Any:
-    """The place of each token in the rows of all ranks, one rank after another."""
-    import numpy as np
-
-    order = np.concatenate(positions)
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = np.arange(len(order))
     return found
 
 

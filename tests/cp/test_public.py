@@ -142,10 +142,12 @@ def refusals(cp: ContextParallel, rank: int) -> dict[str, str]:
         "uneven heads": plan(num_kv_heads=3), "dtype": plan(dtype=torch.int64), "strategy": plan(strategy="usq"),
         "parameter": plan(strategy="usp(head=2)"), "does not fit": plan(strategy="usp(heads=3)"), "baseline": plan(strategy="yunchang"),
         "kernel": plan(kernel="band"), "group": plan(group=3), "timeout": plan(timeout=0), "messages": plan(messages="mpi"),
+        "check": plan(check="never"),
         "whole": refusal(lambda: cp.shard(torch.zeros(5))), "unshard": refusal(lambda: cp.unshard(torch.zeros(5))),
         "uneven shards": first(WINDOW, *(x[:len(x) - rank] for x in (q, k, v))),
         "all tokens": first(CAUSAL, *inputs()[:3]), "other heads": first(CAUSAL, q, v, k[:, :1]),
-        "other dtype": first(CAUSAL, q.double(), k, v), "no tensor": first(CAUSAL, q, k, None), "device": first(CAUSAL, q, k, v.to("meta")),
+        "other dtype": first(CAUSAL, q.double(), k, v), "no tensor": first(CAUSAL, q, k, None),
+        "no tensor at all": first(CAUSAL, None, k, v), "device": first(CAUSAL, q, k, v.to("meta")),
         "another mask": refusal(lambda: cp.attention(q, k, v, mask=3)),
     }
 
@@ -220,11 +222,13 @@ def test_a_mask_that_was_planned_ahead_is_right_and_kept():
     ("does not fit", "Strategy 'usp(heads=3)' with kernel 'naive' cannot do this mask on 2 ranks: 2 ranks are no whole number"),
     ("baseline", "a peer that studies compare with"), ("kernel", "Kernel 'band' is unavailable here"),
     ("group", "Argument 'group' is a int"), ("timeout", "Argument 'timeout' is 0"), ("messages", "Argument 'messages' is 'mpi'"),
+    ("check", "Give 'first' or 'always'"),
     ("whole", "must have the 97 tokens of the mask"), ("unshard", "Give what came from cp.shard"),
     ("uneven shards", "Rank 1: Argument 'q' of attention is of shape 4"), ("all tokens", "has all 97 tokens"),
     ("other heads", "tokens of this rank × heads × head dim are"),
     ("other dtype", "Argument 'q' of attention is torch.float64: the plan is for torch.float32"),
-    ("no tensor", "Argument 'v' of attention is a NoneType"), ("device", "is on meta: this rank is on cpu"),
+    ("no tensor", "Argument 'v' of attention is a NoneType"),
+    ("no tensor at all", "Argument 'q' of attention is a NoneType"), ("device", "is on meta: this rank is on cpu"),
     ("another mask", "this context has"),
 ])
 def test_refusals_are_one_line_and_the_same_on_every_rank(case: str, words: str):

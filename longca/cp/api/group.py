@@ -49,7 +49,7 @@ def join(group: Any, device: Any, timeout_s: float) -> Comm:
     if not isinstance(group, dist.ProcessGroup):
         raise UserError(f"Argument 'group' is a {type(group).__name__}",
                         todo="Give a process group of torch.distributed, a device mesh of one dimension, or None for all ranks")
-    return Comm.over(group, _device(device, device_type, dist.get_backend(group)), timeout_s)
+    return Comm.over(group, _device(device, device_type, dist.get_backend_config(group)), timeout_s)
 
 
 def _new_job(device_type: str, timeout_s: float) -> Comm:
@@ -58,12 +58,12 @@ def _new_job(device_type: str, timeout_s: float) -> Comm:
     return Comm(0, 1, 0, "", device_type, timeout_s)
 
 
-def _device(device: Any, device_type: str | None, backend: str) -> torch.device:
+def _device(device: Any, device_type: str | None, backends: str) -> torch.device:
     import torch
 
     if device is not None and torch.device(device).index is not None:
         return torch.device(device)
-    device_type = device_type or ("cuda" if "nccl" in backend else "cpu")
+    device_type = device_type or ("cuda" if "nccl" in backends and torch.cuda.is_available() else "cpu")
     return torch.device("cpu") if device_type == "cpu" else torch.device(device_type, torch.cuda.current_device())
 
 

@@ -54,6 +54,10 @@ class MaskPlan:
     sharding: str
     prepared: tuple[PreparedStrategy, ...]
     """by mask"""
+    num_tokens: list[int]
+    """of each rank"""
+    inverse: np.ndarray
+    """the place of each token among those of all ranks, one rank after another, (T,) int64"""
     estimated_s: dict[str, float]
     """seconds of one attention call of each mask, with its backward, by strategy, at the rates of the cost model"""
     refused: dict[str, str]
@@ -130,8 +134,11 @@ class MaskPlanner:
                          for mask, work in zip(masks, choice.works, strict=True))
         assert all(np.array_equal(one.shard.positions_L, prepared[0].shard.positions_L) for one in prepared)
         work, name = choice.works[0], _title(choice.strategy)
-        return MaskPlan(name, "contiguous" if work.heads_only else work.plan.sharding.name, prepared, choice.estimated_s, choice.refused,
-                        (time.perf_counter() - start_s) * 1e3, comm.streams if isinstance(comm, DeferredComm) else {})
+        of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
+        assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
+        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), np.argsort(np.concatenate(of_ranks)),
+                        choice.estimated_s, choice.refused, (time.perf_counter() - start_s) * 1e3,
+                        comm.streams if isinstance(comm, DeferredComm) else {})
 
     def _choose(self, problems: Sequence[Problem]) -> _Choice:
         refused: dict[str, str] = {}

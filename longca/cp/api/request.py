@@ -30,6 +30,7 @@ KERNELS = ("band", "naive")
 """the local kernels that "auto" chooses among: the first that runs here"""
 DTYPES = ("bfloat16", "float16", "float32")
 MESSAGES = ("nccl", "symmetric")
+CHECKS = ("first", "always")
 _WITH_PARAMS = re.compile(r"(\w+)\s*[(\[](.*)[)\]]")
 
 
@@ -47,6 +48,7 @@ class CpRequest:
     device: torch.device
     needs_backward: bool
     messages: Messages
+    check: str
 
     def problem(self, mask: Mask) -> Problem:
         return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.device, self.needs_backward)
@@ -69,14 +71,15 @@ class CpRequest:
         params = ", ".join(f"{name}={value}" for name, value in self.params)
         return {"strategy": f"{self.strategy}({params})" if params else self.strategy, "kernel": self.kernel,
                 "num_q_heads": str(self.num_q_heads), "num_kv_heads": str(self.num_kv_heads), "head_dim": str(self.head_dim),
-                "dtype": str(self.dtype), "device": self.device.type, "backward": str(self.needs_backward), "messages": self.messages}
+                "dtype": str(self.dtype), "device": self.device.type, "backward": str(self.needs_backward), "messages": self.messages,
+                "check": self.check}
 
 
 def agreed_request(comm: Comm, masks: Any, strategy: Any, arguments: Mapping[str, Any]) -> tuple[CpRequest, tuple[Mask, ...]]:
     """The checked request and masks, which are the same on all ranks. All ranks call it together.
 
     Args:
-        arguments: those of `context_parallel` by name: kernel, num_q_heads, num_kv_heads, head_dim, dtype, backward, messages.
+        arguments: those of `context_parallel` by name: kernel, num_q_heads, num_kv_heads, head_dim, dtype, backward, messages, check.
 
     Raises:
         UserError: on all ranks alike, where an argument cannot be used on one of them, or differs between them.
@@ -153,7 +156,7 @@ def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
 
 
 def _request(device: torch.device, strategy: Any, *, kernel: Any, num_q_heads: Any, num_kv_heads: Any, head_dim: Any, dtype: Any,
-             backward: bool, messages: Messages) -> CpRequest:
+             backward: bool, messages: Messages, check: str) -> CpRequest:
     import torch
 
     num_kv_heads = num_q_heads if num_kv_heads is None else num_kv_heads
@@ -167,11 +170,12 @@ def _request(device: torch.device, strategy: Any, *, kernel: Any, num_q_heads: A
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype not in (known := [getattr(torch, name) for name in DTYPES]):
         raise UserError(f"Argument 'dtype' is {dtype!r}", todo="Give " + ", ".join(map(str, known[:-1])) + f" or {known[-1]}")
-    if messages not in MESSAGES:
-        raise UserError(f"Argument 'messages' is {messages!r}", todo=f"Give {' or '.join(map(repr, MESSAGES))}")
+    for argument, value, known in (("messages", messages, MESSAGES), ("check", check, CHECKS)):
+        if value not in known:
+            raise UserError(f"Argument '{argument}' is {value!r}", todo=f"Give {' or '.join(map(repr, known))}")
     name, params = parse_strategy(strategy)
     return CpRequest(name, params, _kernel(kernel, device.type), num_q_heads, num_kv_heads, head_dim, dtype, device, bool(backward),
-                     messages)
+                     messages, check)
 
 
 def _kernel(name: Any, device_type: str) -> str:
