@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
         measure(options.steps)
     losses, facts = read()
     draw(losses)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "training curves", "\n".join(table(losses, facts))), encoding="utf-8")
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "training_curves", "\n".join(table(losses, facts))), encoding="utf-8")
     return 0
 
 
