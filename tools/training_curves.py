@@ -13,7 +13,7 @@ import argparse
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ MASKS = ("causal", "causal_document", "causal_sliding_window", "alternating")
 WORLDS = (2, 4)
 ALONE, NUDGED, ROUNDING = "one rank", "one rank, off by a rounding", 2.0 ** -23
 COLORS = dict(zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True))
+SHOWN = 4  # steps for each point of the figure
 FACTS = ("tokens_per_s", "peak_mb", "plan_ms", "waited_ms", "moved_bytes")
 
 
@@ -148,7 +149,10 @@ def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]]) -> 
 
 
 def draw(losses: dict[Run, np.ndarray]) -> None:
-    """Draws a column for each mask: the curves, and below them their differences from that of one rank."""
+    """Draws a column for each mask: the curves, and below them their differences from that of one rank.
+
+    Of each SHOWN steps one point is drawn: the mean of the losses, the largest of the differences.
+    """
     import matplotlib
 
     matplotlib.use("svg")
@@ -161,21 +165,28 @@ def draw(losses: dict[Run, np.ndarray]) -> None:
     for column, mask in enumerate(MASKS):
         upper, lower = axes[0, column], axes[1, column]
         upper.set_title(mask)
-        upper.plot(losses[Run(mask, ALONE, 1)], color="#c8ccd0", linewidth=5, label="one rank")
-        lower.plot(np.maximum(apart[Run(mask, NUDGED, 1)], 1e-9), color="#9aa0a6", linewidth=3, label="one rank, off by a rounding")
+        upper.plot(*_few(losses[Run(mask, ALONE, 1)], np.mean), color="#c8ccd0", linewidth=5)
+        lower.plot(*_few(apart[Run(mask, NUDGED, 1)], np.max), color="#9aa0a6", linewidth=3, label="one rank, off by a rounding")
         for how, ranks in ((how, ranks) for how in STRATEGIES for ranks in WORLDS):
             style = {"color": COLORS[how], "linewidth": 0.8, "linestyle": "-" if ranks == 2 else ":"}
-            upper.plot(losses[Run(mask, how, ranks)], **style)
-            lower.plot(np.maximum(apart[Run(mask, how, ranks)], 1e-9), **style, label=f"{how}, {ranks} ranks")
-        lower.set_yscale("log")
+            upper.plot(*_few(losses[Run(mask, how, ranks)], np.mean), **style)
+            lower.plot(*_few(apart[Run(mask, how, ranks)], np.max), **style, label=f"{how}, {ranks} ranks")
+        upper.plot([], [], color="#c8ccd0", linewidth=5, label="one rank")
+        lower.set_ylim(0, 1.1 * max(float(curve.max()) for curve in apart.values()))
         lower.set_xlabel("step")
     axes[0, 0].set_ylabel("loss")
     axes[1, 0].set_ylabel("relative difference\nfrom one rank")
-    handles, labels = axes[1, 0].get_legend_handles_labels()
+    handles, labels = (mine + others for mine, others in zip(*(one.get_legend_handles_labels() for one in axes[:, 0]), strict=True))
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
     figure.savefig(FIGURE, metadata={"Date": None})
     plt.close(figure)
     FIGURE.write_text("\n".join(line.rstrip() for line in FIGURE.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8")
+
+
+def _few(curve: np.ndarray, of_some: Callable[..., np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, values) of fewer points."""
+    starts = np.arange(0, len(curve), SHOWN)
+    return starts, np.array([of_some(curve[start:start + SHOWN]) for start in starts])
 
 
 def main(arguments: Sequence[str]) -> int:
