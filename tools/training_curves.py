@@ -29,7 +29,7 @@ STRATEGIES = ("ring_allgather", "ring_p2p", "ulysses", "usp", "loongtrain")
 MASKS = ("causal", "causal_document", "causal_sliding_window", "alternating")
 WORLDS = (2, 4)
 ALONE, NUDGED, ROUNDING = "one rank", "one rank, off by a rounding", 2.0 ** -23
-COLORS = dict(zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True))
+COLORS: dict[str, str] = dict(zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True))
 SHOWN = 4  # steps for each point of the figure
 FACTS = ("tokens_per_s", "peak_mb", "plan_ms", "waited_ms", "moved_bytes")
 
@@ -69,10 +69,11 @@ def measure(steps: int) -> None:
 
 def on_ranks(ranks: int, runs: Sequence[Run], steps: int) -> list[dict[str, Any]]:
     import torch
+    from torch.multiprocessing.spawn import spawn
 
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "found.pt")
-        torch.multiprocessing.spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), runs, steps, target), nprocs=ranks)
+        spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), runs, steps, target), nprocs=ranks)
         return torch.load(target, weights_only=False)
 
 

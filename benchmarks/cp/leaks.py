@@ -41,7 +41,7 @@ def counts(cp: ContextParallel, num_perturbed: int, shape: tuple[int, int, int])
     mask, generator = cp.masks[0], torch.Generator().manual_seed(0)
     tensors = [torch.randn(cp.seqlen, heads, head_dim, generator=generator) for heads in (num_q_heads, num_kv_heads, num_kv_heads)]
     before = output(cp, tensors)
-    found = dict.fromkeys(("expected", "observed", "leaks", "missing"), 0)
+    found: dict[str, int] = {"expected": 0, "observed": 0, "leaks": 0, "missing": 0}
     for token in np.linspace(0, cp.seqlen - 1, num_perturbed).astype(int):
         moved = [x.clone() for x in tensors]
         for x in moved:
@@ -57,13 +57,14 @@ def counts(cp: ContextParallel, num_perturbed: int, shape: tuple[int, int, int])
 
 def output(cp: ContextParallel, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
-        return cp.unshard(cp.attention(*(cp.shard(x.to(cp.positions.device)) for x in tensors)))
+        q, k, v = (cp.shard(x.to(cp.positions.device)) for x in tensors)
+        return cp.unshard(cp.attention(q, k, v))
 
 
 def may_change(mask: Mask, token: int) -> np.ndarray:
     """Returns the queries whose output depends on a token, (T,) bool, by the dense mask."""
     visible = mask.dense().reshape(mask.num_groups, mask.seqlen_q, mask.seqlen_k)
-    found = visible[:, :, token].any(0)
+    found = np.array(visible[:, :, token].any(axis=0))
     found[token] |= visible[:, token].any()
     return found
 

@@ -47,12 +47,12 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
     prepared = Registry("strategy").load(strategy).prepare(problem, Registry("kernel").load(options.kernel), comm)
     assert torch.equal(torch.from_numpy(prepared.shard.positions_L).to(comm.device), cp.positions), "another plan"
     q, k, v, dout = (cp.shard(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    forward, out = prepared.forward(q, k, v), cp.attention(*leaves)
+    leaves = q_leaf, k_leaf, v_leaf = tuple(x.clone().requires_grad_() for x in (q, k, v))
+    forward, out = prepared.forward(q, k, v), cp.attention(q_leaf, k_leaf, v_leaf)
     same = [torch.equal(forward.out, out), *(torch.equal(*pair) for pair in zip(
         prepared.backward(forward, dout), torch.autograd.grad(out, leaves, dout, retain_graph=True), strict=True))]
     calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "fwd": (lambda: prepared.forward(q, k, v), lambda: cp.attention(*leaves)),
+        "fwd": (lambda: prepared.forward(q, k, v), lambda: cp.attention(q_leaf, k_leaf, v_leaf)),
         "bwd": (lambda: prepared.backward(forward, dout), lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True))}
     for direction, pair in calls.items():
         rounds = [[median_ms(comm, call, MEASURE) for call in pair] for _ in range(options.rounds)]
