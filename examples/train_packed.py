@@ -51,6 +51,8 @@ class Options:
     num_q_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 16
+    dtype: str = "float32"
+    """of attention's inputs; weights are in float32"""
     corpus: str = "prolong64k"
     seed: int = 0
     rate: float = 3e-3
@@ -92,7 +94,7 @@ class Block(nn.Module):
     def __init__(self, options: Options) -> None:
         super().__init__()
         self.heads = options.num_q_heads, options.num_kv_heads, options.num_kv_heads
-        self.head_dim = options.head_dim
+        self.head_dim, self.dtype = options.head_dim, getattr(torch, options.dtype)
         self.norms = nn.ModuleList([nn.RMSNorm(options.width), nn.RMSNorm(options.width)])
         self.qkv = nn.Linear(options.width, sum(self.heads) * options.head_dim, bias=False)
         self.out = nn.Linear(options.width, options.width, bias=False)
@@ -100,8 +102,8 @@ class Block(nn.Module):
 
     def forward(self, x_LE: torch.Tensor, cp: ContextParallel, mask: int) -> torch.Tensor:
         q, k, v = self.qkv(self.norms[0](x_LE)).unflatten(1, (-1, self.head_dim)).split(self.heads, dim=1)
-        out = cp.attention(rotated(q, cp.positions), rotated(k, cp.positions), v, mask=mask)
-        x_LE = x_LE + self.out(out.flatten(1))
+        q, k, v = (x.to(self.dtype) for x in (rotated(q, cp.positions), rotated(k, cp.positions), v))
+        x_LE = x_LE + self.out(cp.attention(q, k, v, mask=mask).to(x_LE.dtype).flatten(1))
         return x_LE + self.down(F.gelu(self.up(self.norms[1](x_LE))))
 
 
@@ -136,7 +138,7 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
         log: called with a line now and then, on rank 0.
     """
     cp = context_parallel(options.masks(0), group, options.strategy, num_q_heads=options.num_q_heads, num_kv_heads=options.num_kv_heads,
-                          head_dim=options.head_dim, dtype=torch.float32)
+                          head_dim=options.head_dim, dtype=getattr(torch, options.dtype))
     device = cp.positions.device
     torch.manual_seed(options.seed)
     model = Model(options).to(device)
@@ -198,8 +200,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--mask", choices=MASKS, default="causal_document")
     parser.add_argument("--strategy", default="auto", help='as "ring_p2p" or "usp(heads=2)"')
-    for name, kind in (("tokens", int), ("steps", int), ("layers", int), ("seed", int), ("rate", float)):
-        parser.add_argument(f"--{name}", type=kind, default=getattr(Options, name))
+    for name, kind in (("tokens", int), ("steps", int), ("layers", int), ("num_q_heads", int), ("num_kv_heads", int), ("head_dim", int),
+                       ("dtype", str), ("seed", int), ("rate", float)):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=getattr(Options, name))
     parser.add_argument("--corpus", default=Options.corpus)
     parser.add_argument("--csv", type=Path, help="for the loss of each step")
     given = vars(parser.parse_args())

@@ -42,7 +42,8 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" takes the one that the cost model says is quickest.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
-        kernel: attention on each rank. "auto": `band` on GPUs, `naive` on CPUs, which takes O(T²) memory.
+        kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which
+            takes O(T²) memory.
         device: of the tensors, if the group does not settle it.
         backward: gradients will be asked for.
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 KERNELS = ("band", "naive")
-"""the local kernels that "auto" chooses among: the first that runs here"""
+"""the local kernels that "auto" chooses among: the first that runs here and does the masks with these heads and this dtype"""
 DTYPES = ("bfloat16", "float16", "float32")
 MESSAGES = ("nccl", "symmetric")
 CHECKS = ("first", "always")
@@ -84,7 +84,11 @@ def agreed_request(comm: Comm, masks: Any, strategy: Any, arguments: Mapping[str
     Raises:
         UserError: on all ranks alike, where an argument cannot be used on one of them, or differs between them.
     """
-    request, found = all_or_none(comm, lambda: (_request(comm.device, strategy, **arguments), checked_masks(masks, arguments)))
+    def checked() -> tuple[CpRequest, tuple[Mask, ...]]:
+        request, found = _request(comm.device, strategy, **arguments), checked_masks(masks, arguments)
+        return replace(request, kernel=_kernel(request, found)), found
+
+    request, found = all_or_none(comm, checked)
     compare(comm, {**request.compared(), "mask": described(found)})
     return request, found
 
@@ -174,15 +178,19 @@ def _request(device: torch.device, strategy: Any, *, kernel: Any, num_q_heads: A
         if value not in known:
             raise UserError(f"Argument '{argument}' is {value!r}", todo=f"Give {' or '.join(map(repr, known))}")
     name, params = parse_strategy(strategy)
-    return CpRequest(name, params, _kernel(kernel, device.type), num_q_heads, num_kv_heads, head_dim, dtype, device, bool(backward),
+    return CpRequest(name, params, kernel, num_q_heads, num_kv_heads, head_dim, dtype, device, bool(backward),
                      messages, check)
 
 
-def _kernel(name: Any, device_type: str) -> str:
+def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
+    """The name of the local kernel. Raises UserError where it cannot run here."""
+    name, device_type = request.kernel, request.device.type
     if not isinstance(name, str):
         raise UserError(f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all')
     if name == AUTO:
-        return next(one for one in KERNELS if Registry("kernel").load(one).available(device_type) is None)
+        kernels = {one: Registry("kernel").load(one) for one in KERNELS}
+        return next(one for one, kernel in kernels.items() if kernel.available(device_type) is None
+                    and not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks))
     kernel = Registry("kernel").load(name)
     if kernel.family == "control":
         raise UserError(f"Kernel '{name}' is a control and no attention", todo='Give another one, or kernel="auto"')
