@@ -1,7 +1,9 @@
 """`longca.context_parallel` over gloo: results and gradients, masks that share a sharding, planning ahead, and what it refuses."""
 
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from longca.core.errors import UserError
+from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
 from longca.cp.public import ContextParallel, PeerLost, context_parallel
 from longca.masks import Mask, build_mask
@@ -75,6 +78,8 @@ def two_ranks(comm: Comm) -> dict[str, Any]:
     ahead = cp.with_mask(CAUSAL)
     found["ahead"] = {"results": both_ways(ahead), "costs": ahead.costs, "again": cp.with_mask(CAUSAL).costs}
     found["refusals"] = refusals(cp, comm.rank)
+    found["failure"] = a_failure_of_one_rank(cp)
+    found["after it"] = both_ways(cp)
     cp.close()
     found["group is left"] = dist.is_initialized()
     return found
@@ -123,6 +128,15 @@ def under_autocast(cp: ContextParallel) -> bool:
     with torch.autocast("cpu", torch.bfloat16):
         inside = cp.attention(q, k, v)
     return torch.equal(inside, cp.attention(q, k, v))
+
+
+def a_failure_of_one_rank(cp: ContextParallel) -> str:
+    """What this rank is told where rank 1 has no memory for its kernels."""
+    naive = type(Registry("kernel").load("naive"))
+    failing = patch.object(naive, "prepare", side_effect=MemoryError("no room")) if cp.rank else nullcontext()
+    with failing, pytest.raises((MemoryError, RuntimeError)) as told:
+        cp.with_mask(build_mask("full", seqlen=T))
+    return f"{told.type.__name__}: {told.value}"
 
 
 def refusals(cp: ContextParallel, rank: int) -> dict[str, str]:
@@ -210,6 +224,12 @@ def test_a_mask_that_was_planned_ahead_is_right_and_kept():
         assert ahead["again"]["plan_ms"] == ahead["costs"]["plan_ms"], "planned once"
         assert ahead["again"]["waited_ms"] < ahead["costs"]["plan_ms"]
         assert of_rank["group is left"]
+
+
+def test_where_one_rank_fails_all_raise_and_go_on():
+    told = [of_rank["failure"] for of_rank in results()]
+    assert told == ["RuntimeError: rank 1 failed: MemoryError: no room", "MemoryError: no room"]
+    assert all(error(of_rank["after it"], DOCUMENTS) < TOLERANCE for of_rank in results())
 
 
 @pytest.mark.parametrize(("case", "words"), [
