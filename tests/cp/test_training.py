@@ -42,7 +42,7 @@ def test_all_strategies_and_masks_train_as_one_rank(world: int):
     all_options = [Options(mask=mask, strategy=strategy, steps=30) for mask in MASKS for strategy in STRATEGIES]
     for options, (together, alone) in zip(all_options, on_ranks(beside_one_rank, world, all_options)[0], strict=True):
         np.testing.assert_allclose(together["losses"], alone["losses"], rtol=CLOSE, err_msg=str(options))
-        assert alone["losses"][-1] < alone["losses"][0] - 1
+        assert alone["losses"][-1] < alone["losses"][0]
 
 
 @pytest.mark.slow
