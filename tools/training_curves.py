@@ -128,7 +128,7 @@ def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]]) -> 
     steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
     yield (f"In {len(runs)} runs of {steps} steps on 2 and 4 ranks, no loss of any step is further than {worst[0]:.1e} from that of one "
            f"rank ({worst[1]}). One rank whose first weights are off by a rounding is as far as {nudged:.1e} from itself. Over the first "
-           f"{EARLY} steps no run is further than {early:.1e}: what a rounding does grows as weights do.")
+           f"{EARLY} steps no run is further than {early:.1e}: later all differences grow, those of one rank, too.")
     yield ""
     yield "| mask | loss, first → last step | " + " | ".join(STRATEGIES) + " | off by a rounding |"
     yield "|---|---|" + "---|" * (len(STRATEGIES) + 1)
