@@ -33,7 +33,7 @@ setup:
 	@$(PYTHON) tools/setup.py
 
 lint: setup
-	ruff check longca tests tools benchmarks
+	ruff check longca tests tools benchmarks examples
 	pyright
 	snakefmt --check Snakefile workflow
 	snakemake --profile workflow/profiles/local --lint

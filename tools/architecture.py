@@ -50,6 +50,8 @@ ALLOWED: dict[str, set[str]] = {
     "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime", "cp.kernel_support"},
     "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
     "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
+    "cp.api": {"core", "masks", "kernels", "cp.comm", "cp.contract", "cp.partition", "cp.runtime", "cp.schedule"},
+    "cp.public": {"core", "masks", "cp.api", "cp.comm"},
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},

@@ -5,6 +5,7 @@ Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Forward, Kernel, Problem
+    from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 
@@ -130,11 +133,18 @@ class HeadStrategy(Strategy):
     Kernels are asked about all heads of a rank. A kernel that does these does some of them, too.
     """
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+    def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
+        """`refusal` for a mask at hand, which need not be one of the named patterns."""
+        raise NotImplementedError
+
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
+                       sharding: Sharding | None = None) -> WorkPartition:
         """Divides the work among `world` ranks, as `prepare` will do it. It is made from the problem alone, without any rank.
 
         Args:
             weights: as of `prepare`.
+            sharding: of the tokens, instead of the one that promises to be quickest: so masks can share one. It must be that of another
+                work partition of this strategy.
 
         Raises:
             ValueError: heads cannot be divided by these weights.
@@ -149,6 +159,16 @@ class HeadStrategy(Strategy):
 
         Raises:
             ValueError: heads cannot be divided by these weights.
+        """
+        start_s = time.perf_counter()
+        work = self.partition_work(problem, kernel, comm.world, weights)
+        return self.prepare_work(problem, kernel, comm, work, (time.perf_counter() - start_s) * 1e3)
+
+    def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedStrategy:
+        """`prepare` for a work partition that is made already.
+
+        Args:
+            planning_ms: time that was taken to make it.
         """
         raise NotImplementedError
 

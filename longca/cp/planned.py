@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from longca.core.cell import CallSpec, Cell
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
+    from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.plan import Plan, Schedule
     from longca.kernels.contract import Kernel, Problem
@@ -43,66 +43,78 @@ class PlannedStrategy(HeadStrategy):
         raise NotImplementedError
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
-        try:
-            self.schedules(self.mesh(cell.world, cell.num_kv_heads))
-        except ValueError as error:
-            return str(error)
-        heads = self._heads(cell.call_spec, cell.world)
-        if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
-            return None
-        return (f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot divide {cell.num_kv_heads} "
-                "KV heads so that each has whole groups or heads of one")
+        return self._unfit_ranks(cell.call_spec, cell.world, traits)
 
     def refusal(self, cell: Cell, traits: Traits, kernel: Kernel, device_type: str) -> str | None:
-        call = cell.call_spec
-        reason = kernel.in_parts(call, device_type) or self.supports(cell, traits)
+        from longca.masks.build import cell_mask
+
+        return self._refusal(lambda: cell_mask(cell), traits, cell.call_spec, cell.world, kernel, device_type)
+
+    def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
+        return self._refusal(lambda: mask, mask.traits, call, world, kernel, device_type)
+
+    def _refusal(self, mask: Callable[[], Mask], traits: Traits, call: CallSpec, world: int, kernel: Kernel, device_type: str
+                 ) -> str | None:
+        """The reason why not, or None. The mask is made only where its traits do not settle it."""
+        reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
         if reason is not None:
             return reason
-        support = self._support(call, cell.world, kernel, device_type)
+        support = self._support(call, world, kernel, device_type)
         if support.does_all_bands(traits):
             return None
         if traits.is_block_grid:
-            return super().refusal(cell, traits, kernel, device_type)
-        from longca.masks.build import cell_mask
-
-        reasons = []
-        for plan in self._plans(cell_mask(cell), call, cell.world):
-            reasons.append(support.misfit(plan))
-            if reasons[-1] is None:
+            reasons = (kernel.supports(local, known, device_type) for local, known in self._block_calls(call, world, traits))
+            return next(filter(None, reasons), None)
+        misfits = []
+        for plan in self._plans(mask(), call, world):
+            misfits.append(support.misfit(plan))
+            if misfits[-1] is None:
                 return None
-        return reasons[0]
+        return misfits[0]
+
+    def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> str | None:
+        try:
+            self.schedules(self.mesh(world, call.num_kv_heads))
+        except ValueError as error:
+            return str(error)
+        heads = self._heads(call, world)
+        if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
+            return None
+        return (f"the mask differs among {traits.num_groups} head groups, and {len(heads.ranks)} ranks cannot divide {call.num_kv_heads} "
+                "KV heads so that each has whole groups or heads of one")
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
         """The calls of all steps of all ranks. Block masks are dear to draw: of these, a bound of what may come, blocks of any size."""
         call = cell.call_spec
-        heads = self._heads(call, cell.world)
         if traits.is_block_grid:
-            groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
-            parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)
-            return list(rank_calls(call, heads, parts))
+            return self._block_calls(call, cell.world, traits)
         from longca.masks.build import cell_mask
 
-        return list(rank_calls(call, heads, step_traits(self._plans(cell_mask(cell), call, cell.world)[0])))
+        return list(rank_calls(call, self._heads(call, cell.world), step_traits(self._plans(cell_mask(cell), call, cell.world)[0])))
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedStrategy:
+    def _block_calls(self, call: CallSpec, world: int, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+        heads = self._heads(call, world)
+        groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
+        parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)
+        return list(rank_calls(call, heads, parts))
+
+    def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedStrategy:
         from longca.cp.runtime.prepared import PreparedHeads, PreparedPlan
 
-        start_s = time.perf_counter()
-        work = self.partition_work(problem, kernel, comm.world, weights)
         if work.heads_only:
             prepared = PreparedHeads(problem, kernel, comm, work)
             prepared.notes.insert(0, f"heads among {work.mesh.heads}")
             return prepared
-        planning_ms = (time.perf_counter() - start_s) * 1e3
         prepared = PreparedPlan(problem, kernel, comm, work, planning_ms)
         prepared.costs["formula_bytes"] = formula_bytes(problem, work.mesh)
         return prepared
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
+                       sharding: Sharding | None = None) -> WorkPartition:
         mesh, mask, call = self.mesh(world, problem.num_kv_heads), problem.mask, problem.call_spec
         if mesh.ring == 1 and mesh.heads > 1:
             return partition_heads(mask, call, world, weights)
-        plan = self._plan_for(mask, call, world, kernel, problem.device.type)
+        plan = self._plan_for(mask, call, world, kernel, problem.device.type, sharding)
         chunks = choose_chunks(self._heads(call, world), mask.num_groups, self._head_cost(plan, call, mesh), problem.needs_backward,
                                weights if mesh.heads > 1 else (1,))
         return WorkPartition(mesh, plan, chunks)
@@ -114,19 +126,25 @@ class PlannedStrategy(HeadStrategy):
         held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
         return HeadCost(cost_of(plan, costs).total_s / num_q_heads, held, plan.num_steps)
 
-    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> Plan:
+    def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str, sharding: Sharding | None = None
+                  ) -> Plan:
         """The plan that promises to be quickest, of those whose steps the kernel does. It is the same on all ranks."""
-        plans, support = self._plans(mask, call, world), self._support(call, world, kernel, device_type)
+        plans, support = self._plans(mask, call, world, sharding), self._support(call, world, kernel, device_type)
         if mask.grid is not None or support.does_all_bands(mask.traits):
             return plans[0]
         return next((plan for plan in plans if support.misfit(plan) is None), plans[0])
 
-    def _plans(self, mask: Mask, call: CallSpec, world: int) -> list[Plan]:
-        """One plan for each schedule, the most promising first."""
+    def _plans(self, mask: Mask, call: CallSpec, world: int, sharding: Sharding | None = None) -> list[Plan]:
+        """One plan for each schedule, the most promising first.
+
+        Args:
+            sharding: of all plans. None: of each schedule the one that promises to be quickest.
+        """
         mesh = self.mesh(world, call.num_kv_heads)
         costs = self._unit_costs(call, mesh, mask)
-        planner = self._planners.setdefault(costs, Planner(costs))
-        choices = [planner.choice(mask, mesh.ring, schedule) for schedule in self.schedules(mesh)]
+        schedules, planner = self.schedules(mesh), self._planners.setdefault(costs, Planner(costs))
+        choices = ([planner.choice(mask, mesh.ring, schedule) for schedule in schedules] if sharding is None else
+                   planner.choices_on(mask, sharding, schedules))
         order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)
         return [choices[number].plan for number in order]
 

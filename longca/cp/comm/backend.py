@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.p2p import CommStream
-from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, WorldGroup
+from longca.cp.comm.process_group import WorldGroup
 from longca.cp.comm.symmetric import SymmetricCommStream
 from longca.cp.comm.symmetric_cuda import CudaSymmetricMemory
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    import torch
+
     from longca.core.study import Messages
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # containers of one machine share it, two machines never do
@@ -27,9 +31,8 @@ NUM_ELEMENTS = 1024
 class Comm(WorldGroup):
     """All that a strategy needs of the other ranks: collectives, comm streams, and receive buffers."""
 
-    def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
-                 timeout_s: float = DEFAULT_TIMEOUT_S, meeting: int | None = None) -> None:
-        super().__init__(rank, world, local_rank, rendezvous, device_type, timeout_s, meeting)
+    def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
+        super()._enter(rank, world, device, timeout)
         self.keeps_order = self.device.type == "cuda"
         """messages of a comm stream run one after the other, also where one passes on what another brings: the host need not wait"""
         self.messages: Messages = "nccl"

@@ -58,7 +58,7 @@ class CommStream:
         receives = [(peer, x) for peer, x in receives if x.numel()]
         if not leaving and not receives:
             return Pending()
-        operations = [dist.P2POp(operation, x, peer, self._torch_group)
+        operations = [dist.P2POp(operation, x, group=self._torch_group, group_peer=peer)
                       for operation, messages in ((dist.irecv, receives), (dist.isend, leaving)) for peer, x in messages]
         self._group.moved_bytes += sum(x.nbytes for _, x in leaving)
         with as_peer_lost():

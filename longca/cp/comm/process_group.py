@@ -1,4 +1,4 @@
-"""The default process group of a job: its ranks, and the collectives that all of them call together."""
+"""The ranks of a job, or of a process group that is there already, and the collectives that all of them call together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class WorldGroup:
     Tensors on GPUs go over NCCL. Everything on the host goes over gloo, so that small messages neither wait for the GPU's stream nor
     disturb it. All ranks call every method but `close` alike. If a peer is missing, a method raises `PeerLost`, at the latest after
     the timeout. On a GPU, where the host does not wait, NCCL then ends the process. Copy engines have no such watch: whoever started
-    the ranks must end those that wait for them. There is one instance in a process, since torch has one default group.
+    the ranks must end those that wait for them.
+
+    The constructor makes torch's default group, of which a process has one. `over` takes a group that is there and leaves it in place.
     """
 
     def __init__(self, rank: int, world: int, local_rank: int, rendezvous: str, device_type: str,
@@ -57,14 +59,11 @@ class WorldGroup:
         import torch
         import torch.distributed as dist
 
-        self.rank, self.world = rank, world
-        self.device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
-        self.moved_bytes = 0
-        """bytes that this rank has sent to others by `all_to_all` and by comm streams"""
+        device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
         backend, device_id = "gloo", None
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-            backend, device_id = "cpu:gloo,cuda:nccl", self.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            backend, device_id = "cpu:gloo,cuda:nccl", device
         timeout = timedelta(seconds=timeout_s)
         url = urlsplit(rendezvous)
         store = None if rendezvous else dist.HashStore()
@@ -72,8 +71,41 @@ class WorldGroup:
             store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)
         dist.init_process_group(backend, init_method=None if store else rendezvous, store=store, rank=rank,
                                 world_size=world, timeout=timeout, device_id=device_id)
-        self._token = torch.zeros(1, device=self.device)
-        self._timeout = timedelta(seconds=timeout_s)
+        self._enter(rank, world, device, timeout)
+
+    @classmethod
+    def over(cls, torch_group: Any, device: torch.device, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
+        """The ranks of a process group that is there already. All of its ranks call it together, and no others.
+
+        Messages go through groups of their own, so that the timeout holds for them and nothing else waits for them.
+
+        Args:
+            torch_group: `torch.distributed.ProcessGroup`.
+        """
+        import torch.distributed as dist
+
+        found = cls.__new__(cls)
+        found._enter(dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s))
+        found._members, found.torch_group, found._is_new = sorted(dist.get_process_group_ranks(torch_group)), torch_group, False
+        found._host_group = found._made_group("gloo")
+        found.rank = dist.get_rank(found._host_group)  # torch counts the ranks of a new group in their order in the default group
+        found._device_group = found._host_group if device.type == "cpu" else found._new_group()
+        return found
+
+    def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
+        """Sets the state that does not depend on how the group came about."""
+        import torch
+        import torch.distributed as dist
+
+        self.rank, self.world, self.device = rank, world, device
+        self.moved_bytes = 0
+        """bytes that this rank has sent to others by `all_to_all` and by comm streams"""
+        self.torch_group: Any = dist.group.WORLD
+        self._token, self._timeout = torch.zeros(1, device=device), timeout
+        self._members, self._is_new = list(range(world)), True  # numbers of these ranks in the default group; that is made here
+        self._host_group: Any = None  # for tensors on the host; None: the default group
+        self._device_group: Any = None  # for tensors on the device, likewise
+        self._made: list[Any] = []
 
     @classmethod
     def from_torchrun(cls, device_type: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Self:
@@ -96,14 +128,14 @@ class WorldGroup:
             1-d tensor of the pieces received. On a GPU it is ready in the order of the current stream; the host does not wait.
         """
         self.moved_bytes += (sum(send_sizes) - send_sizes[self.rank]) * send.element_size()
-        return _all_to_all(send, send_sizes, recv_sizes)
+        return _all_to_all(send, send_sizes, recv_sizes, self._device_group)
 
     def barrier(self) -> None:
         """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level to microseconds."""
         import torch.distributed as dist
 
         with as_peer_lost():
-            dist.all_reduce(self._token)
+            dist.all_reduce(self._token, group=self._device_group)
 
     def any(self, mine: bool) -> bool:
         """True on all ranks if some rank says yes; the host waits for the answer."""
@@ -112,7 +144,7 @@ class WorldGroup:
 
         answer = torch.tensor(int(mine))
         with as_peer_lost():
-            dist.all_reduce(answer, dist.ReduceOp.MAX)
+            dist.all_reduce(answer, dist.ReduceOp.MAX, group=self._host_group)
         return bool(answer)
 
     def gather(self, mine: Any) -> list[Any]:
@@ -121,7 +153,7 @@ class WorldGroup:
 
         objects: list[Any] = [None] * self.world
         with as_peer_lost():
-            dist.all_gather_object(objects, mine)
+            dist.all_gather_object(objects, mine, group=self._host_group)
         return objects
 
     def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
@@ -129,16 +161,27 @@ class WorldGroup:
         row = math.prod(mine.shape[1:])
         to_first = [mine.numel(), *[0] * (self.world - 1)]
         from_all = [rows * row if self.rank == 0 else 0 for rows in num_rows]
-        received = _all_to_all(mine.contiguous().view(-1), to_first, from_all)
+        received = _all_to_all(mine.contiguous().view(-1), to_first, from_all, self._device_group)
         if self.rank:
             return None
         return [part.view(rows, *mine.shape[1:]) for part, rows in zip(received.split(from_all), num_rows, strict=True)]
 
     def close(self) -> None:
-        """Leaves the group."""
+        """Leaves the group. One that was there before stays; what was made on top of it goes."""
         import torch.distributed as dist
 
-        dist.destroy_process_group()
+        if self._is_new:
+            dist.destroy_process_group()
+        elif self._has_all_ranks:  # groups of some ranks get names that torch would give again: those stay until the default group ends
+            for group in self._made:
+                dist.destroy_process_group(group)
+        self._made.clear()
+
+    @property
+    def _has_all_ranks(self) -> bool:
+        import torch.distributed as dist
+
+        return len(self._members) == dist.get_world_size()
 
     def _new_group(self) -> Any:
         """A further torch process group of all ranks, with a stream of high priority on GPUs.
@@ -150,16 +193,25 @@ class WorldGroup:
         options, backend = None, "gloo"
         if self.device.type == "cuda":
             options, backend = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True), "nccl"
+        group = self._made_group(backend, options)
         with as_peer_lost():
-            group = dist.new_group(list(range(self.world)), self._timeout, backend, options)
             dist.all_reduce(self._token, group=group)
         return group
 
+    def _made_group(self, backend: str, options: Any = None) -> Any:
+        """A further torch process group of these ranks. Ranks outside it take no part."""
+        import torch.distributed as dist
 
-def _all_to_all(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
+        with as_peer_lost():
+            group = dist.new_group(self._members, self._timeout, backend, options, use_local_synchronization=not self._has_all_ranks)
+        self._made.append(group)
+        return group
+
+
+def _all_to_all(send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int], torch_group: Any) -> torch.Tensor:
     import torch.distributed as dist
 
     received = send.new_empty(sum(recv_sizes))
     with as_peer_lost():
-        dist.all_to_all_single(received, send, recv_sizes, send_sizes)
+        dist.all_to_all_single(received, send, recv_sizes, send_sizes, group=torch_group)
     return received

@@ -70,15 +70,12 @@ class CudaSymmetricBuffer:
 
     def __init__(self, group: WorldGroup, num_bytes: int) -> None:
         """Raises RuntimeError on all ranks, with the reason, if one has no such memory."""
-        import torch.distributed as dist
         from torch.distributed import _symmetric_memory as symmetric
 
         os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"  # torch looks when ranks first meet
-        torch_group = dist.group.WORLD
-        assert torch_group is not None
         self._rank = group.rank
         self.tensor = _on_all_ranks(group, lambda: _allocate(num_bytes, group.device))
-        self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, torch_group))
+        self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, group.torch_group))
 
     def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         if rank == self._rank:  # a slice of the tensor keeps the whole alive, a view of a peer's buffer does not

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import CANDIDATES, make_sharding, worth_trying
 from longca.cp.partition.mask_partition import MaskPartition
+from longca.cp.partition.sharding import Sharding
 from longca.cp.schedule.cost import PlanCost, UnitCosts, cost_of
 from longca.cp.schedule.plan import Plan, Schedule
 from longca.masks.mask import Mask
@@ -66,6 +67,12 @@ class Planner:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
         plans = (schedule.plan_of(self._partition(mask, world, name)) for name in names)
         return sorted((ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans), key=lambda choice: choice.cost.total_s)
+
+    def choices_on(self, mask: Mask, sharding: Sharding, schedules: Sequence[Schedule]) -> list[ScoredPlan]:
+        """The plans of these schedules on a sharding at hand, in their order. They are not kept."""
+        partition = partition_mask(mask, sharding)
+        plans = (schedule.plan_of(partition) for schedule in schedules)
+        return [ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans]
 
     def _partition(self, mask: Mask, world: int, name: str) -> MaskPartition:
         key = mask.digest, world, name

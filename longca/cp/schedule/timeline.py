@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.cell import BACKWARD_FLOPS_RATIO
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S, MESSAGE_S, OVERLAP_SLOWDOWN, head_pipeline
+from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S, MESSAGE_S, OVERLAP_SLOWDOWN, UnitCosts, head_pipeline
 from longca.cp.schedule.head_chunking import received_head_bytes
 from longca.cp.schedule.plan import Plan, Transfer
 
@@ -196,6 +197,37 @@ def rank_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: Lin
     compute_s, free_s = _call_times(work, call, steps, free, backward)
     _, total_s = _call_times(work, call, steps, links, backward)
     return RankTimes(compute_s, free_s, total_s)
+
+
+def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs_backward: bool) -> float:
+    """Seconds of a forward call, and of one backward where it is needed, on the rank that takes longest.
+
+    Kernels are estimated at the rates of `longca.cp.schedule.cost`, which are those of an H200. So it tells strategies apart; it is no
+    forecast for other devices.
+    """
+    ways = {False: 1.0, True: BACKWARD_FLOPS_RATIO} if needs_backward else {False: 1.0}
+    return sum(float(rank_times(work, call, _step_times(work, call, ratio), links, backward=backward).total_s.max())
+               for backward, ratio in ways.items())
+
+
+def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
+    """The step times of all ranks by rates alone.
+
+    Args:
+        ratio: work of a visible pair over that of a forward call.
+    """
+    plans: dict[range, Plan] = {}
+    found = {}
+    for place, chunk in enumerate(work.chunks):
+        for head_rank in range(work.mesh.heads):
+            num_heads = len(chunk.q[head_rank])
+            if num_heads:
+                groups = work.mask_groups(chunk, head_rank)
+                plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
+                costs = UnitCosts.of(num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups))
+                pairs = plan.step_areas + costs.end_pairs * plan.step_band_rows
+                found[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
+    return found
 
 
 def _call_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, backward: bool) -> tuple[np.ndarray, np.ndarray]:

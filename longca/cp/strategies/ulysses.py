@@ -18,8 +18,10 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
+    from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.kernels.contract import Kernel, Problem
+    from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 
@@ -29,25 +31,38 @@ class Ulysses(HeadStrategy):
     url = "https://arxiv.org/abs/2309.14509"
 
     def supports(self, cell: Cell, traits: Traits) -> str | None:
-        plan = plan_heads(cell.num_q_heads, cell.num_kv_heads, cell.world)
-        split = [rank for rank in range(cell.world) if plan.mask_groups(rank, traits.num_groups) is None]
-        if split:
-            return (f"the mask differs among {traits.num_groups} head groups, and over {cell.world} ranks the "
-                    f"heads of rank {split[0]} are no whole number of them")
-        return None
+        return _unfit_heads(cell.call_spec, cell.world, traits)
 
     def local_calls(self, cell: Cell, traits: Traits) -> list[tuple[CallSpec, Traits]]:
-        plan = plan_heads(cell.num_q_heads, cell.num_kv_heads, cell.world)
-        found: dict[CallSpec, Traits] = {}
-        for rank, share in enumerate(plan.ranks):
-            groups = plan.mask_groups(rank, traits.num_groups)
-            if share.q and groups is not None:
-                local = replace(cell.call_spec, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
-                found[local] = replace(traits, num_groups=len(groups))
-        return list(found.items())
+        return _local_calls(cell.call_spec, cell.world, traits)
 
-    def prepare(self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None) -> PreparedHeads:
-        return PreparedHeads(problem, kernel, comm, self.partition_work(problem, kernel, comm.world, weights))
+    def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
+        reasons = (kernel.supports(local, traits, device_type) for local, traits in _local_calls(call, world, mask.traits))
+        return _unfit_heads(call, world, mask.traits) or next(filter(None, reasons), None)
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None) -> WorkPartition:
-        return partition_heads(problem.mask, problem.call_spec, world, weights)
+    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
+                       sharding: Sharding | None = None) -> WorkPartition:
+        return partition_heads(problem.mask, problem.call_spec, world, weights)  # tokens are always in contiguous shards
+
+    def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedHeads:
+        return PreparedHeads(problem, kernel, comm, work)
+
+
+def _unfit_heads(call: CallSpec, world: int, traits: Traits) -> str | None:
+    plan = plan_heads(call.num_q_heads, call.num_kv_heads, world)
+    split = [rank for rank in range(world) if plan.mask_groups(rank, traits.num_groups) is None]
+    if split:
+        return (f"the mask differs among {traits.num_groups} head groups, and over {world} ranks the "
+                f"heads of rank {split[0]} are no whole number of them")
+    return None
+
+
+def _local_calls(call: CallSpec, world: int, traits: Traits) -> list[tuple[CallSpec, Traits]]:
+    plan = plan_heads(call.num_q_heads, call.num_kv_heads, world)
+    found: dict[CallSpec, Traits] = {}
+    for rank, share in enumerate(plan.ranks):
+        groups = plan.mask_groups(rank, traits.num_groups)
+        if share.q and groups is not None:
+            local = replace(call, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
+            found[local] = replace(traits, num_groups=len(groups))
+    return list(found.items())

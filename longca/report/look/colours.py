@@ -22,6 +22,7 @@ KERNELS = {  # name → colour on light ground, on dark ground, marker
     "sdpa": ("#734533", "#c5907c", "d"), "naive": ("#0c3dc9", "#6c9bfe", "8"), "fa1": ("#750031", "#d95b7d", "H"),
     "cudnn_bsa": ("#9a9734", "#e2e180", "v"), "fa2_sparse": ("#778a2d", "#bad074", "X"), "vsa": ("#df4ec4", "#fec7ef", "p"),
     "vsa_triton": ("#6d397d", "#bd86cf", "*"), "flashinfer": ("#b28d00", "#ffd663", "d"),
+    "ffa": ("#416e8d", "#88b8da", "D"),
     # no attention
     "control": ("#5c6670", "#aab4be", "o"), "matmul": ("#3c444d", "#8b949e", "s"), "device_copy": ("#7d8791", "#c8d0d8", "^"),
 }
@@ -30,9 +31,10 @@ STRATEGIES = {
     "usp": ("#a97500", "#fcb52c"), "loongtrain": ("#6915b6", "#ae84f2"), "torch_cp": ("#19405f", "#6891b5"),
     "torch_cp_alltoall": ("#a06f88", "#e7b2cc"), "torch_flex_cp": ("#0b8db6", "#6ad3ff"), "ring_flash_attn": ("#f0449b", "#ffcade"),
     "yunchang": ("#654f20", "#b39b6c"), "paper_style_ring": ("#744244", "#c68d8e"), "paper_style_allgather": ("#5a9147", "#9dd78a"),
+    "magi": ("#9c5216", "#ec9b65"),
 }
 SPARE = (  # of kernels and strategies from plug-ins
-    ("#416e8d", "#88b8da"), ("#9c5216", "#ec9b65"), ("#125f5c", "#68adaa"), ("#560187", "#a46fd8"), ("#969663", "#dfdfa9"),
+    ("#125f5c", "#68adaa"), ("#560187", "#a46fd8"), ("#969663", "#dfdfa9"),
     ("#6b183a", "#c66b89"), ("#50744f", "#97bd95"), ("#7457a3", "#bd9ff2"), ("#5a311a", "#b08067"), ("#488d93", "#8dd2d9"),
     ("#493258", "#9b80ab"), ("#017c5d", "#56c9a2"), ("#7d5b80", "#c8a2cb"), ("#4d8a9e", "#91cfe5"), ("#671a48", "#c16c99"),
     ("#1e5f50", "#6fad9b"))

@@ -1,0 +1,240 @@
+"""Plans of masks: the choice of a strategy, the sharding that several masks share, and planning in a background thread.
+
+A plan needs no other rank, so each rank makes it by itself, in a thread of its own. The thread also prepares the kernels. What it makes
+has comm streams that are still to come (`DeferredComm`): ranks open them together when they take the plan.
+
+    thread of a rank    choose strategy and sharding → partition the work → prepare kernels
+    all ranks together                                                                      → compare outcomes → open comm streams
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from longca.core.errors import UserError
+from longca.cp.api.group import all_or_none
+from longca.cp.api.request import AUTO
+from longca.cp.comm.buffers import ReceiveBuffers
+from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
+
+if TYPE_CHECKING:
+    from longca.core.cell import Scalar
+    from longca.cp.api.request import CpRequest
+    from longca.cp.comm.backend import Comm
+    from longca.cp.comm.p2p import CommStream
+    from longca.cp.contract import HeadStrategy, PreparedStrategy
+    from longca.cp.partition.sharding import Sharding
+    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.kernels.contract import Kernel, Problem
+    from longca.masks.mask import Mask
+
+MAX_KEPT = 4  # plans of different masks; each holds the tables of its kernels
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # torchrun's name for the ranks of a machine
+
+Key = tuple[str, ...]
+"""the digests of masks that share a sharding"""
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """Masks that share a sharding, prepared on one rank."""
+
+    strategy: str
+    """with the parameters that differ from their defaults"""
+    sharding: str
+    prepared: tuple[PreparedStrategy, ...]
+    """by mask"""
+    num_tokens: list[int]
+    """of each rank"""
+    inverse: np.ndarray
+    """the place of each token among those of all ranks, one rank after another, (T,) int64"""
+    estimated_s: dict[str, float]
+    """seconds of one attention call of each mask, with its backward, by strategy, at the rates of the cost model"""
+    refused: dict[str, str]
+    """by strategy, the reason why it was left out"""
+    plan_ms: float
+    streams: dict[str, DeferredStream] = field(default_factory=dict)
+
+    @property
+    def positions_L(self) -> np.ndarray:
+        return self.prepared[0].shard.positions_L
+
+
+@dataclass(frozen=True)
+class _Choice:
+    strategy: HeadStrategy
+    works: list[WorkPartition]
+    estimated_s: dict[str, float]
+    refused: dict[str, str]
+
+
+class MaskPlanner:
+    """Plans masks for one request, ahead of time where it is asked to, and keeps the last plans. All ranks call `take` alike."""
+
+    def __init__(self, comm: Comm, request: CpRequest) -> None:
+        self._comm, self._request = comm, request
+        self._kernel: Kernel = request.load_kernel()
+        self._strategies = sorted(request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name))  # simple ones first
+        ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
+        self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
+        self._thread = ThreadPoolExecutor(1, "longca-plans")
+        self._started: dict[Key, Future[MaskPlan | _Choice]] = {}
+        self._kept: OrderedDict[Key, MaskPlan] = OrderedDict()
+
+    def start(self, masks: Sequence[Mask]) -> None:
+        """Begins to plan in the background, unless that is done or under way."""
+        key = _key(masks)
+        if key in self._kept or key in self._started:
+            return
+        in_context = _device_context(self._request.device)
+        self._started[key] = self._thread.submit(in_context, lambda: self._plan(masks))
+
+    def take(self, masks: Sequence[Mask]) -> tuple[MaskPlan, float]:
+        """(the plan, milliseconds that this call waited for it).
+
+        Raises:
+            UserError: on all ranks, where no strategy does the masks.
+        """
+        key, start_s = _key(masks), time.perf_counter()
+        if key not in self._kept:
+            self.start(masks)
+            found = all_or_none(self._comm, self._started.pop(key).result)
+            plan = self._prepare(found, masks, self._comm, start_s) if isinstance(found, _Choice) else found
+            for name in sorted(plan.streams):
+                plan.streams[name].open(self._comm.stream(name))
+            self._kept[key] = plan
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key], (time.perf_counter() - start_s) * 1e3
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        self._kept.clear()
+
+    def _plan(self, masks: Sequence[Mask]) -> MaskPlan | _Choice:
+        start_s = time.perf_counter()
+        choice = self._choose([self._request.problem(mask) for mask in masks])
+        if self._comm.messages == "symmetric":
+            return choice  # receive buffers are then made by all ranks together
+        return self._prepare(choice, masks, DeferredComm(self._comm), start_s)
+
+    def _prepare(self, choice: _Choice, masks: Sequence[Mask], comm: Any, start_s: float) -> MaskPlan:
+        prepared = tuple(choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
+                         for mask, work in zip(masks, choice.works, strict=True))
+        assert all(np.array_equal(one.shard.positions_L, prepared[0].shard.positions_L) for one in prepared)
+        work, name = choice.works[0], _title(choice.strategy)
+        of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
+        assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
+        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), np.argsort(np.concatenate(of_ranks)),
+                        choice.estimated_s, choice.refused, (time.perf_counter() - start_s) * 1e3,
+                        comm.streams if isinstance(comm, DeferredComm) else {})
+
+    def _choose(self, problems: Sequence[Problem]) -> _Choice:
+        refused: dict[str, str] = {}
+        seconds: dict[str, float] = {}
+        works: dict[str, tuple[HeadStrategy, list[WorkPartition]]] = {}
+        for strategy in self._strategies:
+            name, reason = _title(strategy), self._refusal(strategy, problems)
+            if reason is not None:
+                refused[name] = reason
+                continue
+            works[name] = strategy, self._shared(strategy, problems)
+            seconds[name] = self._seconds(works[name][1], problems)
+        if not works:
+            name, reason = next(iter(refused.items()))
+            asked = f"Strategy '{name}' with kernel '{self._kernel.name}'"
+            raise UserError(f"{asked} cannot do this mask on {self._comm.world} ranks", why=reason,
+                            todo='Take another kernel' if self._request.strategy == AUTO else 'Take strategy="auto", or another kernel')
+        return _Choice(*works[min(seconds, key=seconds.__getitem__)], seconds, refused)
+
+    def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
+        device_type = self._request.device.type
+        reasons = (strategy.refusal_of(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
+                   for problem in problems)
+        return strategy.available(device_type) or next(filter(None, reasons), None)
+
+    def _shared(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> list[WorkPartition]:
+        """The work partitions of all masks on one sharding: of those that are best for one mask, the one that is best for all together."""
+        def partition(sharding: Sharding | None = None) -> list[WorkPartition]:
+            return [strategy.partition_work(problem, self._kernel, self._comm.world, sharding=sharding) for problem in problems]
+
+        alone = partition()
+        shardings = _different([work.plan.sharding for work in alone])
+        if len(problems) == 1 or alone[0].heads_only or len(shardings) == 1:
+            return alone
+        return min(map(partition, shardings), key=lambda works: self._seconds(works, problems))
+
+    def _seconds(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> float:
+        return sum(estimated_s(work, problem.call_spec, self._links, needs_backward=problem.needs_backward)
+                   for work, problem in zip(works, problems, strict=True))
+
+
+class DeferredComm:
+    """What a strategy uses of `Comm` while it is prepared, without the other ranks: its comm streams are opened later."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.rank, self.world, self.device, self.keeps_order = comm.rank, comm.world, comm.device, comm.keeps_order
+        self.messages_note = comm.messages_note
+        self.streams: dict[str, DeferredStream] = {}
+
+    def stream(self, name: str) -> DeferredStream:
+        return self.streams.setdefault(name, DeferredStream())
+
+    def receive_buffers(self) -> ReceiveBuffers:
+        return ReceiveBuffers()
+
+
+class DeferredStream:
+    """A comm stream that ranks open together before the first message."""
+
+    def open(self, stream: Any) -> None:
+        self._stream = cast("CommStream", stream)
+        self.post, self.all_to_all = self._stream.post, self._stream.all_to_all
+
+
+def _different(shardings: Sequence[Sharding]) -> list[Sharding]:
+    found: list[Sharding] = []
+    for sharding in shardings:
+        if not any(sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in found):
+            found.append(sharding)
+    return found
+
+
+def _key(masks: Sequence[Mask]) -> Key:
+    return tuple(mask.digest for mask in masks)
+
+
+def _title(strategy: HeadStrategy) -> str:
+    params: dict[str, Scalar] = strategy.params.model_dump(exclude_defaults=True)
+    return f"{strategy.name}({', '.join(f'{name}={value}' for name, value in params.items())})" if params else strategy.name
+
+
+def _device_context(device: Any) -> Callable[[Callable[[], Any]], Any]:
+    """Runs work in another thread on the caller's device and stream, so that what it copies is there in the caller's order."""
+    if device.type != "cuda":
+        return lambda work: work()
+    import torch
+
+    stream = torch.cuda.current_stream(device)
+
+    @contextmanager
+    def here() -> Iterator[None]:
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            yield
+
+    def run(work: Callable[[], Any]) -> Any:
+        with here():
+            return work()
+
+    return run

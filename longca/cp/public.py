@@ -1,0 +1,272 @@
+"""Context parallelism for training and inference: one function over many ranks.
+
+    cp = longca.context_parallel(mask, group, strategy="auto", num_q_heads=64, num_kv_heads=8, head_dim=128)
+    x = cp.shard(x)                        # tokens of this rank; position ids in cp.positions
+    out = cp.attention(q, k, v)            # differentiable
+    y = cp.unshard(x)
+
+Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim, B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from longca.core.errors import UserError
+from longca.cp.api.differentiable import attend, gather_tokens
+from longca.cp.api.group import all_or_none, join
+from longca.cp.api.planning import MaskPlan, MaskPlanner
+from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
+from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
+from longca.masks.mask import Mask
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm.backend import Comm
+
+__all__ = ["ContextParallel", "PeerLost", "context_parallel"]
+
+
+def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: Any = AUTO, *, num_q_heads: int,
+                     num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
+                     device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
+                     timeout: float = DEFAULT_TIMEOUT_S, check: Literal["first", "always"] = "first") -> ContextParallel:
+    """Divides a sequence among the ranks of a group, and plans attention under a mask. All ranks call it together, with equal arguments.
+
+    Args:
+        mask: of the whole sequence, T × T; or several masks, for layers that differ: they share one sharding.
+        group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those of torchrun, or this
+            process alone.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" takes the one that the cost model says is quickest.
+        num_kv_heads: as many as query heads if not given.
+        dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
+        kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which
+            takes O(T²) memory.
+        device: of the tensors, if the group does not settle it.
+        backward: gradients will be asked for.
+        messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
+        timeout: seconds that a rank waits for another one before it raises `PeerLost`. On NCCL, torch ends the process instead, unless
+            TORCH_NCCL_BLOCKING_WAIT=1.
+        check: "first": ranks compare notes before the first call of each mask. "always": before each, which costs a message on the host.
+
+    Raises:
+        UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
+    """
+    comm = join(group, device, timeout)
+    try:
+        arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype,
+                     "backward": backward, "messages": messages, "check": check}
+        request, masks = agreed_request(comm, mask, strategy, arguments)
+        comm.use(request.messages)
+        return ContextParallel(comm, request, MaskPlanner(comm, request), masks)
+    except Exception:
+        comm.close()
+        raise
+
+
+class ContextParallel:
+    """Attention of one sequence over the ranks of a group, and this rank's part of the sequence. Made by `context_parallel`.
+
+    A rank holds L of the T tokens, an even share but for a few, in the order of the sequence though not next to each other. Where every
+    rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
+    """
+
+    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...]) -> None:
+        import torch
+
+        self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
+        self._plan, waited_ms = planner.take(masks)
+        without_graph: Any = torch.compiler.disable
+        self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
+        self._checked: set[tuple[int, int]] = set()
+        self._inverse = torch.from_numpy(self._plan.inverse).to(comm.device)
+        self.positions = torch.from_numpy(self._plan.positions_L).to(comm.device)
+        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
+        self.costs = _costs(self._plan, waited_ms)
+        """`plan_ms`: time to plan on this rank; `waited_ms`: the part of it that was waited for. Then, by mask, what `longca` records of
+        a cell: bytes that the strategy's formula says are moved, imbalance, kernel calls"""
+
+    @property
+    def rank(self) -> int:
+        return self._comm.rank
+
+    @property
+    def world(self) -> int:
+        return self._comm.world
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens on this rank, L."""
+        return self._plan.num_tokens[self.rank]
+
+    @property
+    def seqlen(self) -> int:
+        """Tokens of the whole sequence, T."""
+        return self.masks[0].seqlen_q
+
+    @property
+    def strategy(self) -> str:
+        """The strategy that runs, with its parameters: the choice, where it was "auto"."""
+        return self._plan.strategy
+
+    @property
+    def sharding(self) -> str:
+        """The name of the sharding: how tokens are divided."""
+        return self._plan.sharding
+
+    @property
+    def estimated_ms(self) -> dict[str, float]:
+        """By strategy, the estimate by which "auto" chose: attention of each mask once, with its backward, at the rates of an H200."""
+        return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s.items()}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """By strategy that "auto" left out, the reason."""
+        return dict(self._plan.refused)
+
+    @property
+    def notes(self) -> tuple[tuple[str, ...], ...]:
+        """By mask, facts about the plan for a reader."""
+        return tuple(tuple(one.notes) for one in self._plan.prepared)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that this rank has sent to others so far."""
+        return self._comm.moved_bytes
+
+    def shard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        """This rank's tokens of a tensor that every rank has as a whole.
+
+        Args:
+            dim: the dimension of tokens, of size T.
+        """
+        if x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] != self.seqlen:
+            raise UserError(f"Argument 'x' of shard is {_shape(x)}", why=f"dimension {dim} must have the {self.seqlen} tokens of the mask",
+                            todo="Give the whole sequence on every rank, and its dimension of tokens as dim=")
+        return x.index_select(dim, self.positions.to(x.device))
+
+    def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        """The whole tensor, in the order of the sequence, on every rank; all ranks call it together.
+
+        Its backward takes this rank's own rows of the gradient, as is right where all ranks compute the same from the whole.
+
+        Args:
+            dim: the dimension of tokens, of size L.
+        """
+        all_or_none(self._comm, lambda: self._check_shard(x, dim))
+        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._inverse).movedim(0, dim)
+
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
+        """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
+
+        `torch.compile` breaks its graph here.
+
+        Args:
+            q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
+            mask: of several, which one: its number in `masks`, or the mask itself.
+
+        Returns:
+            The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
+
+        Raises:
+            UserError: an argument cannot be used. In the first call with a mask, all ranks raise it; later the others raise `PeerLost`.
+            PeerLost: another rank has not come within the timeout.
+        """
+        return self._attend(q, k, v, mask)
+
+    def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
+        """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
+        self._planner.start(self._checked_masks(mask))
+
+    def with_mask(self, mask: Mask | Sequence[Mask]) -> ContextParallel:
+        """The same ranks and heads under other masks, on a sharding of their own. All ranks call it together.
+
+        The plans of the last few masks are kept, by what the masks show: to come back to one is free.
+        """
+        masks = all_or_none(self._comm, lambda: self._checked_masks(mask))
+        compare(self._comm, {"mask": described(masks)})
+        return ContextParallel(self._comm, self._request, self._planner, masks)
+
+    def close(self) -> None:
+        """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it."""
+        self._planner.close()
+        self._comm.close()
+
+    def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
+        return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
+
+    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
+        import torch
+
+        num_sequences = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else 0
+        key = self._mask_number(mask) if self._is_known(mask) else -1, num_sequences
+        if self._request.check == "always" or key not in self._checked:
+            all_or_none(self._comm, lambda: self._check_attention(q, k, v, mask))
+            self._checked.add(key)
+        else:
+            self._check_attention(q, k, v, mask)
+        prepared = self._plan.prepared[key[0]]
+        if q.dim() == 3:
+            return attend(prepared, q, k, v)
+        return torch.stack([attend(prepared, q[number], k[number], v[number]) for number in range(len(q))])
+
+    def _is_known(self, mask: int | Mask) -> bool:
+        return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else mask in range(len(self.masks))
+
+    def _mask_number(self, mask: int | Mask) -> int:
+        return [own.digest for own in self.masks].index(mask.digest) if isinstance(mask, Mask) else mask
+
+    def _check_attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> None:
+        import torch
+
+        if not self._is_known(mask):
+            raise UserError(f"Argument 'mask' of attention is {mask!r}", why=f"this context has {described(self.masks)}",
+                            todo="Give a number from 0, or plan the mask with context_parallel([…]) or cp.with_mask")
+        request, lead = self._request, tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
+        for name, x, num_heads in (("q", q, request.num_q_heads), ("k", k, request.num_kv_heads), ("v", v, request.num_kv_heads)):
+            if not isinstance(x, torch.Tensor):
+                raise UserError(f"Argument '{name}' of attention is a {type(x).__name__}", todo="Give a tensor")
+            wanted = *lead, self.num_tokens, num_heads, request.head_dim
+            if x.dim() == len(wanted) and x.shape[-3] == self.seqlen != self.num_tokens:
+                raise UserError(f"Argument '{name}' of attention has all {self.seqlen} tokens",
+                                why=f"this rank holds {self.num_tokens} of them", todo="Give the tokens of cp.shard")
+            if tuple(x.shape) != wanted:
+                raise UserError(f"Argument '{name}' of attention is {_shape(x)}",
+                                why=f"tokens of this rank × heads × head dim are {' × '.join(map(str, wanted))}",
+                                todo="Give that shape, or the heads of the model to context_parallel")
+            if x.dtype != request.dtype:
+                raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for {request.dtype}",
+                                todo=f"Convert it, or give dtype={x.dtype} to context_parallel")
+            if x.device != self._comm.device:
+                raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on {self._comm.device}",
+                                todo="Move it there")
+        if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            raise UserError("Attention is asked for gradients", why="it was planned with backward=False",
+                            todo="Give backward=True to context_parallel, or call it under torch.no_grad()")
+
+    def _check_shard(self, x: torch.Tensor, dim: int) -> None:
+        if x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] != self.num_tokens:
+            raise UserError(f"Argument 'x' of unshard is {_shape(x)}",
+                            why=f"dimension {dim} must have the {self.num_tokens} tokens of this rank",
+                            todo="Give what came from cp.shard, and its dimension of tokens as dim=")
+        if x.device != self._comm.device:
+            raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {self._comm.device}", todo="Move it there")
+
+    def __repr__(self) -> str:
+        chosen = ", chosen by cost" if self._request.strategy == AUTO else ""
+        return (f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over {self._request.kernel}, {self.sharding} "
+                f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>")
+
+
+def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
+    found = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
+    for number, prepared in enumerate(plan.prepared):
+        prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
+        found |= {prefix + (f"kernel_{name}" if name in found else name): cost for name, cost in prepared.costs.items()}
+    return found
+
+
+def _shape(x: Any) -> str:
+    return f"of shape {' × '.join(map(str, x.shape)) or '()'}"

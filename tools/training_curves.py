@@ -1,0 +1,216 @@
+"""Runs examples/train_packed.py on 1, 2 and 4 ranks with every strategy and mask, and draws the loss curves for the guide.
+
+    python -m tools.training_curves --run            # minutes on a CPU; writes docs/guide/training/curves.csv and runs.csv
+    python -m tools.training_curves                  # the figure and the table again, from these files
+
+A run with one rank is repeated with weights that are off by a rounding (2⁻²³). So much do curves differ without any other rank: it is
+the measure for the difference that ranks and strategies make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tools.pages import ROOT, put
+
+FOLDER = ROOT / "docs/guide/training"
+PAGE = ROOT / "docs/guide/context-parallel.md"
+CURVES, RUNS, FIGURE = FOLDER / "curves.csv", FOLDER / "runs.csv", FOLDER / "curves.svg"
+STRATEGIES = ("ring_allgather", "ring_p2p", "ulysses", "usp", "loongtrain")
+MASKS = ("causal", "causal_document", "causal_sliding_window", "alternating")
+WORLDS = (2, 4)
+ALONE, NUDGED, ROUNDING = "one rank", "one rank, off by a rounding", 2.0 ** -23
+COLORS: dict[str, str] = dict(zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True))
+SHOWN = 4  # steps for each point of the figure
+LEAST_SHOWN = 1e-8  # of the differences, which are shown on a logarithmic scale and may be 0
+EARLY = 50  # steps, before attention has learnt
+FACTS = ("tokens_per_s", "peak_mb", "plan_ms", "waited_ms", "moved_bytes")
+
+
+@dataclass(frozen=True)
+class Run:
+    mask: str
+    how: str
+    """a strategy; or ALONE, NUDGED"""
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.mask}/{self.how}/{self.ranks}"
+
+
+def all_runs(ranks: int) -> list[Run]:
+    how = (ALONE, NUDGED) if ranks == 1 else STRATEGIES
+    return [Run(mask, one, ranks) for mask in MASKS for one in how]
+
+
+def measure(steps: int) -> None:
+    """Runs everything and writes both CSV files."""
+    found: dict[Run, dict[str, Any]] = {}
+    for ranks in (1, *WORLDS):
+        found |= dict(zip(all_runs(ranks), on_ranks(ranks, all_runs(ranks), steps), strict=True))
+    FOLDER.mkdir(exist_ok=True)
+    with CURVES.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", *(run.name for run in found)])
+        writer.writerows([step, *(f"{one['losses'][step]:.9g}" for one in found.values())] for step in range(steps))
+    with RUNS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["run", *FACTS])
+        writer.writerows([run.name, *(f"{one[name]:.6g}" for name in FACTS)] for run, one in found.items())
+
+
+def on_ranks(ranks: int, runs: Sequence[Run], steps: int) -> list[dict[str, Any]]:
+    import torch
+    from torch.multiprocessing.spawn import spawn
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "found.pt")
+        spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), runs, steps, target), nprocs=ranks)
+        return torch.load(target, weights_only=False)
+
+
+def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], steps: int, target: Path) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from examples.train_packed import Options, train
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    found = []
+    for run in runs:
+        options = Options(mask=run.mask, strategy=run.how if run.how in STRATEGIES else "ring_p2p", steps=steps,
+                          off_by=ROUNDING if run.how == NUDGED else 0.0)
+        found.append(train(options))
+        if rank == 0:
+            print(run.name, f"{found[-1]['losses'][-1]:.6f}", f"{found[-1]['tokens_per_s']:.0f} tokens/s", flush=True)
+    if rank == 0:
+        torch.save(found, target)
+    dist.destroy_process_group()
+
+
+def read() -> tuple[dict[Run, np.ndarray], dict[Run, dict[str, float]]]:
+    """(losses, facts) of each run."""
+    with CURVES.open(encoding="utf-8") as file:
+        names, *rows = csv.reader(file)
+    values = np.array(rows, dtype=float)
+    with RUNS.open(encoding="utf-8") as file:
+        facts = {run_of(row["run"]): {name: float(row[name]) for name in FACTS} for row in csv.DictReader(file)}
+    return {run_of(name): values[:, place] for place, name in enumerate(names) if place}, facts
+
+
+def run_of(name: str) -> Run:
+    mask, how, ranks = name.split("/")
+    return Run(mask, how, int(ranks))
+
+
+def differences(losses: dict[Run, np.ndarray]) -> dict[Run, np.ndarray]:
+    """The relative difference of each step's loss from that of one rank."""
+    return {run: abs(curve / losses[Run(run.mask, ALONE, 1)] - 1) for run, curve in losses.items() if run.how != ALONE}
+
+
+def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]]) -> Iterator[str]:
+    """The lines of the page's table, below a sentence that says what they come to."""
+    apart = differences(losses)
+    nudged = max(float(curve.max()) for run, curve in apart.items() if run.how == NUDGED)
+    worst = max((float(curve.max()), run.name) for run, curve in apart.items() if run.how != NUDGED)
+    early = max(float(curve[:EARLY].max()) for curve in apart.values())
+    steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
+    yield (f"In {len(runs)} runs of {steps} steps on 2 and 4 ranks, no loss of any step is further than {worst[0]:.1e} from that of one "
+           f"rank ({worst[1]}). One rank whose first weights are off by a rounding is as far as {nudged:.1e} from itself. Over the first "
+           f"{EARLY} steps no run is further than {early:.1e}: later all differences grow, those of one rank, too.")
+    yield ""
+    yield "| mask | loss, first → last step | " + " | ".join(STRATEGIES) + " | off by a rounding |"
+    yield "|---|---|" + "---|" * (len(STRATEGIES) + 1)
+    for mask in MASKS:
+        alone = losses[Run(mask, ALONE, 1)]
+        cells = [" / ".join(f"{apart[Run(mask, how, ranks)].max():.0e}" for ranks in WORLDS) for how in STRATEGIES]
+        yield f"| `{mask}` | {alone[0]:.3f} → {alone[-1]:.3f} | " + " | ".join(cells) + f" | {apart[Run(mask, NUDGED, 1)].max():.0e} |"
+    yield ""
+    yield "Largest relative difference of a step's loss from one rank, on 2 / 4 ranks."
+    yield ""
+    yield "| | one rank | " + " | ".join(STRATEGIES) + " |"
+    yield "|---|---|" + "---|" * len(STRATEGIES)
+    for name, unit, scale, digits in (("tokens_per_s", "tokens/s", 1, ".0f"), ("peak_mb", "peak memory of a rank, MB", 1, ".0f"),
+                                      ("plan_ms", "planning, ms a step", 1, ".1f"), ("waited_ms", "of which waited for", 1, ".1f"),
+                                      ("moved_bytes", "sent by a rank, MB a step", 1e-6 / steps, ".2f")):
+        def of(how: str, ranks: int, name: str = name, scale: float = scale, digits: str = digits) -> str:
+            return format(np.median([facts[Run(mask, how, ranks)][name] for mask in MASKS]) * scale, digits)
+
+        cells = [" / ".join(of(how, ranks) for ranks in WORLDS) for how in STRATEGIES]
+        yield f"| {unit} | {of(ALONE, 1)} | " + " | ".join(cells) + " |"
+    yield ""
+    yield "Median over the masks. Ranks are processes that share two cores, so more of them are not quicker here."
+
+
+def draw(losses: dict[Run, np.ndarray]) -> None:
+    """Draws a column for each mask: the curves, and below them their differences from that of one rank.
+
+    Of each SHOWN steps one point is drawn: the mean of the losses, the largest of the differences.
+    """
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.hashsalt": "longca", "svg.fonttype": "none", "font.size": 8, "axes.spines.top": False,
+                            "axes.spines.right": False}
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(2, len(MASKS), figsize=(11, 4.6), sharex=True, sharey="row", layout="constrained")
+    apart = differences(losses)
+    for column, mask in enumerate(MASKS):
+        upper, lower = axes[0, column], axes[1, column]
+        upper.set_title(mask)
+        upper.plot(*_few(losses[Run(mask, ALONE, 1)], np.mean), color="#c8ccd0", linewidth=5)
+        lower.plot(*_few(apart[Run(mask, NUDGED, 1)], _largest), color="#9aa0a6", linewidth=3, label="one rank, off by a rounding")
+        for how, ranks in ((how, ranks) for how in STRATEGIES for ranks in WORLDS):
+            style = {"color": COLORS[how], "linewidth": 0.8, "linestyle": "-" if ranks == 2 else ":"}
+            upper.plot(*_few(losses[Run(mask, how, ranks)], np.mean), **style)
+            lower.plot(*_few(apart[Run(mask, how, ranks)], _largest), **style, label=f"{how}, {ranks} ranks")
+        upper.plot([], [], color="#c8ccd0", linewidth=5, label="one rank")
+        lower.set_yscale("log")
+        lower.set_ylim(LEAST_SHOWN, 2 * max(float(curve.max()) for curve in apart.values()))
+        lower.set_xlabel("step")
+    axes[0, 0].set_ylabel("loss")
+    axes[1, 0].set_ylabel("relative difference\nfrom one rank")
+    handles, labels = (mine + others for mine, others in zip(*(one.get_legend_handles_labels() for one in axes[:, 0]), strict=True))
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
+    figure.savefig(FIGURE, metadata={"Date": None})
+    plt.close(figure)
+    FIGURE.write_text("\n".join(line.rstrip() for line in FIGURE.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8")
+
+
+def _largest(part: np.ndarray) -> np.ndarray:
+    return np.maximum(part.max(), LEAST_SHOWN)
+
+
+def _few(curve: np.ndarray, of_some: Callable[..., np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, values) of fewer points."""
+    starts = np.arange(0, len(curve), SHOWN)
+    return starts, np.array([of_some(curve[start:start + SHOWN]) for start in starts])
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.training_curves", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--run", action="store_true", help="measure first")
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args(arguments)
+    if options.run:
+        measure(options.steps)
+    losses, facts = read()
+    draw(losses)
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "training_curves", "\n".join(table(losses, facts))), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
