@@ -138,8 +138,8 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
     Args:
         log: called with a line now and then, on rank 0.
     """
-    cp = longca.context_parallel(options.masks(0), group, options.strategy, num_q_heads=options.num_q_heads, num_kv_heads=options.num_kv_heads,
-                          head_dim=options.head_dim, dtype=getattr(torch, options.dtype))
+    cp = longca.context_parallel(options.masks(0), group, options.strategy, num_q_heads=options.num_q_heads,
+                                 num_kv_heads=options.num_kv_heads, head_dim=options.head_dim, dtype=getattr(torch, options.dtype))
     device = cp.positions.device
     torch.manual_seed(options.seed)
     model = Model(options).to(device)
