@@ -12,8 +12,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure, load_study
 from longca.masks.build import cell_mask
-from longca.store.load import load
-from tests.support import ROOT
+from tests.committed import committed
 
 
 def cell(mask: str, seqlen: int = 4096, kernel: str = "sdpa", direction: str = "fwd", **changes: object) -> Cell:
@@ -81,7 +80,7 @@ def test_many_cells_are_predicted_alike_by_one_process_and_by_several(monkeypatc
 
 def test_the_forecast_of_memory_holds_for_committed_records():
     """Nine of ten cells need at most what was forecast, and half of all at least half of it."""
-    records = [record for name in ("dense", "cp") for record in load(ROOT / f"reports/h200/h200-{name}.parquet").records[::40]]
+    records = [record for name in ("dense", "cp") for record in committed(f"h200-{name}", step=40)]
     predictor = Predictor("cuda", is_here=False)
     shares = sorted(max(record.memory.absolute_peak_bytes) / predictor.predict(record.cell).memory_bytes
                     for record in records if record.memory and record.work is None and record.cell.seqlen >= 8192)
