@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class AsReleasedSdpa(Sdpa):
     label = "SDPA, as released"
     paper_row = None
-    summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, which kept older ones off their fused paths"
+    summary = "`sdpa` as the study called it: torch shares the KV heads beside a mask tensor, which kept older ones off fused paths"
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if traits.full or traits.causal:
