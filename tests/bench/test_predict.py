@@ -72,7 +72,9 @@ def test_a_control_is_nothing_for_many_devices():
 
 def test_many_cells_are_predicted_alike_by_one_process_and_by_several(monkeypatch):
     """Whole predictions, of kernels and of strategies, drawn masks of several seeds among them."""
-    cells = [cell for cell in load_study("paper").cells() if (cell.seqlen, cell.num_kv_heads) in ((4096, 8), (65536, 8)) and cell.seed < 2]
+    cells = [cell for cell in load_study("paper").cells() if (cell.seqlen, cell.num_kv_heads) in ((4096, 8), (65536, 8)) and cell.seed < 2
+             and cell.mask in ("causal", "shared_question", "causal_document")]
+    assert {cell.kind for cell in cells} == {"kernel", "cp"} and {cell.seed for cell in cells} == {0, 1}
     alone = Predictor("cuda", is_here=False).predict_all(cells)
     monkeypatch.setattr(predict, "MANY", 1)
     assert Predictor("cuda", is_here=False).predict_all(cells) == alone and set(alone) == {cell.cell_id for cell in cells}
