@@ -101,7 +101,8 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
             frame = file.read([name for name in columns if name in present]).to_pandas()
     except (pa.ArrowException, OSError):
         return None
-    return frame.assign(**{name: LATER_FIELDS[name] for name in lacking}).loc[:, columns]
+    usual = {name: LATER_FIELDS[name] for name in lacking}
+    return frame.assign(**{name: "" if value == {} else value for name, value in usual.items()}).loc[:, columns]
 
 
 def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:

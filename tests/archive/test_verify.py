@@ -10,8 +10,24 @@ from longca.archive import verify as checking
 from longca.archive.manifest import NAME as MANIFEST
 from longca.archive.manifest import manifest, read_manifest
 from longca.archive.packing import opened
+from longca.archive.page import page_files
 from longca.archive.verify import verify
 from longca.core.errors import UserError
+from longca.store.load import load
+
+
+@pytest.fixture(scope="module")
+def made_again(bundle) -> dict[str, bytes]:
+    """The page and its files, made from the bundle's records."""
+    with opened(bundle.path) as place:
+        facts = json.loads((place / "provenance.json").read_text())
+        return page_files(load(place / "measured/records.parquet").records, facts["title"], place / "config/hardware.yaml")
+
+
+@pytest.fixture
+def page_is_made(monkeypatch, made_again):
+    """Records are those of the bundle, so their page need not be made once more."""
+    monkeypatch.setattr(checking, "page_files", lambda *_: made_again)
 
 
 @pytest.fixture
@@ -54,6 +70,7 @@ def test_changed_files_are_named(folder, change, expected):
     assert changed(folder) == (expected,)
 
 
+@pytest.mark.usefixtures("page_is_made")
 def test_a_changed_page_is_found_behind_good_hashes(folder):
     page = folder / "measured/report.html"
     page.write_text(page.read_text().replace("Three cells", "Four cells"))
@@ -63,6 +80,7 @@ def test_a_changed_page_is_found_behind_good_hashes(folder):
     assert "report.html" in found["page"].detail and "were changed" in found["page"].differences[0]
 
 
+@pytest.mark.usefixtures("page_is_made")
 def test_provenance_that_says_other_things_than_the_records_is_found_behind_good_hashes(folder):
     place = folder / "provenance.json"
     facts = json.loads(place.read_text())
@@ -73,6 +91,7 @@ def test_provenance_that_says_other_things_than_the_records_is_found_behind_good
     assert found["files"].passed and [line.rpartition(" ")[2] for line in found["records"].differences] == ["statuses", "nodes"]
 
 
+@pytest.mark.usefixtures("page_is_made")
 def test_what_draws_otherwise_is_named(folder, monkeypatch):
     maker = checking.provenance.page_maker()
     other = maker.model_copy(update={"code": "0" * 12, "packages": maker.packages | {"matplotlib": "0.1"}})

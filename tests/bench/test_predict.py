@@ -12,8 +12,7 @@ from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure, load_study
 from longca.masks.build import cell_mask
-from longca.store.load import load
-from tests.support import ROOT
+from tests.committed import committed
 
 
 def cell(mask: str, seqlen: int = 4096, kernel: str = "sdpa", direction: str = "fwd", **changes: object) -> Cell:
@@ -73,7 +72,9 @@ def test_a_control_is_nothing_for_many_devices():
 
 def test_many_cells_are_predicted_alike_by_one_process_and_by_several(monkeypatch):
     """Whole predictions, of kernels and of strategies, drawn masks of several seeds among them."""
-    cells = [cell for cell in load_study("paper").cells() if (cell.seqlen, cell.num_kv_heads) in ((4096, 8), (65536, 8)) and cell.seed < 2]
+    cells = [cell for cell in load_study("paper").cells() if (cell.seqlen, cell.num_kv_heads) in ((4096, 8), (65536, 8)) and cell.seed < 2
+             and cell.mask in ("causal", "shared_question", "causal_document")]
+    assert {cell.kind for cell in cells} == {"kernel", "cp"} and {cell.seed for cell in cells} == {0, 1}
     alone = Predictor("cuda", is_here=False).predict_all(cells)
     monkeypatch.setattr(predict, "MANY", 1)
     assert Predictor("cuda", is_here=False).predict_all(cells) == alone and set(alone) == {cell.cell_id for cell in cells}
@@ -81,7 +82,7 @@ def test_many_cells_are_predicted_alike_by_one_process_and_by_several(monkeypatc
 
 def test_the_forecast_of_memory_holds_for_committed_records():
     """Nine of ten cells need at most what was forecast, and half of all at least half of it."""
-    records = [record for name in ("dense", "cp") for record in load(ROOT / f"reports/h200/h200-{name}.parquet").records[::40]]
+    records = [record for name in ("dense", "cp") for record in committed(f"h200-{name}", step=40)]
     predictor = Predictor("cuda", is_here=False)
     shares = sorted(max(record.memory.absolute_peak_bytes) / predictor.predict(record.cell).memory_bytes
                     for record in records if record.memory and record.work is None and record.cell.seqlen >= 8192)

@@ -51,13 +51,13 @@ def test_clean_waits_for_no_run(longca, tiny, folder):
     assert done.returncode == 2 and "Another run" in done.stderr and "logs" in names(folder)
 
 
-def test_report_as_json_and_in_a_browser(longca, tiny, folder, monkeypatch):
-    opened = []
+def test_report_of_a_file_as_json_and_in_a_browser(longca, tiny, folder, tmp_path, monkeypatch):
+    opened, page = [], tmp_path / "json.html"
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    done = longca("report", tiny, "--json", "--open")
-    told = json.loads(done.stdout)
-    assert (told["num_records"], told["problems"], told["page"]) == (1, [], str(folder / "report.html"))
-    assert opened == [(folder / "report.html").as_uri()] and (folder / "report.html").stat().st_size > 10_000
+    assert longca("export", tiny).returncode == 0
+    told = json.loads(longca("report", folder / "records.json", "--out", page, "--json", "--open").stdout)
+    assert (told["num_records"], told["problems"], told["page"]) == (1, [], str(page))
+    assert opened == [page.as_uri()] and page.stat().st_size > 10_000
 
 
 def test_settings_name_where_they_come_from(longca, tmp_path):

@@ -1,7 +1,6 @@
 """Each outcome of a pair, and what does not depend on the records' order or on which side is which."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +11,13 @@ from longca.compare.verdict import Rule
 from longca.core.errors import UserError
 from longca.core.record import Incorrect, OutOfMemory, Record, Unavailable
 from longca.published.load import load_published
-from longca.store.load import load
+from tests.committed import committed
 from tests.compare.conftest import H100, H200, cell, failed, timed
 from tests.records import quick_study, record
 
 OOM = OutOfMemory(requested_bytes=1 << 30, where="fwd")
 MISSING = Unavailable(reason="module 'fa3' is not installed")
-DENSE = Path(__file__).parents[2] / "reports/h200/h200-dense.parquet"
+KERNELS = ("cudnn_graph", "fa3", "flashmask", "flex", "band")  # four with rates of others, and one without
 
 
 def outcome(a: Record, b: Record, **rule: Any) -> tuple[str, str]:
@@ -142,7 +141,7 @@ def test_conditions_that_cannot_be(text: str, expected: str):
 
 def test_committed_records_against_published_rates():
     """Every pair asks for the same; NVIDIA's own table is near ours, and what has no partner is counted."""
-    records, rates = load(DENSE).records, load_published()
+    records, rates = committed("h200-dense", mask=("full", "causal", "causal_document", "full_document"), kernel=KERNELS), load_published()
     comparison = compare_published(records, rates)
     assert comparison == compare_published(records[::-1], rates[::-1]) and comparison.num_alone is not None
     paired = {change.pair.cell for change in comparison.changes}

@@ -11,7 +11,7 @@ from longca.core.errors import UserError
 from longca.core.record import Record
 from longca.store.cells import CellStore
 from longca.store.export import export, record_json
-from longca.store.load import load
+from longca.store.load import load, load_columns
 from tests.records import quick_study
 
 MEASURED = Path(__file__).parents[2] / "reports/h200/h200-cp.parquet"
@@ -38,6 +38,8 @@ def test_committed_records_of_strategies_keep_their_cells_and_ids():
     assert sum(cell["kind"] == "cp" for cell in asked) > 10
     assert [json.loads(record.cell.model_dump_json()) for record in records] == asked
     assert all(not record.cell.strategy_params and "[" not in record.cell.method for record in records)
+    later = load_columns([MEASURED], ["strategy_params", "input_values", "sustained"])[0]
+    assert later.drop_duplicates().to_numpy().tolist() == [["", "normal", False]], "columns that the file does not have"
 
 
 def test_a_folder_of_cells(records, folder):

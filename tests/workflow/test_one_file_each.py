@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.masks import test_contract_masks as of_masks
 from tests.support import ROOT
 
 MASK = '''
@@ -61,17 +62,17 @@ grids:
 
 @pytest.fixture
 def plugins(tmp_path: Path, longca) -> Path:
-    """The plug-ins above, and the kernel and the mask of the guide's pages."""
+    """The plug-ins above, the kernel that the guide's page has written, and the mask of its page."""
     folder = tmp_path / "plugins"
     files = {"masks/anchor.py": MASK, "kernels/mine.py": KERNEL, "strategies/my_way.py": STRATEGY, "figures/counts.py": FIGURE}
     for place, text in files.items():
         path = folder / place
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    for kind, page in (("kernels", "own-kernel"), ("masks", "own-mask")):
-        text = (ROOT / f"docs/guide/{page}.md").read_text(encoding="utf-8")
-        name = Path(re.search(r"`mine/(\S+)`", text)[1]).name
-        (folder / kind / name).write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], encoding="utf-8")
+    pages = {kind: (ROOT / f"docs/guide/own-{kind}.md").read_text(encoding="utf-8") for kind in ("kernel", "mask")}
+    kernel, mask = (re.search(rf"`longca new {kind} (\w+)`", text)[1] for kind, text in pages.items())
+    assert longca("new", "kernel", kernel, "--to", folder).returncode == 0
+    (folder / f"masks/{mask}.py").write_text(re.search(r"```python\n(.*?)```", pages["mask"], re.DOTALL)[1], encoding="utf-8")
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in CORPUS_TEXT))
     done = longca("data", "build", "my_words", documents, "--folder", folder / "corpora", LONGCA_PLUGINS=str(folder))
@@ -79,7 +80,16 @@ def plugins(tmp_path: Path, longca) -> Path:
     return folder
 
 
+def test_the_mask_of_the_page_keeps_its_contract(plugins, monkeypatch):
+    monkeypatch.setenv("LONGCA_PLUGINS", str(plugins))
+    of_masks.test_says_what_it_is("window_and_sink")
+    of_masks.test_bands_are_disjoint_and_inside("window_and_sink")
+    of_masks.test_the_seed_decides_and_nothing_else("window_and_sink")
+
+
+@pytest.mark.slow
 def test_the_kernel_and_the_mask_of_the_pages_keep_their_contracts(plugins):
+    """By the commands of the pages."""
     tests = ("tests/kernels/test_contract_kernels.py", "tests/masks/test_contract_masks.py")
     done = subprocess.run([sys.executable, "-m", "pytest", *tests, "-k", "plain or window_and_sink", "-p", "no:cacheprovider"], cwd=ROOT,
                           env=os.environ | {"LONGCA_PLUGINS": str(plugins)}, capture_output=True, text=True, check=False)

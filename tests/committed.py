@@ -1,0 +1,15 @@
+"""Some of the records that come with the project. To read all of them takes seconds."""
+
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from longca.core.record import Record
+from longca.store.load import COMMITTED
+
+
+def committed(study: str, *, step: int = 1, **columns: Any) -> list[Record]:
+    """Each `step`-th record of that study, of those with one of the values of each column."""
+    filters = [(name, "in", list(values)) for name, values in columns.items()] or None
+    texts = pq.read_table(COMMITTED / f"{study}.parquet", columns=["record"], filters=filters)["record"].to_pylist()
+    return [Record.model_validate_json(text) for text in texts[::step]]
