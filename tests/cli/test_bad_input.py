@@ -54,6 +54,9 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
     (["report", "nosuch.json"], ["nosuch.json"]),
     (["export", "quick"], ["no records", "longca run"]),
     (["image", "get", "cpuu"], ["There is no image 'cpuu'", "cpu, "]),
+    (["run", "quick", "--bar"], ["--bar", "`longca run -h`"]),
+    (["config", "shw"], ["'shw'", "'show'"]),
+    (["compare", "quick"], ["'B'", "`longca compare -h`"]),
 ])
 def test_a_command_that_cannot_be(longca, arguments, expected):
     done = longca(*arguments)
