@@ -56,7 +56,7 @@ def main() -> None:
     except UserError as error:
         print(f"longca: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
         sys.exit(130)
     except BrokenPipeError:  # the reader (head, less) has left
         sys.stderr.close()
