@@ -57,6 +57,7 @@ def command(
     grid = {"mask": [mask_choice(text) for text in mask or ["causal"]], "seqlen": seqlen or usual["seqlen"],
             "heads": heads or usual["heads"], "head_dim": head_dim or usual["head_dim"], "dtype": dtype or usual["dtype"],
             "direction": DIRECTIONS[direction]}
+    _check(grid)
     run = compare_own_file(file, grid, Measure(repeats=repeats, timeout_s=timeout), rivals=_names(rivals), device=chosen,
                            announce=_announce)
     _announce("")
@@ -66,6 +67,27 @@ def command(
         _print(run)
     if not all(result.is_right for result in run.results):
         raise typer.Exit(1)
+
+
+def _check(grid: dict[str, Any]) -> None:
+    """Refuse options in their own words; those of a study would name the study's keys. Raises UserError."""
+    from longca.core.cell import DTYPE_BYTES
+    from longca.core.errors import UserError, unknown
+    from longca.core.plugin import Registry
+    from longca.core.units import parse_heads, parse_length
+
+    for mask in grid["mask"]:
+        (name, given), = ({mask: {}} if isinstance(mask, str) else mask).items()
+        Registry("mask").load(name).resolve(given)
+    if grid["dtype"] not in DTYPE_BYTES:
+        raise unknown("dtype", grid["dtype"], DTYPE_BYTES)
+    if grid["head_dim"] < 1:
+        raise UserError(f"A head dim of {grid['head_dim']} cannot be", todo="Give `--head-dim` a whole number of at least 1")
+    try:
+        parse_length(grid["seqlen"])
+        parse_heads(grid["heads"])
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _device_type() -> str:

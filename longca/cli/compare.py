@@ -35,8 +35,8 @@ PUBLISHED = "published"
 
 
 def command(
-    a: Annotated[str, typer.Argument(help="A study, its folder, or files of records divided by commas")],
-    b: Annotated[str, typer.Argument(help="The same; or 'published', for the numbers that others have published")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A study, its folder, or files of records divided by commas")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same; or 'published', for the numbers that others have published")],
     results: Results = None,
     kernel: KernelFilter = "",
     strategy: StrategyFilter = "",

@@ -10,23 +10,49 @@ from typing import Any
 import typer
 
 from longca.cli.list import device_type
-from longca.cli.options import Json, print_json, print_table
+from longca.cli.options import Json, line_width, print_json, print_table, print_text
 from longca.core.config import load_config
 from longca.core.plugin import Registry
 
 
 def command(as_json: Json = False) -> None:
     """Check this machine: Python, torch, GPUs, kernels, space. Exit code 3 if nothing can be measured."""
-    checks = [*_software(), *_gpus(), *_room(), *_kernels()]
+    machine, kernels = [*_software(), *_gpus(), *_room()], _kernels()
+    checks = [*machine, *kernels]
     if as_json:
         print_json([dict(zip(("check", "state", "detail"), check, strict=True)) for check in checks])
     else:
-        print_table("This machine", ["check", "state", "detail"], [list(check) for check in checks])
+        print_text(_finding(machine, kernels))
+        print_table("", ["check", "state", "detail"], [list(check) for check in machine])
+        _print_kernels(kernels)
     if any(state == "fails" for _, state, _ in checks):
         raise typer.Exit(3)
 
 
 Check = tuple[str, str, str]  # name, "ok" | "note" | "fails", detail
+
+
+def _finding(machine: list[Check], kernels: list[Check]) -> str:
+    """The conclusion: can it measure, on what, and with how many kernels?"""
+    failing = [f"{name} ({detail})" for name, state, detail in machine if state == "fails"]
+    if failing:
+        return f"This machine cannot measure: {'; '.join(failing)}."
+    num_gpus = sum(name.startswith("GPU ") for name, _, _ in machine)
+    place = f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "its CPU"
+    return f"This machine can measure on {place}: {sum(state == 'ok' for _, state, _ in kernels)} of {len(kernels)} kernels run here."
+
+
+def _print_kernels(kernels: list[Check]) -> None:
+    """The kernels that run here, and why the others do not: a paragraph for each reason."""
+    import textwrap
+
+    groups: dict[str, list[str]] = {}
+    for check, state, detail in kernels:
+        reason = "run here" if state == "ok" else f"not here, {detail.removeprefix('it ')}"
+        groups.setdefault(reason, []).append(check.removeprefix("kernel "))
+    print("Kernels")
+    for reason, names in sorted(groups.items(), key=lambda item: item[0] != "run here"):
+        print(textwrap.fill(f"{reason}: {', '.join(names)}", line_width(), initial_indent="  ", subsequent_indent="    "))
 
 
 def _software() -> list[Check]:

@@ -29,7 +29,7 @@ from longca.core.record import Failed, Record
 if TYPE_CHECKING:
     from longca.bench.run.predict import Prediction
 
-MOST_WHOLE = 3  # cells that are shown with all facts; of more each has two lines
+MOST_WHOLE = 3  # cells that are shown with all facts; of more those of which the same is said stand together
 
 
 def command(
@@ -63,13 +63,17 @@ def command(
         print_json([_facts(prediction, records.get(prediction.cell.cell_id)) for prediction in predictions])
         return
     print(textwrap.fill(_summary(predictions, records), line_width()))
+    groups: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        record = records.get(prediction.cell.cell_id)
+        one = prediction.cell.cell_id
+        groups.setdefault(one if len(cells) <= MOST_WHOLE or one in records else _state(prediction), []).append(prediction)
+    for group in groups.values():
         print()
+        record = records.get(group[0].cell.cell_id)
         if len(cells) <= MOST_WHOLE:
-            _print_whole(prediction, record)
+            _print_whole(group[0], record)
         else:
-            _print_short(prediction, record)
+            _print_short(group, record)
         if record and isinstance(record.outcome, Failed):
             print(textwrap.indent(record.outcome.log, "    ") if log else "  `--log` shows its traceback")
 
@@ -121,12 +125,26 @@ def _result(record: Record) -> str:
     return f"{record.outcome.status}: {number(view.median_ms)} ms" + ("" if rate is None else f", {number(rate)} TFLOP/s of a device")
 
 
-def _print_short(prediction: "Prediction", record: Record | None) -> None:
+def _state(prediction: "Prediction") -> str:
     refusal = _refusal(prediction)
-    state = f"cannot run here: {refusal}" if refusal else "can run here"
-    print(textwrap.fill(f"{prediction.cell.cell_id} {prediction.cell.title}", line_width(), subsequent_indent=" " * 17))
-    print(textwrap.fill(f"{state}; {_result(record) if record else 'not measured yet'}", line_width(), initial_indent="  ",
-                        subsequent_indent="  "))
+    return f"cannot run here: {refusal}" if refusal else "can run here"
+
+
+def _print_short(group: list["Prediction"], record: Record | None) -> None:
+    """A measured cell with its result; or cells that are not measured and of which the same is said.
+
+    Args:
+        record: of the one cell; None for cells without one.
+    """
+    from longca.store.text import plural
+
+    if record is None:
+        print(textwrap.fill(f"{plural(len(group), 'cell')} not measured yet: {_state(group[0])}", line_width()))
+    for prediction in group:
+        print(textwrap.fill(f"{prediction.cell.cell_id} {prediction.cell.title}", line_width(), initial_indent="" if record else "  ",
+                            subsequent_indent=" " * 17))
+    if record is not None:
+        print(textwrap.fill(f"{_state(group[0])}; {_result(record)}", line_width(), initial_indent="  ", subsequent_indent="  "))
 
 
 def _print_whole(prediction: "Prediction", record: Record | None) -> None:

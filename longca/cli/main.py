@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,13 +41,22 @@ def _version(asked: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line; a UserError becomes a message of one line and exit code 2."""
+    """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
+    usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
-        build_app()()
+        sys.exit(build_app()(prog_name="longca", standalone_mode=False) or 0)
+    except usage_error as error:
+        message = error.format_message()
+        if "\n" in message:  # the help of a command that needs arguments and got none
+            print(message, file=sys.stderr)
+        else:
+            path = error.ctx.command_path if error.ctx else "longca"
+            print(f"longca: {UserError(message.rstrip('.'), todo=f'`{path} -h` shows what there is')}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except UserError as error:
         print(f"longca: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
         sys.exit(130)
     except BrokenPipeError:  # the reader (head, less) has left
         sys.stderr.close()

@@ -140,7 +140,8 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in row))
-    console.print(title, style="bold")
+    if title:
+        console.print(title, style="bold")
     console.print(table)
     if caption:
         console.print(caption, style="italic")

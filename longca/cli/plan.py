@@ -24,6 +24,7 @@ from longca.cli.options import (
     open_study,
     print_json,
     print_table,
+    print_text,
     selection,
 )
 
@@ -52,7 +53,7 @@ def command(
     from longca.bench.run.machine import gpu_machine, this_machine
     from longca.bench.run.predict import EFFICIENCY, Predictor
     from longca.bench.run.shards import shards
-    from longca.store.text import format_bytes
+    from longca.store.text import format_bytes, plural
 
     config, chosen, _ = open_study(study)
     wanted, _ = loadable(selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells()))
@@ -92,12 +93,16 @@ def command(
     if cells:
         print_table("Cells", ["cell_id", "cell", "does not run because"],
                     [[cell.cell_id, cell.title, verdicts[cell.cell_id] or ""] for cell in wanted])
-    unit = "GPU hours" if machine.device_type == "cuda" else "hours"
-    jobs = f", {num_jobs} jobs of the workflow" if machine.device_type == "cuda" else ""
-    room = f", {format_bytes(machine.memory_bytes)}" if machine.memory_bytes else ""
-    print_table(f"{chosen.name}: {len(wanted):,} cells{jobs}, about {_hours(hours)} {unit} on {machine.name}{room}",
-                ["method", "cells", "not run", unit, "memory", "too large"],
-                [[name, method.num_cells, method.num_not_run, _hours(method.hours),
+    on_gpu = machine.device_type == "cuda"
+    unit, factor = ("GPU hours", 1) if on_gpu else ("hours", 1) if hours >= 1 else ("minutes", 60)
+    jobs = f" in {num_jobs} jobs of the workflow" if on_gpu else ""
+    room = f" with {format_bytes(machine.memory_bytes)} of memory" if machine.memory_bytes else ""
+    num_not_run, num_too_large = sum(reasons.values()), sum(method.num_too_large for method in methods.values())
+    refused = "".join(f", {count:,} {what}" for count, what in ((num_not_run, "not run"), (num_too_large, "too large")) if count)
+    time = f"about {_amount(factor * hours)} {unit}"
+    print_text(f"{chosen.name}: {plural(len(wanted), 'cell')}{jobs}{refused}; {time} on {machine.name}{room}.", style="bold")
+    print_table("", ["method", "cells", "not run", unit, "memory", "too large"],
+                [[name, method.num_cells, method.num_not_run, _amount(factor * method.hours),
                   format_bytes(method.most_bytes) if method.most_bytes else "", method.num_too_large] for name, method in methods.items()],
                 caption=_caption(machine, f"{EFFICIENCY:.0%}"))
     if reasons:
@@ -121,8 +126,8 @@ class _Method:
     num_too_large: int = 0
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}"
+def _amount(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
 def _caption(machine: Machine, share: str) -> str:

@@ -99,21 +99,21 @@ def command(
 
 
 def _print_end(summary: Summary, study: str) -> None:
-    """Print the tables of the run, what failed and the next step.
+    """Print the finding, the tables of the run, what failed and the next step.
 
     Args:
         study: as the next command needs it.
     """
     from shutil import get_terminal_size
 
-    from longca.bench.run.overview import failures, outcome_table, rate_tables
+    from longca.bench.run.overview import failures, finding, outcome_table, rate_tables
     from longca.bench.run.scores import ShortNames
     from longca.store.text import plural
 
+    print_text("\n".join(filter(None, (str(summary), finding(summary.board)))))
     for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
         if table.rows:
             print_table(table.title, table.columns, table.rows, table.caption)
-    print_text(str(summary))
     failed, names = failures(summary.board), ShortNames([score.cell for score in summary.board.scores])
     for score in failed[:MOST_FAILURES]:
         print(f"{score.status}: {names.name(score.cell)}" + (f" at {score.raised_at}" if score.raised_at else ""))

@@ -59,9 +59,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
-            raise UserError(f"{name} must be a tensor, and it is {type(x).__name__}")
+            raise UserError(f"{name} must be a tensor, and it is {type(x).__name__}", todo="torch.as_tensor(x) makes one")
         if x.ndim not in (3, 4) or x.ndim != q.ndim:
-            raise UserError(f"{name} must be {LAYOUT} like q, and it is {tuple(x.shape)}")
+            raise UserError(f"{name} must be {LAYOUT}{'' if x is q else ' like q'}, and it is {tuple(x.shape)}",
+                            todo="x.unsqueeze(1) adds an axis of one head")
     if not isinstance(mask, Mask):
         raise UserError(f"The mask must be a longca.Mask, and it is {type(mask).__name__}",
                         todo="Make one with longca.build_mask or longca.Mask.from_…")
@@ -73,7 +74,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> 
                         todo="Move them with .to(device)")
     shapes = f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
-        raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}")
+        raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}",
+                        todo="Give k and v of the same tokens, heads and D")
     if q.ndim == 4 and len(q) == 0:
         raise UserError(f"the batch is empty; {shapes}")
     num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]

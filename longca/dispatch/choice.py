@@ -87,6 +87,7 @@ def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bo
         return "it serves measurements alone"
     if return_lse and not kernel.returns_lse:
         return "it returns no LSE"
-    if problem.needs_backward and deterministic and not kernel.deterministic:
+    reason = kernel.available(problem.device.type) or kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type)
+    if reason is None and problem.needs_backward and deterministic and not kernel.deterministic:
         return "the order in which it sums gradients may change from call to call: give deterministic=False to allow that"
-    return kernel.available(problem.device.type) or kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type)
+    return reason

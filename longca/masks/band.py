@@ -31,6 +31,8 @@ def offset_text(offset: Any) -> str:
 def as_bands(rows: object) -> np.ndarray:
     """Rows of six numbers (±math.inf allowed) as a normal (n, 6) int64 array."""
     array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
+    if array.size and array.shape[-1] != 6:
+        raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}")
     array = np.clip(array, -INF, INF).astype(np.int64).reshape(-1, 6)
     return normal(array)
 

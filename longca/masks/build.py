@@ -1,6 +1,7 @@
 """Building of masks from a pattern's name, a length and a seed."""
 
 import hashlib
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,7 +64,9 @@ def mask_name(cell: Cell) -> str:
 
 def _length(name: str, seqlen: int | str) -> int:
     try:
-        return parse_length(seqlen) if isinstance(seqlen, str) else int(seqlen)
+        return parse_length(seqlen) if isinstance(seqlen, str) else operator.index(seqlen)
+    except TypeError:
+        raise UserError(f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'") from None
     except ValueError as error:
         raise UserError(f"Mask '{name}' has no such length", why=str(error)) from None
 

@@ -81,11 +81,16 @@ class AttnSlices:
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Turns a ValueError about what a user gave into an error for the user."""
+    """Turns a ValueError about what a user gave into an error for the user.
+
+    Args:
+        what: it, with its article: "This window".
+    """
     try:
         yield
     except ValueError as error:
-        raise UserError(f"These {what} are no mask", why=str(error)) from None
+        verb = "are" if what.startswith("These") else "is"
+        raise UserError(f"{what} {verb} no mask", why=str(error)) from None
 
 
 def lowered(form: str, place: str, mask: Bands, *arguments: Any) -> Any:
@@ -106,6 +111,10 @@ def lowered(form: str, place: str, mask: Bands, *arguments: Any) -> Any:
         return write(mask, *arguments)
     except ValueError as error:
         raise UserError(f"{form} cannot hold {mask!r}", why=str(error)) from None
+    except (MemoryError, RuntimeError) as error:  # torch has no error of its own for a host without memory
+        if "memory" not in str(error):
+            raise
+        raise UserError(f"{form} of {mask!r} does not fit into memory", todo="Take a form that holds less than each pair") from None
 
 
 def whole_numbers(values: Any, what: str) -> np.ndarray:
@@ -176,6 +185,8 @@ def of_block_mask(block_mask: BlockMask) -> tuple[tuple[np.ndarray, ...] | Block
     Whole blocks alone are a grid. Where blocks are tested pair by pair, `mask_mod` is called with tensors of indices that broadcast.
     Neighbouring heads that see the same are one head group.
     """
+    if not hasattr(block_mask, "seq_lengths"):
+        raise ValueError(f"it must be torch's BlockMask, and it is {type(block_mask).__name__}; from_dense takes a bool tensor")
     seqlen_q, seqlen_k = block_mask.seq_lengths
     size_q, size_k = block_mask.BLOCK_SIZE
     partial = _listed(block_mask.kv_num_blocks, block_mask.kv_indices)
@@ -198,9 +209,9 @@ def of_block_mask(block_mask: BlockMask) -> tuple[tuple[np.ndarray, ...] | Block
 
 
 def _offsets(window: Window) -> tuple[int, int]:
-    left, right = window
-    if min(left, right) < -1:
+    if np.shape(window) != (2,) or min(window) < -1:
         raise ValueError(f"a window is (left, right), each at least 0, or -1 for no bound; it is {window}")
+    left, right = window
     return (-INF if left < 0 else -left), (INF if right < 0 else right)
 
 

@@ -60,7 +60,7 @@ class Mask:
         Raises:
             UserError: these cannot be a mask; so do all constructors.
         """
-        with forms.refused("documents"):
+        with forms.refused("These documents"):
             documents = forms.whole_numbers(lengths, "lengths of documents")
             if documents.ndim != 1 or len(documents) == 0 or documents.min() < 1:
                 raise ValueError("lengths of documents must be a list of whole numbers of at least 1")
@@ -77,7 +77,7 @@ class Mask:
             causal: as `causal` of that call.
             window: as its `window_size`.
         """
-        with forms.refused("cu_seqlens"):
+        with forms.refused("These cu_seqlens"):
             bounds = forms.whole_numbers(cu_seqlens, "cu_seqlens")
             bands = forms.of_cu_seqlens(bounds, causal, window)
             lengths = np.diff(bounds)
@@ -91,7 +91,7 @@ class Mask:
             seqlen: tokens, as a number or "8K".
             windows: (left, right) of each: j - i is in [-left, right]; -1 for no bound, so that (-1, 0) is causal.
         """
-        with forms.refused("windows"):
+        with forms.refused("These windows"):
             length = parse_length(seqlen)
             if not windows:
                 raise ValueError("give at least one window, such as (1023, 0)")
@@ -105,7 +105,7 @@ class Mask:
             seqlen: queries, and keys if `seqlen_k` is None.
             bands: rows of six numbers, ±math.inf allowed; or a list of such arrays, one for each head group. They must be disjoint.
         """
-        with forms.refused("bands"):
+        with forms.refused("These bands"):
             length_q = parse_length(seqlen)
             length_k = length_q if seqlen_k is None else parse_length(seqlen_k)
             several = isinstance(bands, (list, tuple)) and len(bands) > 0 and np.ndim(bands[0]) == 2
@@ -128,26 +128,26 @@ class Mask:
             startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 where causal, else 2 or 4.
             seqlen_q: number of queries; as many as keys if None.
         """
-        with forms.refused("startend_row_indices"):
+        with forms.refused("These startend_row_indices"):
             return cls._of(*forms.of_flashmask(startend_row_indices, causal, seqlen_q))
 
     @classmethod
     def from_block_mask(cls, block_mask: BlockMask) -> Mask:
         """FlexAttention's BlockMask, exactly: its full blocks, and its partial ones pair by pair as its `mask_mod` decides."""
-        with forms.refused("BlockMask"):
+        with forms.refused("This BlockMask"):
             return cls._of(*forms.of_block_mask(block_mask))
 
     @classmethod
     def from_slices(cls, q_ranges: Any, k_ranges: Any, types: Any, *, seqlen: int | str, seqlen_k: int | str | None = None) -> Mask:
         """Disjoint attention slices (MagiAttention): ranges (n, 2) of queries and keys, and types (n,), see `forms.SliceType`."""
-        with forms.refused("slices"):
+        with forms.refused("These slices"):
             bands = forms.of_slices(q_ranges, k_ranges, types)
         return cls.from_bands(seqlen, bands, seqlen_k=seqlen_k)
 
     @classmethod
     def from_dense(cls, raster: Any) -> Mask:
         """A bool (queries, keys) or (head groups, queries, keys); True is visible. O(S²) time."""
-        with forms.refused("raster"):
+        with forms.refused("This raster"):
             return cls._of(*forms.of_dense(raster))
 
     @classmethod

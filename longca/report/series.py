@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.store.table import is_ranked
-from longca.store.text import number, plural
+from longca.store.text import number, plural, rate_scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +132,7 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> p
 
 def rate_unit(largest_tflops: float) -> Unit:
     """The unit in which such rates have few digits."""
-    return Unit(1e3, "GFLOP/s") if 0 < largest_tflops < 1 else Unit(1.0, "TFLOP/s")
+    return Unit(*rate_scale(largest_tflops))
 
 
 def sampled(data: pd.DataFrame) -> str:

@@ -35,6 +35,11 @@ def format_bytes(num_bytes: float | None) -> str:
     return f"{number(num_bytes / 1024 ** power)} {unit}"
 
 
+def rate_scale(largest_tflops: float) -> tuple[float, str]:
+    """(factor, name) of the unit in which such rates have few digits."""
+    return (1e3, "GFLOP/s") if 0 < largest_tflops < 1 else (1.0, "TFLOP/s")
+
+
 def plural(count: int, noun: str) -> str:
     """(1, "cell") → "1 cell", (2, "cell of a mask") → "2 cells of a mask"."""
     first, of, rest = noun.partition(" of ")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.bench.run.overview import failures, outcome_table, rate_tables
+from longca.bench.run.overview import failures, finding, outcome_table, rate_tables
 from longca.bench.run.scores import Score, Scoreboard
 from longca.core.record import STATUSES
 from longca.store.hardware import Hardware
@@ -17,9 +17,9 @@ def board() -> Scoreboard:
 
 def test_the_best_of_each_row_is_marked_and_is_the_quickest(board):
     tables = {table.title: table for table in rate_tables(board, 200)}
-    assert set(tables) == {"TFLOP/s, forward, S=2K", "TFLOP/s, backward, S=2K", "TFLOP/s, forward, 2 ranks, S=1K",
-                           "TFLOP/s, backward, 2 ranks, S=1K"}
-    table = tables["TFLOP/s, forward, S=2K"]
+    assert set(tables) == {"GFLOP/s, forward, S=2K", "GFLOP/s, backward, S=2K", "GFLOP/s, forward, 2 ranks, S=1K",
+                           "GFLOP/s, backward, 2 ranks, S=1K"}
+    table = tables["GFLOP/s, forward, S=2K"]
     assert table.columns == ["mask", "flex", "naive", "sdpa"]
     row = next(row for row in table.rows if row[0] == "causal")
     rates = {method: float(str(text).strip("*")) for method, text in zip(table.columns[1:], row[1:], strict=True)}
@@ -28,12 +28,26 @@ def test_the_best_of_each_row_is_marked_and_is_the_quickest(board):
     records = [record for record in quick_study() if (record.cell.kernel, record.cell.kind, record.cell.mask, record.cell.direction,
                                                       record.cell.seqlen) == (best, "kernel", "causal", "fwd", 2048)]
     view = View(records[0], Hardware())
-    assert rates[best] == pytest.approx(view.tflops(view.median_ms), rel=0.01)
+    assert rates[best] == pytest.approx(1e3 * view.tflops(view.median_ms), rel=0.01)
 
 
 def test_methods_that_do_not_fit_go_into_further_tables(board):
-    tables = [table for table in rate_tables(board, 60) if table.title == "TFLOP/s, forward, S=2K"]
+    tables = [table for table in rate_tables(board, 60) if table.title == "GFLOP/s, forward, S=2K"]
     assert [table.columns[1:] for table in tables] == [["flex", "naive"], ["sdpa"]]
+
+
+def test_the_finding_counts_who_is_first_and_the_caption_stands_once(board):
+    cases: dict[str, list[Score]] = {}
+    for score in board.scores:
+        if score.is_ranked:
+            cases.setdefault(score.problem, []).append(score)
+    contested = [scores for scores in cases.values() if len(scores) > 1]
+    wins = [min(scores, key=lambda score: score.time_ms or 0).cell.method for scores in contested]
+    first = max(set(wins), key=wins.count)
+    assert finding(board).startswith(f"{first} has the best median in {wins.count(first)} of {len(contested)} cases")
+    assert finding(Scoreboard()) == ""
+    captions = [table.caption for table in rate_tables(board, 200) if table.caption]
+    assert len(captions) == len(set(captions)) and captions[-1].startswith("* the best")
 
 
 def test_outcomes_are_counted_and_failures_are_named(board):

@@ -75,8 +75,8 @@ def test_a_timed_cell_shows_time_rate_and_its_share_of_the_best_so_far(clock):
         time_ms = show.board.scores[-1].time_ms
         ends.append(show.line(80).split())
         assert float(ends[-1][2]) == pytest.approx(time_ms, rel=0.01)
-    assert (ends[0][:2], ends[0][3], ends[0][5]) == (["sdpa", "causal"], "ms", "TFLOP/s") and abs(int(ends[0][6]) - 50) <= 3
-    assert (ends[1][0], ends[1][5:]) == ("flex", ["TFLOP/s", "100", "%"])
+    assert (ends[0][:2], ends[0][3], ends[0][5]) == (["sdpa", "causal"], "ms", "GFLOP/s") and abs(int(ends[0][6]) - 50) <= 3
+    assert (ends[1][0], ends[1][5:]) == ("flex", ["GFLOP/s", "100", "%"])
 
 
 def test_lines_fit_the_terminal(clock):
@@ -119,7 +119,7 @@ def test_the_live_display_keeps_what_went_wrong(clock):
     show.close()
     text = console.file.getvalue()
     assert "RuntimeError: boom" in text and "another thing" in text and "not this" not in text
-    assert "TFLOP/s 100 %" in text
+    assert "GFLOP/s 100 %" in text
 
 
 def test_a_log_takes_the_same_lines_and_is_added_to(tmp_path, capsys):

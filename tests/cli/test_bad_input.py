@@ -54,6 +54,12 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
     (["report", "nosuch.json"], ["nosuch.json"]),
     (["export", "quick"], ["no records", "longca run"]),
     (["image", "get", "cpuu"], ["There is no image 'cpuu'", "cpu, "]),
+    (["bench", "none.py", "-s", "8KK"], ["'8KK' is not a length"]),
+    (["bench", "none.py", "-m", "causl"], ["Unknown mask 'causl'", "'causal'"]),
+    (["bench", "none.py", "--dtype", "int8"], ["Unknown dtype 'int8'", "bf16"]),
+    (["run", "quick", "--bar"], ["--bar", "`longca run -h`"]),
+    (["config", "shw"], ["'shw'", "'show'"]),
+    (["compare", "quick"], ["'B'", "`longca compare -h`"]),
 ])
 def test_a_command_that_cannot_be(longca, arguments, expected):
     done = longca(*arguments)

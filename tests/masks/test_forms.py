@@ -167,6 +167,7 @@ def test_equality_and_hash():
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: build_mask("causal", seqlen="8Q"), "Mask 'causal' has no such length: '8Q' is not a length"),
+    (lambda: build_mask("causal", seqlen=1.5), "cannot have 1.5 tokens. Give a whole number"),  # type: ignore[arg-type]
     (lambda: Mask.from_documents([]), "at least 1"),
     (lambda: Mask.from_documents([3, 0]), "at least 1"),
     (lambda: Mask.from_documents([3.5]), "whole numbers, and they are float64"),
@@ -174,7 +175,11 @@ def test_equality_and_hash():
     (lambda: Mask.from_cu_seqlens([0, 4, 2]), "never fall"),
     (lambda: Mask.from_windows(8), "give at least one window"),
     (lambda: Mask.from_windows(8, (-2, 0)), "each at least 0, or -1"),
+    (lambda: Mask.from_windows(8, 3), r"a window is \(left, right\), .* it is 3"),  # type: ignore[arg-type]
     (lambda: Mask.from_windows("0", (1, 0)), "not a length"),
+    (lambda: Mask.from_bands(8, [(0, 8, 0, 8)]), r"a band is six numbers .* the shape \(1, 4\)"),
+    (lambda: Mask.from_block_mask(np.ones((8, 8))), "This BlockMask is no mask: it must be torch's BlockMask, and it is ndarray"),  # type: ignore[arg-type]
+    (lambda: Mask.from_windows("16M", (-1, 0)).to_dense(), "does not fit into memory"),
     (lambda: Mask.from_bands(8, [[0, 9, 0, 8, -INF, INF]]), "leaves the 8 × 8 pairs"),
     (lambda: Mask.from_bands(8, [[0, 4, 0, 8, -INF, INF], [3, 8, 0, 8, -INF, INF]]), "disjoint, and .* are not"),
     (lambda: Mask.from_flashmask(np.zeros((8, 4), int), causal=True), r"\(1, heads, keys, 1 or 2\)"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from statistics import median
 
 from longca.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.core.record import STATUSES
 from longca.core.units import format_length
-from longca.store.text import number
+from longca.store.text import number, plural, rate_scale
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -30,7 +31,7 @@ class Table:
 
 
 def rate_tables(board: Scoreboard, width: int) -> list[Table]:
-    """Rates in TFLOP/s for each direction and number of ranks: a row for each mask, a column for each method.
+    """Rates for each direction and number of ranks, all in one unit: a row for each mask, a column for each method.
 
     Each number is of the mask's longest sequence, the median where several cells of that length differ by heads, seed or the like.
     Methods that do not fit into `width` characters have a table of their own below.
@@ -41,12 +42,31 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     for score in ranked:
         world = score.cell.world if score.cell.kind == "cp" else 0
         found[world, score.cell.direction][names.mask(score.cell)].append(score)
-    tables = []
+    tables: list[Table] = []
+    factor, unit = rate_scale(max((score.tflops or 0.0 for score in ranked), default=0.0))
+    marked = any(len({score.cell.method for score in scores}) > 1 for by_mask in found.values() for scores in by_mask.values())
     for world, direction in sorted(found, key=lambda key: (key[0], key[1] != "fwd")):
         by_mask = {mask: _longest(scores) for mask, scores in sorted(found[world, direction].items())}
         ranks = f", {world} ranks" if world else ""
-        tables += _tables(f"TFLOP/s, {DIRECTIONS[direction]}{ranks}", by_mask, names.common, width)
-    return tables
+        tables += _tables(f"{unit}, {DIRECTIONS[direction]}{ranks}", by_mask, factor, names.common, marked, width)
+    return [replace(table, caption="") if later and table.caption == later.caption else table
+            for table, later in zip_longest(tables, tables[1:])]  # once for all tables in a row that it holds for
+
+
+def finding(board: Scoreboard) -> str:
+    """Which method has the best time how often; empty where no two methods ran the same problem."""
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
+    for score in board.scores:
+        share = board.share(score)
+        if share is not None:
+            shares[score.problem][score.cell.method] = share
+    contested = [by_method for by_method in shares.values() if len(by_method) > 1]
+    if not contested:
+        return ""
+    wins = Counter(max(by_method, key=by_method.__getitem__) for by_method in contested).most_common()
+    (first, count), *others = wins
+    rest = "".join(f", {method} in {number}" for method, number in others)
+    return f"{first} has the best median in {count} of {plural(len(contested), 'case')} that several methods ran{rest}."
 
 
 def _longest(scores: list[Score]) -> tuple[int, dict[str, list[float]]]:
@@ -59,12 +79,13 @@ def _longest(scores: list[Score]) -> tuple[int, dict[str, list[float]]]:
     return length, rates
 
 
-def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], common: str, width: int) -> list[Table]:
+def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], factor: float, common: str,
+            marked: bool, width: int) -> list[Table]:
     lengths = {length for length, _ in by_mask.values()}
     if len(lengths) == 1:
         title += f", S={format_length(*lengths)}"
     several = any(len(values) > 1 for _, rates in by_mask.values() for values in rates.values())
-    caption = "; ".join(filter(None, (f"{BEST} the best", "median of the cells of each" if several else "", common)))
+    caption = "; ".join(filter(None, (f"{BEST} the best" if marked else "", "median of the cells of each" if several else "", common)))
     lead = max(map(len, by_mask)) + (GAP + 5 if len(lengths) > 1 else 0)
     tables = []
     for methods in _packed(sorted({method for _, rates in by_mask.values() for method in rates}), width - lead - GAP):
@@ -72,9 +93,9 @@ def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], 
         for mask, (length, rates) in by_mask.items():
             medians = {method: median(values) for method, values in rates.items()}
             best = max(medians, key=medians.__getitem__) if len(medians) > 1 else ""
-            texts = {method: f"{number(rate)}{BEST if method == best else ''}" for method, rate in medians.items()}
+            texts = {method: f"{number(factor * rate)}{BEST if method == best else ''}" for method, rate in medians.items()}
             rows.append([mask, *([format_length(length)] if len(lengths) > 1 else []), *(texts.get(method, "") for method in methods)])
-        tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], rows, f"{caption}."))
+        tables.append(Table(title, ["mask", *(["S"] if len(lengths) > 1 else []), *methods], rows, f"{caption}." if caption else ""))
     return tables
 
 

@@ -148,7 +148,7 @@ def _place(file: Path, record: Record) -> str:
     texts = [record.outcome.message, record.outcome.log] if isinstance(record.outcome, Failed) else []
     if isinstance(record.outcome, TimedOut):
         texts = [note.partition(" was at ")[2] for note in record.notes]
-        return next(iter(texts), "")
+        return re.sub(r":(\d+) in ", r", line \1, in ", next(iter(texts), ""))  # as other failures are told
     for text in texts:
         if noted := NOTE.findall(text):
             return noted[-1]

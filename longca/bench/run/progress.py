@@ -164,7 +164,8 @@ class RichProgress(Progress):
 
     def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
         super().start(cells, kept, logs)
-        self._live.start()
+        if self.num_left:
+            self._live.start()
 
     def begin(self, cell: Cell) -> None:
         self._cell = cell

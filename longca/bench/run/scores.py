@@ -12,7 +12,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.record import Failed, Record
 from longca.core.units import format_length
 from longca.store.hardware import Hardware
-from longca.store.text import number, percent
+from longca.store.text import number, percent, rate_scale
 from longca.store.view import View
 
 FAILED = ("incorrect", "error", "timeout")  # statuses that are a verdict: a run with such a cell ends with exit code 1
@@ -66,7 +66,10 @@ class Score:
         """The rate with its unit; empty where it has none."""
         if self.gb_per_s is not None:
             return f"{number(self.gb_per_s)} GB/s"
-        return "" if self.tflops is None else f"{number(self.tflops)} TFLOP/s"
+        if self.tflops is None:
+            return ""
+        factor, unit = rate_scale(self.tflops)
+        return f"{number(factor * self.tflops)} {unit}"
 
 
 class Scoreboard:
