@@ -1,8 +1,11 @@
 """The result of one cell as a measuring process sends it; the runner makes a record from it."""
 
 import math
+from typing import Annotated
 
-from longca.core.record import Accuracy, MaskFacts, Memory, Node, Outcome, Samples, Software
+from pydantic import Field
+
+from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Outcome, Samples, Software
 from longca.core.schema import Frozen
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
@@ -16,8 +19,8 @@ class Result(Frozen):
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     mask: MaskFacts | None = None
-    costs: dict[str, float] = {}
-    notes: tuple[str, ...] = ()
+    costs: Costs = {}
+    notes: Notes = ()
     nodes: tuple[Node, ...] = ()
     software: Software | None = None
 
@@ -31,7 +34,7 @@ class WrongRow(Frozen):
     row: int
     head: int
     """query head of a query, KV head of a key"""
-    error: float
+    error: Annotated[float, Field(allow_inf_nan=True)]
     """‖x − reference‖ / ‖reference‖ of this row; infinite where it is not finite"""
     num_wrong: int
     """rows of the checked part that are clearly wrong, over heads"""
