@@ -46,7 +46,7 @@ def command(
                     "problems": [vars(problem) for problem in loaded.problems]})
         return
     for problem in loaded.problems:
-        print(f"skipped {problem.path}: {problem.reason}")
+        print(f"skipped {problem}")
     if wanted:
         print("\n\n".join(_whole(claim, verdict) for claim, verdict in judged))
     else:

@@ -120,7 +120,7 @@ def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     try:
         for number, text in enumerate(read_texts(path, RECORD_COLUMN), 1):
             try:
-                records.append(decode(text or ""))
+                records.append(decode((text or "").encode()))
             except Unusable as error:
                 problems.append(UnusableFile(path, f"row {number} {error}"))
     except TABLE_ERRORS as error:
