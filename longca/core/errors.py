@@ -55,6 +55,11 @@ def shown(text: str, most: int = MOST_OF_LINE) -> str:
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
+def storable(text: str, most: int) -> str:
+    """The text as a record may hold it: halves of characters are escaped, the middle of what is too long is left out."""
+    return shortened(text, most).encode("utf-8", "backslashreplace").decode()
+
+
 def shortened(text: str, most: int) -> str:
     """The text, or of a longer one its begin and its end."""
     return text if len(text) <= most else f"{text[:most - most // 3 - 1]}…{text[-(most // 3):]}"

@@ -13,7 +13,7 @@ from longca.core.schema import MOST_NAMES, Count, Frozen, Name
 
 SCHEMA_VERSION = 1
 MOST_SAMPLES = 1_000_000  # of a rank
-MOST_LOG = 1_000_000  # characters
+MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ SampleMs = Annotated[float, Field(ge=1e-6, le=1e12)]
 """time of a call: at least a nanosecond"""
 Reading = Annotated[float, Field(ge=-1e9, le=1e9)]
 """of a sensor"""
-Line = Annotated[str, Field(max_length=10_000)]
+Line = Annotated[str, Field(max_length=MOST_LINE)]
 Error = Annotated[float, Field(allow_inf_nan=True)]
 """infinite or NaN where a result is"""
 Errors = Annotated[dict[Name, Error], Field(max_length=MOST_NAMES)]

@@ -1,12 +1,13 @@
 """The result of one cell as a measuring process sends it; the runner makes a record from it."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from longca.bench.measure.failure import as_failed
 from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Outcome, Samples, Software
-from longca.core.schema import Frozen
+from longca.core.schema import Frozen, problems_of
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 
@@ -23,6 +24,15 @@ class Result(Frozen):
     notes: Notes = ()
     nodes: tuple[Node, ...] = ()
     software: Software | None = None
+
+    @classmethod
+    def received(cls, content: Any) -> Self:
+        """The result that a measuring process has sent; a failure where no record could hold it: a time of 0, half of a character …"""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            [problem], _ = problems_of(cls, error, 1)
+            return cls(outcome=as_failed("InvalidResult", f"the measuring process sent a result that cannot be: {problem}"))
 
 
 class WrongRow(Frozen):
