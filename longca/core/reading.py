@@ -22,6 +22,8 @@ def read_file(path: Path, limit: Limit) -> bytes:
         OSError: there is none, it cannot be read, it is a pipe or the like (nothing waits for its other end), or it is larger than
             `limit`. `strerror` says which.
     """
+    if "\0" in str(path):
+        raise FileNotFoundError(errno.ENOENT, "A file's name has no NUL", str(path))
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else the opening of a pipe waits for a writer
     try:
         facts = os.fstat(file)
@@ -52,11 +54,11 @@ def too_large(path: Path, limit: Limit) -> OSError:
 
 
 class JsonError(ValueError):
-    """A text that is no JSON, or JSON that could be read in two ways. `line` is where, if that is known."""
+    """A text that is no JSON, or JSON that could be read in two ways: "is not …" or "has …". `line` is where, if that is known."""
 
-    def __init__(self, why: str, line: int | None = None) -> None:
-        self.why, self.line = why, line
-        super().__init__(why)
+    def __init__(self, says: str, line: int | None = None) -> None:
+        self.line = line
+        super().__init__(says)
 
 
 def read_json(text: str | bytes) -> Any:
@@ -68,22 +70,22 @@ def read_json(text: str | bytes) -> Any:
     try:
         return _decode(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
-        raise JsonError(f"not UTF-8 text: {error.reason}") from None
+        raise JsonError(f"is not UTF-8 text: {error.reason}") from None
     except json.JSONDecodeError as error:
-        raise JsonError(f"not valid JSON: {error.msg}", error.lineno) from None
+        raise JsonError(f"is not valid JSON: {error.msg}", error.lineno) from None
     except RecursionError:
-        raise JsonError("nested too deeply") from None
+        raise JsonError("is nested too deeply") from None
     except JsonError:
         raise
     except ValueError:  # of Python's limit on the digits of a whole number
-        raise JsonError("a number has thousands of digits") from None
+        raise JsonError("has a number of thousands of digits") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise JsonError(f"key '{twice}' stands twice")
+        raise JsonError(f"has key '{twice}' twice")
     return found
 
 

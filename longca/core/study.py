@@ -1,6 +1,7 @@
 """The study: a YAML grid of cells, and the way to measure them."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,14 +9,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.cell import Cell, Direction, Dtype, InputValues, Scalar
+from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
-from longca.core.errors import UserError, raise_all, unknown
+from longca.core.errors import MOST_PROBLEMS, UserError, raise_all, unknown
+from longca.core.limits import CELLS
 from longca.core.plugin import Registry
-from longca.core.schema import Frozen, parse, read_yaml
+from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 
 STUDIES = Path("config/studies")
+MOST_GRIDS = 1_000
+MOST_VALUES = 10_000  # of a list of a grid
+LONGEST_NAME = 200  # bytes; a file system takes 255, with a suffix
 
 Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
@@ -26,13 +31,13 @@ Messages = Literal["nccl", "symmetric"]
 class Measure(Frozen):
     """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
 
-    warmup: int = Field(default=3, ge=0)
+    warmup: int = Field(default=3, ge=0, le=1_000_000)
     """untimed calls before the samples"""
-    repeats: int = Field(default=10, ge=1)
+    repeats: int = Field(default=10, ge=1, le=1_000_000)
     """timed calls at most"""
-    max_seconds: float = Field(default=10.0, gt=0)
+    max_seconds: float = Field(default=10.0, gt=0, le=1e6)
     """timed calls stop after this long, but never before three"""
-    timeout_s: float = Field(default=300.0, gt=0)
+    timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """a cell that is not done by then ends as `timeout`"""
     messages: Messages = "nccl"
     """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
@@ -48,7 +53,7 @@ class Grid(Frozen):
     """names of `longca list kernels`"""
     strategy: tuple[Choice, ...] = ()
     """of context parallelism: a name of `longca list strategies`, or `name: {parameter: value or list of values}`"""
-    world: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
+    world: tuple[Annotated[int, Field(ge=1, le=MOST_RANKS)], ...] = (1,)
     """numbers of ranks"""
     mask: tuple[Choice, ...]
     """a name, or `name: {parameter: value or list of values}`"""
@@ -62,13 +67,13 @@ class Grid(Frozen):
     """tokens of each rank; a grid has this or `seqlen`"""
     heads: tuple[Annotated[str, BeforeValidator(str)], ...]
     """query heads and KV heads, `64:8`"""
-    head_dim: tuple[int, ...] = (128,)
+    head_dim: tuple[Annotated[int, Field(ge=1, le=MOST_HEADS)], ...] = (128,)
     """size of one head"""
     dtype: tuple[Dtype, ...] = ("bf16",)
     """type of q, k, v and of the result"""
     direction: tuple[Direction, ...] = ("fwd", "bwd")
     """forward, or backward alone"""
-    seed: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    seed: tuple[Annotated[int, Field(ge=0, le=LARGEST_INT)], ...] = (0,)
     """of all that is drawn in the mask"""
     input_values: tuple[InputValues, ...] = ("normal",)
     """what q, k, v and the gradient of the output hold: standard normal values, their signs alone (±1), 1 % of them, or 1 everywhere
@@ -82,7 +87,10 @@ class Grid(Frozen):
                      "dtype", "direction", "seed", "input_values", "sustained", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
-        return list(value) if isinstance(value, (list, tuple)) else [value]
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        if len(values) > MOST_VALUES:
+            raise ValueError(f"{len(values):,} values are more than {MOST_VALUES:,}")
+        return values
 
     @field_validator("heads")
     @classmethod
@@ -99,11 +107,11 @@ class Study(Frozen):
     """names the folder of results; the file's name if empty"""
     title: str = ""
     """stands above the page"""
-    seed: int = 0
+    seed: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT)
     """order in which the cells are measured"""
     measure: Measure = Measure()
     """how each cell is measured"""
-    grids: tuple[Grid, ...] = Field(min_length=1)
+    grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
     """cells are the union of all grids"""
 
     @model_validator(mode="before")
@@ -124,6 +132,8 @@ class Study(Frozen):
     def _names_a_folder(cls, value: str) -> str:
         if "/" in value or value in (".", ".."):
             raise ValueError("it names the folder of the study's results, which lies in `results`")
+        if not value.isprintable() or len(value.encode()) > LONGEST_NAME:
+            raise ValueError(f"it names a folder: at most {LONGEST_NAME} bytes, no control characters")
         return value
 
     def cells(self) -> list[Cell]:
@@ -139,6 +149,10 @@ class Study(Frozen):
 
     @cached_property
     def _by_id(self) -> dict[str, tuple[Cell, Measure]]:
+        num_cells = sum(_num_cells(grid) for grid in self.grids)
+        if num_cells > CELLS.value():
+            count = f"{num_cells:,}" if num_cells < 10**18 else f"more than {10**18:,}"
+            raise UserError(f"Study '{self.name}' would have {count} cells", why=f"at most {CELLS.value():,} are allowed", todo=CELLS.todo)
         found: dict[str, tuple[Cell, Measure]] = {}
         problems: list[UserError] = []
         for number, grid in enumerate(self.grids):
@@ -179,6 +193,19 @@ def load_study(name_or_path: str, folder: Path | None = None) -> Study:
     return parse(Study, data, str(path))
 
 
+def _num_cells(grid: Grid) -> int:
+    """The number of cells of a grid without making them; equal ones count each."""
+    others = (grid.kernel, grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
+              grid.direction, grid.seed, grid.input_values, grid.sustained)
+    masks, strategies = (sum(map(_num_variants, entries)) for entries in (grid.mask, grid.strategy))
+    return masks * (strategies if grid.strategy else 1) * math.prod(map(len, others))
+
+
+def _num_variants(entry: Choice) -> int:
+    given = [] if isinstance(entry, str) else entry.values()
+    return sum(math.prod(len(value) for value in params.values() if isinstance(value, list)) for params in given) if given else 1
+
+
 def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     """The names that no plug-in bears."""
     strategies, masks = ([name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
@@ -186,8 +213,8 @@ def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
     # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
     known = {kind: Registry(kind).names() for kind in given}
-    return [unknown(kind, name, known[kind], todo=f"It stands in {where}")
-            for kind, names in given.items() for name in names if name not in known[kind]]
+    wrong = ((kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind])
+    return [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in itertools.islice(wrong, MOST_PROBLEMS)]
 
 
 def _expand(grid: Grid, where: str) -> list[Cell]:

@@ -46,7 +46,7 @@ def decode(text: bytes) -> Record:
     try:
         content = read_json(text)
     except JsonError as error:
-        raise Unusable(f"is damaged ({error})") from None
+        raise Unusable(f"is damaged (it {error})") from None
     has_checksum = isinstance(content, dict) and content.pop("checksum", None) is not None
     record = from_content(content)
     if has_checksum and written is None:

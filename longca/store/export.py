@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from longca.store.table import in_order, rows
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 RECORD_COLUMN = "record"
 """the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
@@ -61,9 +62,9 @@ def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from longca.store.parquet import COLUMN_TYPES
-
-    arrays = {name: pa.array([row[name] for row in content], kind) for name, kind in COLUMN_TYPES.items()}
+    types: dict[str, Callable[[], pa.DataType]] = {
+        "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
+    arrays = {column.name: pa.array([row[column.name] for row in content], types[column.type]()) for column in COLUMNS}
     arrays[RECORD_COLUMN] = pa.array(truths, pa.string())
     facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__}
     table = pa.table(arrays).replace_schema_metadata(facts)

@@ -136,7 +136,7 @@ def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     except OSError as error:
         return [], [UnusableFile(path, f"cannot be read ({error.strerror})")]
     except JsonError as error:
-        return [], [UnusableFile(path, f"is damaged ({f'line {error.line} is ' if error.line else ''}{error})")]
+        return [], [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")]
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         return [], [UnusableFile(path, "is no list of records")]

@@ -58,14 +58,14 @@ def read_columns(path: Path, columns: Collection[str], *, optional: Collection[s
 def _opened(path: Path, columns: Collection[str]) -> pq.ParquetFile:
     """The file, of which texts are read as numbers of words. Raises where it says that these columns are larger than the limits."""
     check_file(path, os.stat(path), RECORDS)
-    file = pq.ParquetFile(path, read_dictionary=list(columns), page_checksum_verification=True)
-    facts = file.metadata
+    facts = pq.read_metadata(path)
     # of whole groups, not of these columns alone: of a damaged file, facts of a column may end this process
     if sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)) > RECORDS.num_bytes():
         raise too_large(path, RECORDS)
     if facts.num_rows > ROWS.value():
         raise too_large(path, ROWS)
-    return file
+    texts = [field.name for field in facts.schema.to_arrow_schema() if field.name in columns and pa.types.is_string(field.type)]
+    return pq.ParquetFile(path, metadata=facts, read_dictionary=texts, page_checksum_verification=True)
 
 
 def _within_limits(path: Path, table: pa.Table) -> pa.Table:
