@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 
 from longca.core.checkout import home_of_results, in_project
 from longca.core.errors import unknown
-from longca.core.limits import PREFIX as LIMIT_PREFIX
-from longca.core.limits import check_variables
+from longca.core.reading import PREFIX as LIMIT_PREFIX
+from longca.core.reading import check_variables
 from longca.core.schema import Frozen, merge, parse, read_yaml
 from longca.core.site import PREFIX as SITE_PREFIX
 

@@ -3,6 +3,7 @@
 Every field has bounds, far beyond what any machine does and within what all that is derived can bear. A file that breaks them is damaged.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
@@ -37,6 +38,33 @@ PerRank = Annotated[tuple[Count, ...], Field(max_length=MOST_RANKS)]
 """a number of bytes for each rank"""
 Readings = Annotated[tuple[Reading, ...], Field(max_length=MOST_SAMPLES)]
 """one beside each sample"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kind of cost of a cell beside its timed call, under the name by which kernels, strategies and the harness count it.
+
+    Of several ranks a record keeps the largest. A name that is not in `COSTS` is kept in the record all the same, without a column.
+    """
+
+    name: str
+    unit: Literal["ms", "bytes"]
+    meaning: str
+
+
+COSTS = (
+    Cost("mask_ms", "ms", "Building the mask"),
+    Cost("plan_ms", "ms", "Preparing the call: layout, indices, plan"),
+    Cost("schedule_ms", "ms", "Under cp, part of plan_ms: who computes what and what moves, before a kernel is prepared for any of it"),
+    Cost("compile_ms", "ms", "Compiling"),
+    Cost("permute_ms", "ms", "Bringing q, k and v from contiguous shards to the tokens that ranks hold; 0 where these are the same"),
+    Cost("oracle_ms", "ms", "Checking the result"),
+    Cost("metadata_bytes", "bytes", "The kernel's own form of the mask"),
+    Cost("workspace_bytes", "bytes", "Memory that the kernel's library asks for beside its tensors"),
+    Cost("moved_bytes", "bytes", "Moved between ranks, for each rank and call; empty where a library sends by itself"),
+    Cost("formula_bytes", "bytes", "What the strategy's formula says is moved"),
+    Cost("formula_replicated_bytes", "bytes", "The same where more ranks than KV heads need copies of these"),
+)
 
 
 class Ok(Frozen):
@@ -228,7 +256,7 @@ class Record(Frozen):
     work: Work | None = None
     """of a control, whatever came of it; None for attention"""
     costs: Costs = {}
-    """outside the timed call: see `longca.core.costs`"""
+    """outside the timed call: see `Cost`"""
     notes: Notes = ()
     """what a reader must know: repaired rows, expanded KV heads, layout"""
     environment: Environment | None = None

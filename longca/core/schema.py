@@ -12,8 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from longca.core.errors import MOST_PROBLEMS, UserError, nearest, shortened
-from longca.core.limits import YAML, YAML_VALUES
-from longca.core.reading import read_file
+from longca.core.reading import YAML, YAML_VALUES, read_file
 
 MOST_TEXT = 100_000  # characters of a text where its field says nothing else
 MOST_NAMES = 1_000  # entries of a mapping by name
@@ -25,7 +24,8 @@ Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^\P{C}+$")]
 Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 """a number of things or bytes"""
 
-TYPE_NAMES = {"str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float"}  # in the place of a problem: one of several types that may stand there
+# in the place of a problem: one of several types that may stand there
+TYPE_NAMES = {"str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float"}
 
 Model = TypeVar("Model", bound=BaseModel)
 

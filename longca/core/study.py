@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
 from longca.core.errors import MOST_PROBLEMS, UserError, raise_all, unknown
-from longca.core.limits import CELLS
-from longca.core.plugin import Registry
+from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
+from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 
@@ -137,7 +137,13 @@ class Study(Frozen):
         return value
 
     def cells(self) -> list[Cell]:
-        """All cells, each once, in the order of the file. Raises UserError for a name or value that cannot be."""
+        """All cells, each once, in the order of the file, but for those of `left_out`, which are named on stderr.
+
+        Raises:
+            UserError: a name or value cannot be, or no cell is left.
+        """
+        for reason in self.left_out:
+            say_left_out(reason)
         return [cell for cell, _ in self._by_id.values()]
 
     def measure_of(self, cell: Cell) -> Measure:
@@ -147,28 +153,46 @@ class Study(Frozen):
         found = self._by_id.get(cell.cell_id)
         return self.measure if found is None else found[1]
 
-    @cached_property
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Why the cells of some masks are left out: one reason for each plug-in that is broken."""
+        return self._expanded[1]
+
+    @property
     def _by_id(self) -> dict[str, tuple[Cell, Measure]]:
+        return self._expanded[0]
+
+    @cached_property
+    def _expanded(self) -> tuple[dict[str, tuple[Cell, Measure]], tuple[str, ...]]:
         num_cells = sum(_num_cells(grid) for grid in self.grids)
         if num_cells > CELLS.value():
             count = f"{num_cells:,}" if num_cells < 10**18 else f"more than {10**18:,}"
             raise UserError(f"Study '{self.name}' would have {count} cells", why=f"at most {CELLS.value():,} are allowed", todo=CELLS.todo)
         found: dict[str, tuple[Cell, Measure]] = {}
         problems: list[UserError] = []
+        left_out: list[BrokenPlugin] = []
         for number, grid in enumerate(self.grids):
             where = f"study '{self.name}', grid {number + 1}"
             wrong = _wrong_names(grid, where)
             problems += wrong
-            try:
-                for cell in () if wrong else _expand(grid, where):
-                    found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
-            except UserError as error:
-                problems.append(error)
+            for entry in () if wrong else _one_name_each(grid.mask):
+                try:
+                    for cell in _expand(grid, entry, where):
+                        found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
+                except BrokenPlugin as error:
+                    left_out.append(error)
+                except UserError as error:
+                    problems.append(error)
+                except Exception as error:  # of the mask's own code
+                    [name] = [entry] if isinstance(entry, str) else entry
+                    left_out.append(as_broken(Registry("mask").paths()[name], error))
         raise_all(f"Study '{self.name}'", problems)
+        if not found and left_out:
+            raise left_out[0]
         if not found:
             raise UserError(f"Study '{self.name}' has no cells", why="its grids are empty",
                             todo="Give each grid at least one kernel, mask, length and head count")
-        return found
+        return found, tuple(dict.fromkeys(map(str, left_out)))
 
 
 def study_path(name_or_path: str, folder: Path | None = None) -> Path:
@@ -217,10 +241,17 @@ def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     return [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in itertools.islice(wrong, MOST_PROBLEMS)]
 
 
-def _expand(grid: Grid, where: str) -> list[Cell]:
+def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
+    """The same choices, mappings of several names divided."""
+    return [choice for entry in entries
+            for choice in ([entry] if isinstance(entry, str) else [{name: given} for name, given in entry.items()])]
+
+
+def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
+    """The cells of a grid with one of its masks."""
     if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
         raise UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`")
-    masks = [variant for entry in grid.mask for variant in _variants(entry, Registry("mask"))]
+    masks = _variants(mask, Registry("mask"))
     plans: list[tuple[str | None, dict[str, Scalar]]] = []
     kind = "strategy"  # as above, no registry of strategies by that name
     for entry in grid.strategy:  # a plain name needs no look into the strategy

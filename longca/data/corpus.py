@@ -10,9 +10,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from longca.core.errors import UserError
-from longca.core.limits import CORPUS
 from longca.core.plugin import Plugin
-from longca.core.reading import JsonError, read_file, read_json
+from longca.core.reading import CORPUS, JsonError, read_file, read_json
 from longca.core.schema import Frozen, parse
 
 MOST = 1 << 40  # tokens of a document, and documents of a bin: far beyond any, so that sums stay inside int64

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError, unknown
-from longca.core.limits import DOCUMENT, UNPACKED
+from longca.core.reading import DOCUMENT, UNPACKED
 
 JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".parquet",)
 KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
@@ -78,8 +78,9 @@ def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
             raise UserError(f"{path}:{number} is not UTF-8 text", why=error.reason) from error
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}") from error
-        except (RecursionError, ValueError) as error:
-            raise UserError(f"{path}:{number} is no document", why="it is nested too deeply, or a number has thousands of digits") from error
+        except (RecursionError, ValueError):
+            raise UserError(f"{path}:{number} is no document",
+                            why="it is nested too deeply, or has a number of thousands of digits") from None
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field")
         if field not in row:

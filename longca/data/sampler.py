@@ -9,8 +9,8 @@ from itertools import accumulate
 import numpy as np
 
 from longca.core.errors import UserError
-from longca.core.limits import DOCUMENTS
 from longca.core.plugin import Registry
+from longca.core.reading import DOCUMENTS
 from longca.data.corpus import Corpus
 
 LONGEST_SHARE = 0.25  # of the sequence; longer documents are split, or one of them makes a document mask a full one

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.core.errors import UserError, shown
-from longca.core.limits import CELL_FILE
-from longca.core.reading import read_file
+from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
 from longca.store.decode import Unusable, decode, encode
 from longca.store.files import write_atomically

@@ -8,8 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from longca.core.errors import shown
-from longca.core.limits import CELL_FILE
-from longca.core.reading import JsonError, read_json
+from longca.core.reading import CELL_FILE, JsonError, read_json
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.core.schema import problems_of
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from longca.core.cell import LATER_FIELDS
 from longca.core.errors import UserError
-from longca.core.limits import RECORDS
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.reading import JsonError, read_file, read_json
+from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.decode import Unusable, decode, from_content
@@ -90,11 +89,11 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """None where the file is damaged, or from before one of the columns: then its records must tell."""
-    from longca.store.parquet import TABLE_ERRORS, read_columns
+    from longca.store.parquet import BadTable, read_columns
 
     try:
         frame = read_columns(path, columns, optional=LATER_FIELDS.keys())
-    except TABLE_ERRORS:
+    except BadTable:
         return None
     lacking = [name for name in columns if name not in frame]
     return frame.assign(**{name: "" if LATER_FIELDS[name] == {} else LATER_FIELDS[name] for name in lacking}).loc[:, columns]
@@ -113,7 +112,7 @@ def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
 
 
 def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
-    from longca.store.parquet import TABLE_ERRORS, read_texts
+    from longca.store.parquet import BadTable, read_texts
 
     records: list[Record] = []
     problems: list[UnusableFile] = []
@@ -123,10 +122,8 @@ def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
                 records.append(decode((text or "").encode()))
             except Unusable as error:
                 problems.append(UnusableFile(path, f"row {number} {error}"))
-    except TABLE_ERRORS as error:
-        cause = getattr(error, "strerror", None)
-        reason = f"cannot be read ({cause})" if cause else f"is damaged or no table of records ({' '.join(str(error).split())[:200]})"
-        return [], [UnusableFile(path, reason)]
+    except BadTable as error:
+        return [], [UnusableFile(path, str(error))]
     return records, _first(problems)
 
 

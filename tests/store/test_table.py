@@ -5,9 +5,8 @@ import math
 import pytest
 
 from longca.core.cell import Cell
-from longca.core.costs import COSTS
 from longca.core.errors import UserError
-from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
+from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import derived, in_order, is_ranked, rows
