@@ -177,7 +177,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
         return "mapping"
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}[entry["type"]]
     bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    limits = [f"{word} {entry[key]:g}" if entry[key] < 1 << 40 else "" for key, word in bounds.items() if key in entry]
+    limits = [f"{word} {entry[key]:,.12g}" if entry[key] < 1 << 40 else "" for key, word in bounds.items() if key in entry]
     return ", ".join([words if entry.get("format") != "path" else "path", *filter(None, limits)])
 
 

@@ -13,6 +13,8 @@ COMMANDS = (  # in the order of use
     "doctor", "list", "explain", "choose", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper", "compare",
     "archive", "verify", "data", "image", "config", "clean")
 
+NO_MEMORY = 3  # this machine cannot
+
 
 def build_app() -> typer.Typer:
     app = typer.Typer(name="longca", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -66,5 +68,8 @@ def main() -> None:
         name = f"'{error.filename}'" if error.filename is not None else "a file"
         print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)
         sys.exit(UserError.exit_code)
+    except MemoryError:
+        print(f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}", file=sys.stderr)
+        sys.exit(NO_MEMORY)
     except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
         sys.exit(130)

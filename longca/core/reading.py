@@ -55,8 +55,8 @@ class Limit:
         return f"{self.variable} sets the limit"
 
 
-YAML = Limit("yaml_mib", 2, "MiB", "A file of YAML: a study, settings, or facts of hardware")
-YAML_VALUES = Limit("yaml_values", 200_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
+YAML = Limit("yaml_mib", 1, "MiB", "A file of YAML: a study, settings, or facts of hardware")
+YAML_VALUES = Limit("yaml_values", 100_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
 CELLS = Limit("cells", 200_000, "cells", "Cells of a study, counted before equal ones become one")
 CELL_FILE = Limit("cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records")
 RECORDS = Limit("records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`")

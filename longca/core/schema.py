@@ -53,6 +53,11 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers = _resolvers()
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.sizes: dict[int, int] = {}
+        self.num_nodes = 0
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
@@ -67,27 +72,26 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, "a text holds half of a character (a surrogate)", node.start_mark)
         return text
 
-    def get_single_node(self) -> Any:
-        """The tree of nodes, of bounded size: aliases are not values of their own yet, but each use of them will be."""
-        node = super().get_single_node()
-        if node is not None and (size := _size(node, {}, set())) > YAML_VALUES.value():
-            raise yaml.constructor.ConstructorError(
-                None, None, f"it stands for {size:.3g} values, more than {YAML_VALUES.value():,}; {YAML_VALUES.todo}", node.start_mark)
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
+        """A node of bounded size: an alias counts as all that it repeats, and nothing holds itself."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if is_alias and id(node) not in self.sizes:
+            raise yaml.constructor.ConstructorError(None, None, "a value holds itself", node.start_mark)
+        self._count(node)
         return node
 
-
-def _size(node: yaml.Node, known: dict[int, int], inside: set[int]) -> int:
-    """The number of values that a node stands for, each counted as often as aliases repeat it."""
-    if isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) in inside:
-        raise yaml.constructor.ConstructorError(None, None, "a value that holds itself", node.start_mark)
-    if id(node) not in known:
-        inside.add(id(node))
-        children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
-        known[id(node)] = 1 + sum(_size(child, known, inside) for child in children)
-        inside.discard(id(node))
-    return known[id(node)]
+    def _count(self, node: yaml.Node) -> None:
+        if id(node) not in self.sizes:
+            if isinstance(node, yaml.ScalarNode):
+                children = []
+            else:
+                children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
+            self.sizes[id(node)] = 1 + sum(self.sizes[id(child)] for child in children)
+            self.num_nodes += 1
+        if max(self.sizes[id(node)], self.num_nodes) > YAML_VALUES.value():
+            raise yaml.constructor.ConstructorError(
+                None, None, f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}", node.start_mark)
 
 
 def parse(model: type[Model], data: Any, where: str) -> Model:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
-from longca.core.errors import MOST_PROBLEMS, UserError, raise_all, unknown
+from longca.core.errors import UserError, raise_all, unknown
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
@@ -19,6 +19,7 @@ from longca.core.units import parse_heads, parse_length
 
 STUDIES = Path("config/studies")
 MOST_GRIDS = 1_000
+MOST_NAMED = 10  # unknown names of a grid in a message
 MOST_VALUES = 10_000  # of a list of a grid
 LONGEST_NAME = 200  # bytes; a file system takes 255, with a suffix
 
@@ -107,7 +108,7 @@ class Study(Frozen):
     """names the folder of results; the file's name if empty"""
     title: str = ""
     """stands above the page"""
-    seed: int = Field(default=0, ge=-LARGEST_INT, le=LARGEST_INT)
+    seed: int = Field(default=0, ge=0, le=LARGEST_INT)
     """order in which the cells are measured"""
     measure: Measure = Measure()
     """how each cell is measured"""
@@ -237,8 +238,11 @@ def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
     # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
     known = {kind: Registry(kind).names() for kind in given}
-    wrong = ((kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind])
-    return [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in itertools.islice(wrong, MOST_PROBLEMS)]
+    wrong = [(kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind]]
+    problems = [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]]
+    if len(wrong) > MOST_NAMED:
+        problems.append(UserError(f"{where}: {len(wrong) - MOST_NAMED:,} more names that nothing bears"))
+    return problems
 
 
 def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
