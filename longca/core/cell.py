@@ -13,7 +13,7 @@ from longca.core.schema import LARGEST_INT, MOST_NAMES, Frozen, Name
 Direction = Literal["fwd", "bwd"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 InputValues = Literal["normal", "signs", "small", "constant"]
-Scalar = bool | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)] | float | str
+Scalar = bool | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)] | float | Annotated[str, Field(max_length=1_000)]
 Named = Annotated[dict[Name, Scalar], Field(max_length=MOST_NAMES)]
 """values by name"""
 

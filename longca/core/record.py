@@ -205,7 +205,14 @@ class Node(Frozen):
     num_cores: Count
     memory_bytes: Count
     gpu: Annotated[dict[Name, Scalar | None], Field(max_length=MOST_NAMES)] = {}
-    """name, uuid, memory, driver, power limit, clocks, persistence, MIG … ; empty without a GPU"""
+    """name, uuid, memory_bytes, driver, power limit, clocks, persistence, MIG … ; empty without a GPU"""
+
+    @model_validator(mode="after")
+    def _counts_bytes(self) -> "Node":
+        for name, value in self.gpu.items():
+            if name.endswith("_bytes") and not (type(value) is int and value >= 0):
+                raise ValueError(f"the GPU's {name} is no number of bytes")
+        return self
 
 
 class Software(Frozen):
