@@ -11,10 +11,12 @@ from longca.core.errors import UserError
 from longca.images.fetch import fetch, reachable
 from longca.images.image import IMAGES, Image, stamp
 from longca.images.recipe import Recipe, load_recipe, names
+from longca.images.render import BOUND, EPOCH
 
 HUB = {"docker.io": "registry-1.docker.io"}  # names that are no hosts
 LAST_LINES = 15
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # the default takes minutes longer and saves some percent
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the default takes minutes longer and saves some percent
+         "SOURCE_DATE_EPOCH": str(EPOCH)}
 
 
 def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
@@ -51,7 +53,10 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
     apptainer, source = _apptainer(), definition(recipe)
     announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}")
     fetch(recipe)
-    _into_place(image, [apptainer, "build", "--fakeroot"], str(source.relative_to(IMAGES.parent)))
+    binds = [f"--bind={IMAGES.parent / folder}:{target}" for folder, target in BOUND.items()]
+    for folder in BOUND:
+        (IMAGES.parent / folder).mkdir(parents=True, exist_ok=True)
+    _into_place(image, [apptainer, "build", "--fakeroot", *binds], str(source.relative_to(IMAGES.parent)))
 
 
 def _into_place(image: Image, command: list[str], source: str) -> None:

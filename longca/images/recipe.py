@@ -1,10 +1,11 @@
 """The recipe of an image: `containers/<name>/image.yaml`, the one source of its definition files."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from longca.core.errors import unknown
+from longca.core.errors import UserError, unknown
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
@@ -33,7 +34,7 @@ class Debian(Frozen):
 
 
 class SourcePackage(Frozen):
-    """A source package of PyPI that is built inside the image."""
+    """A source package of PyPI that is compiled inside the image."""
 
     package: str
     version: str
@@ -49,15 +50,21 @@ class Recipe(Frozen):
     python: str = Field(pattern=r"^3\.\d+$")
     apt: tuple[str, ...]
     """packages of the system"""
+    build_apt: tuple[str, ...] = ()
+    """packages of the system that are taken out again when all is compiled"""
     index: str = ""
     """a package index beside PyPI"""
     requirements: tuple[str, ...] = ()
     """pinned Python packages beside longca's own dependencies"""
+    build_requirements: tuple[str, ...] = ()
+    """pinned Python packages that compile the kernels and are taken out again: CUDA's compiler"""
     sources: tuple[SourcePackage, ...] = ()
-    build: str = ""
-    """script in the recipe's folder that builds the sources; its argument is their folder"""
-    uses: tuple[str, ...] = ()
-    """files of the project that the script needs"""
+    kernels: tuple[str, ...] = ()
+    """what tools/kernel_build makes, in this order"""
+    archs: tuple[str, ...] = ()
+    """compute capabilities for which it does, without the dot"""
+    gpus: tuple[str, ...] = ()
+    """the models of GPUs that take this image, as Slurm calls them"""
     env: dict[str, str] = {}
     modules: tuple[str, ...] = Field(min_length=1)
     """Python modules that the finished image must have"""
@@ -70,6 +77,11 @@ class Recipe(Frozen):
     def lock(self) -> Path:
         """Python packages, with hashes."""
         return self.folder / "requirements.lock"
+
+    @property
+    def build_lock(self) -> Path:
+        """Python packages that only compile, with hashes."""
+        return self.folder / "build.lock"
 
     @property
     def sources_lock(self) -> Path:
@@ -86,5 +98,13 @@ def load_recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UserError if there is none, or it is not valid."""
     if name not in names():
         raise unknown("image", name, names(), todo="Images are the folders in containers/; a file or a URL can be given, too")
-    path = CONTAINERS / name / "image.yaml"
-    return parse(Recipe, {"name": name, **read_yaml(path)}, str(path.relative_to(CONTAINERS.parent)))
+    return parse(Recipe, {"name": name, **_merged(name)}, f"containers/{name}/image.yaml")
+
+
+def _merged(name: str) -> dict[str, Any]:
+    """The settings of a recipe over those of the one that it is like."""
+    own = read_yaml(CONTAINERS / name / "image.yaml")
+    like = own.pop("like", None)
+    if like is not None and (like == name or like not in names()):
+        raise UserError(f"Image '{name}' is like '{like}', and there is no such recipe", todo="Name a folder in containers/")
+    return {**(_merged(like) if like else {}), **own}

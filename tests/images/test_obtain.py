@@ -18,9 +18,9 @@ from tools.containers import current_digest
 DIGEST = f"sha256:{'cd' * 32}"
 APPTAINER = """#!/bin/sh
 echo "$@" >> "{log}"
-for word; do last=$word; done
+for word; do before=$last; last=$word; done
 case "$*" in *fail*) echo "FATAL: no such image"; exit 255;; esac
-case "$1" in build) target=$3;; pull) target=$2;; esac
+target=$before
 echo "image of $last" > "$target"
 """
 
@@ -48,7 +48,7 @@ def test_it_is_built_once(calls, tmp_path):
     first = obtain(locate("cpu"), announce=quiet)
     assert obtain(locate("cpu"), announce=quiet) == first
     assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
-    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["cpu.sif", "cpu.sif.sha256"]
+    assert sorted(path.name for path in (tmp_path / "images").iterdir() if path.is_file()) == ["cpu.sif", "cpu.sif.sha256"]
 
 
 def test_it_is_pulled_by_digest(calls):
@@ -77,10 +77,10 @@ def test_without_apptainer(calls, monkeypatch, tmp_path):
 def test_without_a_registry_only_debian_can_be_built(monkeypatch):
     monkeypatch.setattr(obtaining, "reachable", lambda url: False)
     assert definition(load_recipe("cpu")).name == "apptainer-debian.def"
-    with pytest.raises(UserError, match=r"'hopper-cu130' cannot be built here: its base comes from docker\.io, which cannot be reached"):
-        definition(load_recipe("hopper-cu130"))
+    with pytest.raises(UserError, match=r"'hopper-cu130-nvidia' cannot be built here: its base comes from docker\.io, which cannot be reached"):
+        definition(load_recipe("hopper-cu130-nvidia"))
     monkeypatch.setattr(obtaining, "reachable", lambda url: True)
-    assert definition(load_recipe("hopper-cu130")).name == "apptainer.def"
+    assert definition(load_recipe("hopper-cu130-nvidia")).name == "apptainer.def"
 
 
 class Registry(http.server.BaseHTTPRequestHandler):
