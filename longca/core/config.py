@@ -35,7 +35,8 @@ class Config(Frozen):
     shard_minutes: float = Field(15.0, gt=0)
     """estimated minutes of measuring in one job"""
     image: str = ""
-    """container of the workflow's jobs under `--sdm apptainer`: a name in containers/, a file, or a URL with digest; empty for none"""
+    """container of the workflow's jobs under `--sdm apptainer`, which the Slurm profile has: a name in containers/, a file, or a URL with
+    digest; if empty, the one that fits the site's GPUs"""
     image_digest: str = Field("", pattern=r"^(sha256:[0-9a-f]{64})?$")
     """what the image must be; as it was obtained if empty"""
     progress: Literal["auto", "rich", "plain"] = "auto"

@@ -10,6 +10,7 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
 CONTAINERS = PACKAGE_ROOT.parent / "containers"
+DEFAULT = "hopper-cu130"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
@@ -108,3 +109,22 @@ def _merged(name: str) -> dict[str, Any]:
     if like is not None and (like == name or like not in names()):
         raise UserError(f"Image '{name}' is like '{like}', and there is no such recipe", todo="Name a folder in containers/")
     return {**(_merged(like) if like else {}), **own}
+
+
+def fitting(gpu_model: str, *, on_cpu: bool) -> str:
+    """The name of the image for a node: by the model of its GPU, as Slurm calls it. Hopper's if the model is not said.
+
+    Raises:
+        UserError: no image is for that model.
+    """
+    if on_cpu:
+        return "cpu"
+    if not gpu_model:
+        return DEFAULT
+    recipes = [load_recipe(name) for name in names()]
+    found = next((recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None)
+    if found is None:
+        known = ", ".join(model for recipe in recipes for model in recipe.gpus)
+        raise UserError(f"No image in containers/ is for the GPU '{gpu_model}'", why=f"they are for {known}",
+                        todo="Set image in config/config.yaml, or `containers: off` in config/site.yaml")
+    return found

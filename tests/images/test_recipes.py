@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from longca.core.errors import UserError
 from longca.images.fetch import locked_sources
-from longca.images.recipe import Base, load_recipe, names
+from longca.images.recipe import Base, fitting, load_recipe, names
 from longca.images.render import VENV, definitions
 from tests.support import ROOT
 from tools import containers
@@ -128,3 +128,14 @@ def test_an_unknown_image_gets_the_nearest():
 
 def test_every_folder_is_an_image():
     assert {path.name for path in Path(ROOT / "containers").iterdir()} == set(names())
+
+
+@pytest.mark.parametrize(("model", "on_cpu", "image"), [("", False, "hopper-cu130"), ("h100", False, "hopper-cu130"), ("", True, "cpu"),
+                                                        ("nvidia_h200_nvl", False, "hopper-cu130"), ("A100-SXM4-80GB", False, "ampere-cu130")])
+def test_the_image_fits_the_node(model, on_cpu, image):
+    assert fitting(model, on_cpu=on_cpu) == image
+
+
+def test_a_gpu_without_an_image_is_named():
+    with pytest.raises(UserError, match=r"is for the GPU 'b200'.*h100"):
+        fitting("b200", on_cpu=False)
