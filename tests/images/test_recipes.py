@@ -130,8 +130,9 @@ def test_every_folder_is_an_image():
     assert {path.name for path in Path(ROOT / "containers").iterdir()} == set(names())
 
 
-@pytest.mark.parametrize(("model", "on_cpu", "image"), [("", False, "hopper-cu130"), ("h100", False, "hopper-cu130"), ("", True, "cpu"),
-                                                        ("nvidia_h200_nvl", False, "hopper-cu130"), ("A100-SXM4-80GB", False, "ampere-cu130")])
+@pytest.mark.parametrize(("model", "on_cpu", "image"), [
+    ("", False, "hopper-cu130"), ("h100", False, "hopper-cu130"), ("nvidia_h200_nvl", False, "hopper-cu130"),
+    ("A100-SXM4-80GB", False, "ampere-cu130"), ("", True, "cpu")])
 def test_the_image_fits_the_node(model, on_cpu, image):
     assert fitting(model, on_cpu=on_cpu) == image
 

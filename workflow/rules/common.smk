@@ -35,7 +35,9 @@ CONTAINED = (
 )
 ON_CPU = CONFIG.device == "cpu" or SITE.gpus_per_node == 0
 IMAGE = (
-    locate(CONFIG.image or fitting(SITE.gpu_model, on_cpu=ON_CPU)) if CONTAINED else None
+    locate(CONFIG.image or fitting(SITE.gpu_model, on_cpu=ON_CPU))
+    if CONTAINED
+    else None
 )
 # `image` is run first; inside the container, records learn from its stamp which image it is
 LONGCA = (
