@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.bench.measure.nvml import Gpu, open_gpu
+from longca.core.plugin import PACKAGE_ROOT
 from longca.core.record import Node, Software
 
 if TYPE_CHECKING:
     import torch
 
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
+ENTERED = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image's file, set in there
 LOCK = "LONGCA_LOCK"  # digest of the lock that an image was built from, set in the image
 LOCK_FILE = "longca-lock"  # the same in a virtual environment, written by tools/setup.py
 PACKAGES = (
@@ -48,7 +50,7 @@ def software() -> Software:
     has_cuda = torch.version.cuda is not None
     return Software(python=platform.python_version(), packages=_packages(), cuda=torch.version.cuda,
                     cudnn=_dotted(torch.backends.cudnn.version()) if has_cuda else None,
-                    nccl=_nccl() if has_cuda else None, container=os.environ.get(CONTAINER), lock=_lock(),
+                    nccl=_nccl() if has_cuda else None, container=_container(), lock=_lock(),
                     env={name: os.environ[name] for name in ENV if name in os.environ})
 
 
@@ -56,6 +58,15 @@ def slurm_job() -> str | None:
     """Slurm's number of the job that this process belongs to; None without Slurm."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
+def _container() -> str | None:
+    """The digest of the image that this process is in: what the workflow says, or the stamp of an image that was entered by hand."""
+    entered = next((os.environ[name] for name in ENTERED if os.environ.get(name)), None)
+    if os.environ.get(CONTAINER) or entered is None:
+        return os.environ.get(CONTAINER)
+    stamp = PACKAGE_ROOT.parent / "images" / f"{Path(entered).name}.sha256"
+    return f"sha256:{stamp.read_text(encoding='utf-8')[:64]}" if stamp.is_file() else f"not obtained by longca: {entered}"
 
 
 def _lock() -> str | None:
