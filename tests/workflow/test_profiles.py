@@ -51,7 +51,8 @@ def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
     assert "tasks_per_node=4" in widest and "mpi=srun" in widest
 
 
-@pytest.mark.parametrize(("site", "image"), [({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")])
+@pytest.mark.parametrize(("site", "image"), [
+    ({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")])
 @pytest.mark.sample(3)
 def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, tmp_path):
     study = tmp_path / "study.yaml"
