@@ -66,6 +66,8 @@ class Recipe(Frozen):
     """compute capabilities for which it does, without the dot"""
     gpus: tuple[str, ...] = ()
     """the models of GPUs that take this image, as Slurm calls them"""
+    disk_gb: float = Field(gt=0)
+    """what a build takes beside the wheels, at most: the unpacked system and the image"""
     env: dict[str, str] = {}
     modules: tuple[str, ...] = Field(min_length=1)
     """Python modules that the finished image must have"""

@@ -7,6 +7,7 @@ the network for system packages only. That folder and the compiler's cache are b
 import hashlib
 import re
 
+from longca.core.plugin import PACKAGE_ROOT
 from longca.images.recipe import Recipe
 
 HEAD = "# Made by `make containers` from image.yaml beside it: edit that."
@@ -34,6 +35,16 @@ def definitions(recipe: Recipe) -> dict[str, str]:
 def lock_digest(recipe: Recipe) -> str:
     """The digest that records name as their lock."""
     return f"sha256:{hashlib.sha256(recipe.lock.read_bytes()).hexdigest()}"
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """A digest of all that a build is made from: definition, locks and the files that are copied in."""
+    found = hashlib.sha256(_dockerfile(recipe).encode())
+    for source, _ in _files(recipe):
+        path = PACKAGE_ROOT.parent / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            found.update(file.read_bytes())
+    return f"sha256:{found.hexdigest()}"
 
 
 def _steps(recipe: Recipe) -> list[str]:
