@@ -106,6 +106,29 @@ class WorkerProcess:
             return output.read().decode(errors="replace")
 
 
+def network(address: str) -> dict[str, str]:
+    """Variables for a worker's environment that make it talk to other ranks on one network interface alone.
+
+    By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address; and where
+    all ranks are on one machine, nobody else should. Where a site has chosen an interface, that one stays.
+
+    Args:
+        address: this machine's address in the network of the ranks.
+    """
+    name = _interface_of(address)
+    alone = name is not None and address.startswith("127.")  # NCCL finds by itself the network between machines
+    names = ("GLOO_SOCKET_IFNAME", *(("NCCL_SOCKET_IFNAME",) if alone else ()))
+    return {} if name is None else {variable: name for variable in names if variable not in os.environ}
+
+
+def _interface_of(address: str) -> str | None:
+    """The network interface of this machine that has the address; None where no interface, or more than one, has it."""
+    import psutil
+
+    found = {name for name, entries in psutil.net_if_addrs().items() if any(entry.address == address for entry in entries)}
+    return found.pop() if len(found) == 1 else None
+
+
 def threads_per_rank(num_ranks: int) -> int:
     """CPU threads of each rank where this machine has `num_ranks` ranks; OMP_NUM_THREADS goes first."""
     given = os.environ.get("OMP_NUM_THREADS", "")
