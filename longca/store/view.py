@@ -192,6 +192,12 @@ class View:
         return nodes[0] if nodes else None
 
     @cached_property
+    def disturbance(self) -> str | None:
+        """What others did that disturbed the measurement, in words; empty if nothing did, None where it is not known."""
+        others = self.record.others
+        return None if others is None or self.node is None else others.disturbance(self.device_type == "cuda", self.node.num_cores)
+
+    @cached_property
     def device_type(self) -> str:
         if self.samples is not None:
             return "cuda" if self.samples.timer == "cuda_event" else "cpu"

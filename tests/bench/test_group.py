@@ -1,8 +1,8 @@
 """Ranks that are measured together also end together: nobody waits for one that is gone."""
 
+import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -43,7 +43,8 @@ def test_ranks_of_one_machine_are_reached_from_nowhere_else(pool):
     (group,) = (group for key, group in pool._groups.items() if key == ("cp", None, 2))
     open_at = {connection.laddr.ip for rank in group.ranks for connection in psutil.Process(rank.process.pid).net_connections("inet")}
     assert open_at == {"127.0.0.1"}, "gloo's own"
-    assert not Path("/proc/self/fd").exists() or all(rank.placement.rendezvous.startswith("file:") for rank in group.ranks), "no store's port"
+    if sys.platform == "linux":
+        assert all(rank.placement.rendezvous.startswith("file:") for rank in group.ranks), "no port of a store"
 
 
 @pytest.mark.parametrize(("strategy", "status"), [("rank_raises", "error"), ("rank_hungry", "oom")])

@@ -107,7 +107,7 @@ class WorkerProcess:
 
 
 def network(address: str) -> dict[str, str]:
-    """Variables for a worker's environment that make it talk to other ranks on one network interface alone.
+    """A variable for a worker's environment that makes gloo use one network interface alone.
 
     By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address; and where
     all ranks are on one machine, nobody else should. Where a site has chosen an interface, that one stays.
@@ -115,10 +115,8 @@ def network(address: str) -> dict[str, str]:
     Args:
         address: this machine's address in the network of the ranks.
     """
-    name = _interface_of(address)
-    alone = name is not None and address.startswith("127.")  # NCCL finds by itself the network between machines
-    names = ("GLOO_SOCKET_IFNAME", *(("NCCL_SOCKET_IFNAME",) if alone else ()))
-    return {} if name is None else {variable: name for variable in names if variable not in os.environ}
+    name = None if "GLOO_SOCKET_IFNAME" in os.environ else _interface_of(address)
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
 
 
 def _interface_of(address: str) -> str | None:
