@@ -56,7 +56,7 @@ def _math_is_warm() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Tests that measure side by side do not wait for each other: each has its own folder of device locks, made when something is locked."""
+    """Tests that measure side by side do not wait for each other: each has its own folder of device locks, made at the first lock."""
     name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
     monkeypatch.setenv("LONGCA_LOCKS", str(tmp_path_factory.getbasetemp() / "locks" / name))
 

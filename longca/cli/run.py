@@ -124,5 +124,5 @@ def _print_end(summary: Summary, study: str) -> None:
         print(f"Logs: {summary.logs}/. After mending: longca run {study} --retry {statuses}")
     disturbed = sum(score.is_disturbed for score in summary.board.scores)
     if disturbed:
-        print_text(f"Others used this machine while {plural(disturbed, 'cell')} ran. A quiet machine, then: longca run {study} --retry disturbed")
+        print_text(f"Others used the device while {plural(disturbed, 'cell')} ran. When it is quiet: longca run {study} --retry disturbed")
     print(f"Next: longca report {study}")

@@ -17,7 +17,7 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
 VARIABLES = f"{PREFIX}* variables"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS", "LONGCA_WORKFLOW"}  # read by the registry and for records
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS", "LONGCA_WORKFLOW"}  # read elsewhere
 
 
 class Config(Frozen):

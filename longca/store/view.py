@@ -193,9 +193,11 @@ class View:
 
     @cached_property
     def disturbance(self) -> str | None:
-        """What others did that disturbed the measurement, in words; empty if nothing did, None where it is not known."""
+        """What others did while it was timed, in words; empty if nothing disturbed it, None where that is not known."""
         others = self.record.others
-        return None if others is None or self.node is None else others.disturbance(self.device_type == "cuda", self.node.num_cores)
+        if others is None or self.node is None or self.samples is None:
+            return None
+        return others.disturbance(self.device_type == "cuda", self.node.num_cores)
 
     @cached_property
     def device_type(self) -> str:

@@ -4,9 +4,9 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
+from longca.bench.run.ending import VARIABLE as WORKFLOW
+from longca.bench.run.ending import this_process
 from longca.bench.run.shards import shards, shards_of_one_machine
-from longca.bench.run.workflow import VARIABLE as WORKFLOW
-from longca.bench.run.workflow import this_process
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.site import MEASURING_RESOURCES, load_site

@@ -3,8 +3,6 @@
 import json
 import random
 import secrets
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,10 +15,10 @@ from typing import Literal
 
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
+from longca.bench.run.ending import by_workflow, stopped_by_signals
 from longca.bench.run.method_version import method_version
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.scores import FAILED, Score, Scoreboard
-from longca.bench.run.workflow import by_workflow, workflow_is_gone
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher
@@ -90,7 +88,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
-    with (_stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
+    with (stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
           _launcher(task, store.folder, stop.now) as launcher,
           store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
           Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon)) as pool):
@@ -225,34 +223,3 @@ def _launcher(task: Task | None, results: Path, stopped: Callable[[], bool]) -> 
     else:
         with Job(task, results, stopped) as job:
             yield job
-
-
-class _Stop:
-    """Reasons to end a run before all is measured. None is an exception, so that nothing is interrupted half done."""
-
-    def __init__(self) -> None:
-        self.signal = threading.Event()
-
-    def now(self) -> bool:
-        """True after a signal: the cell in flight ends, too."""
-        return self.signal.is_set()
-
-    def soon(self) -> bool:
-        """True if no further cell should be begun, and nothing be waited for."""
-        return self.now() or workflow_is_gone()
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[_Stop]:
-    """Takes notice of SIGINT and SIGTERM."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals are the main thread's
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stop.signal.set()) for number in numbers]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

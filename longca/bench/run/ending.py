@@ -1,17 +1,51 @@
-"""The workflow that started a run. A run ends itself when it is gone: the next workflow would measure beside it, and nobody reads its end.
+"""What ends a run before all is measured: a signal, or the end of the workflow that started it.
 
-A run that a user starts has none, and goes on after its terminal is closed, where it was told to (`nohup`).
+A run whose workflow is gone ends itself: the next workflow would wait for it, and nobody reads its end. A run that a user has started
+belongs to no workflow. It goes on after its terminal is closed, where it was told to (`nohup`).
 """
 
 import os
 import platform
-from collections.abc import Mapping
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 VARIABLE = "LONGCA_WORKFLOW"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
+
+
+class Stop:
+    """Reasons to end a run before all is measured. None is an exception, so that nothing is interrupted half done."""
+
+    def __init__(self) -> None:
+        self.signal = threading.Event()
+
+    def now(self) -> bool:
+        """True after a signal: the cell in flight ends, too."""
+        return self.signal.is_set()
+
+    def soon(self) -> bool:
+        """True if no further cell should be begun, and nothing be waited for."""
+        return self.now() or workflow_is_gone()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Stop]:
+    """Takes notice of SIGINT and SIGTERM."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals are the main thread's
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stop.signal.set()) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def this_process() -> str:
@@ -35,7 +69,7 @@ def _place() -> str:
     """Names the machine, and the numbering of processes on it: containers have their own."""
     boot = BOOT.read_text().strip() if BOOT.exists() else platform.node()
     with suppress(OSError):
-        return f"{boot}/{os.stat(NAMESPACE).st_ino}"
+        return f"{boot}/{NAMESPACE.stat().st_ino}"
     return boot
 
 
