@@ -146,16 +146,20 @@ def test_a_disturbed_cell_is_marked_and_measured_again_once(tmp_path, monkeypatc
     monkeypatch.setattr(runner, "Pool", FakePool)
     monkeypatch.setattr(runner, "method_version", lambda *_: "1")
 
+    said = io.StringIO()
+
     def run(retry: set[str] = frozenset(), disturbed: str = "again") -> int:
         return run_cells(STUDY, [CELL], Config(results=tmp_path, device="cpu", disturbed=disturbed), retry=retry,
-                         progress=PlainProgress(io.StringIO())).num_measured
+                         progress=PlainProgress(said)).num_measured
 
     def stored() -> View:
         return View(CellStore(tmp_path / STUDY.name).read(CELL.cell_id), Hardware())
 
     assert run() == 1 and stored().disturbance.startswith("others kept 5.0 of ") and stored().record.others.again == 0
     assert run(disturbed="keep") == 0
+    assert "Measured again" not in said.getvalue()
     assert run() == 1 and stored().disturbance and stored().record.others.again == 1
+    assert "Measured again: 1 cell during which others used the device" in said.getvalue()
     assert run() == 0, "a busy machine must not keep a study from its end"
     load["cores"] = 0.1
     assert run(retry={"disturbed"}) == 1 and stored().disturbance == "" and stored().record.others.again == 2

@@ -213,6 +213,9 @@ def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], d
             is_again = "disturbed" in retry or (disturbed == "again" and in_a_row.get(cell_id) == 1)
             if score.status not in retry and not (score.is_disturbed and is_again):
                 kept[cell_id] = score
+    again = len(in_a_row.keys() - kept.keys())
+    if again:
+        show.note(f"Measured again: {plural(again, 'cell')} during which others used the device")
     return kept, in_a_row
 
 

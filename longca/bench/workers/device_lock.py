@@ -45,7 +45,7 @@ class Claimant:
     """polled while it waits; once it returns True, KeyboardInterrupt is raised"""
     signature: dict[str, Any] = field(default_factory=lambda: {
         "run": secrets.token_hex(8), "pid": os.getpid(), "host": socket.gethostname(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:SHOWN_CHARS],
+        "command": _command()[:SHOWN_CHARS],
         "since": datetime.now(UTC).isoformat(timespec="seconds")})
     """written into the files of the locks that it holds; `run` is the same for all its ranks and no other's"""
 
@@ -100,6 +100,11 @@ class DeviceLock:
 def lock_folder_of_machine() -> Path:
     """The folder of locks of this machine: LONGCA_LOCKS, or one that all its users share."""
     return Path(os.environ.get(VARIABLE) or FOLDER)
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    return shlex.join([program.parent.name if program.name == "__main__.py" else program.name, *sys.argv[1:]])
 
 
 def _opened_folder() -> int:
