@@ -146,13 +146,13 @@ class Others(Frozen):
     Others are all processes but those of the run. Of a time that is too short to tell, or where the system does not say, nothing is known.
     """
 
-    gpu_processes: int | None = Field(None, ge=0)
+    gpu_processes: int | None = Field(None, ge=0, le=1_000_000)
     """other processes that had the GPU open; None without a GPU, or without NVML"""
-    gpu_percent: float | None = Field(None, ge=0)
+    gpu_percent: float | None = Field(None, ge=0, le=1000)
     """the largest share of a sampling period of NVML in which one of them kept the GPU busy"""
-    cpu_cores: float | None = Field(None, ge=0)
+    cpu_cores: float | None = Field(None, ge=0, le=1_000_000)
     """CPU cores that others kept busy, on average"""
-    again: int = Field(0, ge=0)
+    again: int = Field(0, ge=0, le=1_000_000)
     """the record takes the place of so many in a row that were disturbed, too"""
 
     def disturbance(self, on_gpu: bool, num_cores: int) -> str:

@@ -47,6 +47,7 @@ class Project:
                 shutil.copy(source, self.folder / part, follow_symlinks=False)
         (self.folder / "config/site.yaml").write_text(site)
         (self.folder / "study.yaml").write_text(study)
+        (self.folder / "plugins").mkdir()
         for path, text in (plugins or {}).items():
             (self.folder / "plugins" / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "plugins" / path).write_text(text)
