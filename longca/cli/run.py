@@ -122,7 +122,7 @@ def _print_end(summary: Summary, study: str) -> None:
     if failed:
         statuses = ",".join(dict.fromkeys(score.status for score in failed))
         print(f"Logs: {summary.logs}/. After mending: longca run {study} --retry {statuses}")
-    disturbed = sum(score.is_disturbed for score in summary.board.scores)
+    disturbed = sum(score.num_disturbed > 0 for score in summary.board.scores)
     if disturbed:
         print_text(f"Others used the device while {plural(disturbed, 'cell')} ran. When it is quiet: longca run {study} --retry disturbed")
     print(f"Next: longca report {study}")

@@ -199,6 +199,11 @@ class View:
             return None
         return others.disturbance(self.device_type == "cuda", self.node.num_cores)
 
+    @property
+    def num_disturbed(self) -> int:
+        """The number of records of the cell in a row that were disturbed, this one included; 0 if this one was not."""
+        return self.record.others.again + 1 if self.disturbance and self.record.others is not None else 0
+
     @cached_property
     def device_type(self) -> str:
         if self.samples is not None:

@@ -21,7 +21,6 @@ from longca.bench.workers.group import Group
 from longca.bench.workers.launch import RankPlacement
 from longca.core.errors import UserError
 from longca.store.cells import CellStore
-from tests.bench.misbehaving import MEASURE, kernel_cell
 from tests.bench.test_runner import STUDY, workers_of
 from tests.bench.test_worker import is_running, wait_until_gone
 
@@ -226,9 +225,3 @@ def test_waiting_ends_when_told_to(monkeypatch, stopped, given_up):
     with pytest.raises(KeyboardInterrupt):
         group.ready()
     assert len(told) == 1 and not group.is_alive
-
-
-def test_all_ranks_of_a_run_measure_under_one_lock(pool):
-    for cell in (kernel_cell("quick"), kernel_cell("naive", kind="cp", strategy="ulysses", world=2)):
-        assert pool.measure(cell, MEASURE).outcome.status == "ok"
-    assert all(is_running(rank.process.pid) for group in pool._groups.values() for rank in group.ranks)

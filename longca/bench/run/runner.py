@@ -208,14 +208,12 @@ def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], d
             show.note(f"Measured again: {found}")
         elif found is not None and found.method_version == version:
             score = Score.of(found)
-            if score.is_disturbed and found.others is not None:
-                in_a_row[cell_id] = found.others.again + 1
-            is_again = "disturbed" in retry or (disturbed == "again" and in_a_row.get(cell_id) == 1)
-            if score.status not in retry and not (score.is_disturbed and is_again):
+            if score.num_disturbed and ("disturbed" in retry or (disturbed == "again" and score.num_disturbed == 1)):
+                in_a_row[cell_id] = score.num_disturbed
+            elif score.status not in retry:
                 kept[cell_id] = score
-    again = len(in_a_row.keys() - kept.keys())
-    if again:
-        show.note(f"Measured again: {plural(again, 'cell')} during which others used the device")
+    if in_a_row:
+        show.note(f"Measured again: {plural(len(in_a_row), 'cell')} during which others used the device")
     return kept, in_a_row
 
 
