@@ -38,7 +38,7 @@ from tests.bench.misbehaving import kernel_cell
 from tests.bench.test_runner import STUDY
 from longca.bench.run.progress import PlainProgress
 cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]
-print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain")))
+print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep")))
 """
 STUDY = Study(name="tiny", seed=7, measure=MEASURE, grids=(Grid(kernel="quick", mask="causal", seqlen=32, heads="2:1"),))
 CELLS = [kernel_cell(kernel, seqlen) for kernel in ("quick", "naive") for seqlen in (16, 32, 48)]
@@ -51,7 +51,7 @@ class FakePool:
     outcome: Callable[[Cell], Result]
     measured: list[Cell]
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], launcher: object) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], *_: object) -> None:
         FakePool.measured = []
 
     def __enter__(self) -> "FakePool":
