@@ -23,6 +23,7 @@ from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher
 from longca.bench.workers.local import Local
 from longca.bench.workers.pool import Pool, TooFewLeft, worker_key
+from longca.bench.workers.process import ending_signals
 from longca.bench.workers.task import Task
 from longca.core.cell import Cell
 from longca.core.checkout import source
@@ -214,7 +215,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stopped  # signals are the main thread's
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = ending_signals()
     before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
     try:
         yield stopped
