@@ -21,7 +21,8 @@ OTHER_VARIABLES = {  # read beside the settings; longca.core.config.NOT_SETTINGS
     "LONGCA_LOCK": "digest of the lock that the container was built from; set inside the image",
     "LONGCA_COMMIT": "commit of the code, where there is no Git to ask; a bundle sets it",
     "CI": "plain lines of progress, where it is set",
-    "TORCH_INDEX": "the package index that `make setup` takes torch from",
+    "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for CPUs, whose hashes longca knows",
+    "TORCH_LOCK": "a lock of your own with hashes, for `make setup` to install torch from: with `TORCH_INDEX` any build",
 }
 
 

@@ -154,7 +154,7 @@ class Node(Frozen):
 class Software(Frozen):
     python: str
     packages: dict[str, str]
-    """version of each package that matters"""
+    """version of each package that matters; `torch wheel`: SHA-256 of the file that torch was installed from, where setup knows it"""
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
