@@ -82,11 +82,11 @@ docs: setup
 
 # known vulnerabilities of all that is pinned, asked of PyPI; exit code 1: there are some, 3: the index does not answer for all packages
 audit: setup
-	@python tools/audit.py audit
+	@python -m tools.audit audit
 
 # the packages of .venv as a CycloneDX file: results/sbom.cdx.json
 sbom: setup
-	@python tools/audit.py sbom
+	@python -m tools.audit sbom
 
 .PHONY: audit sbom
 

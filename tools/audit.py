@@ -1,6 +1,6 @@
-"""`python tools/audit.py audit|sbom`: known vulnerabilities of all pinned packages, and a list (SBOM) of those in .venv.
+"""`python -m tools.audit audit|sbom`: known vulnerabilities of all pinned packages, and a list (SBOM) of those in .venv.
 
-Both by maintained tools, pip-audit and cyclonedx-bom, which are pinned by hash in tools/audit.lock and live in .venv-audit, so that they are
+Both by maintained tools, pip-audit and cyclonedx-bom. They are pinned by hash in tools/audit.lock and live in .venv-audit, so that they are
 not among the packages that measure. Standard library only.
 
 Exit codes: 0 done; 1 a package has a known vulnerability; 3 the index cannot be reached, or does not know every package.
@@ -14,11 +14,8 @@ import venv
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
 from tools import setup
+from tools.pages import ROOT
 
 TOOLS, LOCK = ROOT / ".venv-audit", ROOT / "tools" / "audit.lock"
 AUDITED = (setup.LOCK, setup.TORCH_LOCK, LOCK)  # the CPU build of torch has PyPI's version and packages
@@ -29,7 +26,7 @@ FOUND, CANNOT = 1, 3
 def main() -> None:
     commands = {"audit": audit, "sbom": sbom}
     if len(sys.argv) != 2 or sys.argv[1] not in commands:
-        sys.exit(f"Usage: python tools/audit.py {'|'.join(commands)}")
+        sys.exit(f"Usage: python -m tools.audit {'|'.join(commands)}")
     commands[sys.argv[1]]()
 
 

@@ -7,7 +7,8 @@ torch is taken from the calling Python if it is there and new enough, so that a 
 - another wheel in pip's link folder, whose hash is said and stands in the records;
 - any other index: with `TORCH_LOCK`, a lock of your own.
 
-This file must be readable to Python 3.6, so that an old Python can say what is needed: no newer syntax, and no annotation that it evaluates.
+This file must be readable to Python 3.6, so that an old Python can say what is needed: no newer syntax, and no annotation that it
+evaluates.
 """
 
 import hashlib
@@ -33,6 +34,8 @@ RECORDED_LOCK = VENV / "longca-lock"  # its digest, which records name
 RECORDED_TORCH = VENV / "longca-torch"  # digest of the file that torch was installed from, which records name
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
+PROGRAMS = {  # that the workflow calls, and the packages that have them
+    "bash": "bash", "which": "debianutils (Debian, Ubuntu) or which (Fedora, RHEL, Arch)"}
 NEWEST_KNOWN = 20  # minor version of Python up to which another one is looked for
 INDEX_GONE = re.compile(r"name resolution|Network is unreachable|Connection refused|NewConnectionError|ConnectTimeout|Read timed out|"
                         r"ProxyError|No matching distribution found")
@@ -41,20 +44,25 @@ INDEX_GONE = re.compile(r"name resolution|Network is unreachable|Connection refu
 def main():
     check_machine()
     if Path(sys.prefix).resolve() == VENV.resolve():  # .venv is first on PATH: go on with the Python that it was made from
-        os.execv(sys._base_executable, [sys._base_executable, *sys.argv])
-    locks = [path for path in (LOCK, TORCH_LOCK, CPU_LOCK, ROOT / "pyproject.toml", Path(__file__)) if path.exists()]
-    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in locks)).hexdigest()
-    if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
+        python = sys._base_executable  # pyright: ignore[reportAttributeAccessIssue]
+        os.execv(python, [python, *sys.argv])
+    if not os.access(str(ROOT), os.W_OK):  # Snakemake, too, keeps its own records there
+        stop(f"'{ROOT}' is not writable for you: copy it to a folder of your own and run make there")
+    if STAMP.exists() and STAMP.read_text() == wanted() and PYTHON.exists():
         return
-    if not os.access(str(ROOT), os.W_OK):
-        stop(f"'{ROOT}' is not writable for you: copy it to a folder of your own, or have its owner run `make setup` once")
     try:
-        make(wanted)
+        make()
     except OSError as error:  # no room, or a part of .venv that belongs to somebody else
         stop(f".venv cannot be written: {error}. Remove '{VENV}', make room, and run make again")
 
 
-def make(wanted: str):
+def wanted() -> str:
+    """Names all that decides what is in .venv."""
+    sources = [path for path in (LOCK, TORCH_LOCK, CPU_LOCK, ROOT / "pyproject.toml", Path(__file__)) if path.exists()]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+def make():
     start = time.monotonic()
     torch_site = torch_in(sys.executable)
     say(f"Making .venv with Python {sys.version.split()[0]}; takes minutes, once")
@@ -68,12 +76,12 @@ def make(wanted: str):
         install_torch()
     pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
     RECORDED_LOCK.write_text(f"sha256:{hashlib.sha256(LOCK.read_bytes()).hexdigest()}\n")
-    STAMP.write_text(wanted)
+    STAMP.write_text(wanted())
     say(f"Done in {duration(time.monotonic() - start)}: .venv takes {megabytes()} MB")
 
 
 def check_machine():
-    """Ends with one line unless this Python is new enough and can make virtual environments."""
+    """Ends with one line unless this Python is new enough and can make virtual environments, and the programs are there."""
     version = sys.version.split()[0]
     if sys.version_info < OLDEST_PYTHON:
         others = (f"python3.{minor}" for minor in range(NEWEST_KNOWN, OLDEST_PYTHON[1] - 1, -1))
@@ -87,6 +95,9 @@ def check_machine():
         import venv  # noqa: F401
     except ImportError:
         stop(f"Python {version} has no venv. Install it: `apt-get install python3-venv`")
+    for program, package in PROGRAMS.items():
+        if shutil.which(program) is None:
+            stop(f"There is no {program} here, which the workflow needs. Install the package {package}")
 
 
 def make_environment():
@@ -115,7 +126,7 @@ def install_torch():
         local = torch_of_links()
         lock = TORCH_LOCK if local is None or "+cpu" not in local.name else CPU_LOCK
     wheel = None if local is None else file_digest(local)
-    if wheel and wheel not in lock.read_text(encoding="utf-8"):
+    if local and wheel and wheel not in lock.read_text(encoding="utf-8"):
         say(f"torch comes from your own link folder and no lock of longca names it: {local} sha256:{wheel}; records will")
         with tempfile.TemporaryDirectory() as folder:
             alone, rest = Path(folder) / "torch.txt", Path(folder) / "rest.txt"
@@ -210,7 +221,7 @@ def why_pip_failed(output: str) -> str:
     errors = [line.strip() for line in output.splitlines() if line.strip().upper().startswith("ERROR")]
     said = errors[0].partition(":")[2].strip() if errors else " ".join(output.split())[-200:]
     if "DO NOT MATCH THE HASHES" in output:
-        packages = ", ".join(re.findall(r"^\s+(\S+==\S+|\S+) from ", output, re.MULTILINE)) or "a package"
+        packages = ", ".join(re.findall(r"^\s+([A-Za-z0-9._-]+(?:==\S+)?).* from \S+", output, re.MULTILINE)) or "a package"
         return f"A file is not the one that the lock names ({packages}): nothing of it was installed. Use another index or link folder"
     if "No space left" in output:
         return f"There is no room for .venv: {said}. Make room and run make again"
