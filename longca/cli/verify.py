@@ -13,7 +13,7 @@ def command(
     key: Annotated[Path | None, typer.Option(help="Public key of minisign: without a signature by it, nothing is unpacked",
                                              show_default=False)] = None,
     max_gib: Annotated[int, typer.Option(help="Unpack at most so many GiB", min=1, max=1 << 20)] = 2,
-    max_files: Annotated[int, typer.Option(help="Unpack at most so many files", min=1)] = 100_000,
+    max_files: Annotated[int, typer.Option(help="Unpack at most so many files", min=1)] = 20_000,
     as_json: Json = False,
 ) -> None:
     """Check such a file: every hash, its study, every record, its page.
