@@ -154,7 +154,7 @@ class Node(Frozen):
 class Software(Frozen):
     python: str
     packages: dict[str, str]
-    """version of each package that matters; `torch wheel`: SHA-256 of the file that torch was installed from, where setup knows it"""
+    """version of each package that matters"""
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None

@@ -76,7 +76,16 @@ def test_a_key_with_a_password_is_asked_for_it(packed, tmp_path, monkeypatch):
 
 
 @needs_minisign
-def test_the_commands_print_sums_and_unpack_nothing_unsigned(longca, bundle, study_file, results, tmp_path):
+def test_nothing_is_unpacked_that_is_not_signed(longca, packed, tmp_path):
+    public = pair(tmp_path, "mine")[1]
+    packed.write_bytes(b"no bundle at all")
+    done = longca("verify", packed, "--key", public)
+    assert done.returncode == 1 and "there is no signature" in " ".join(done.stdout.split()) and not done.stderr, done.stdout + done.stderr
+
+
+@pytest.mark.slow  # the page is made twice
+@needs_minisign
+def test_the_commands_sign_and_print_the_same_sums(longca, bundle, study_file, results, tmp_path):
     secret, public = pair(tmp_path, "mine")
     target = tmp_path / "three.tar.gz"
     done = longca("archive", study_file, "--results", results.parent, "--out", target, "--sign", secret)
