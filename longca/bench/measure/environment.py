@@ -21,6 +21,8 @@ CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
 ENTERED = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image's file, set in there
 LOCK = "LONGCA_LOCK"  # digest of the lock that an image was built from, set in the image
 LOCK_FILE = "longca-lock"  # the same in a virtual environment, written by tools/setup.py
+TORCH_FILE = "longca-torch"  # digest of the file that its torch was installed from, likewise
+TORCH_WHEEL = "torch wheel"  # its name among the packages
 PACKAGES = (
     "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
@@ -70,8 +72,13 @@ def _container() -> str | None:
 
 
 def _lock() -> str | None:
-    file = Path(sys.prefix) / LOCK_FILE
-    return os.environ.get(LOCK) or (file.read_text(encoding="utf-8").strip() if file.is_file() else None)
+    return os.environ.get(LOCK) or _written(LOCK_FILE)
+
+
+def _written(name: str) -> str | None:
+    """What tools/setup.py has written down in this virtual environment."""
+    file = Path(sys.prefix) / name
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
 
 def device_name(device: torch.device) -> str:
@@ -105,7 +112,8 @@ def cpu_name() -> str:
 
 @functools.cache
 def _packages() -> dict[str, str]:
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    wheel = _written(TORCH_FILE)
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None} | ({TORCH_WHEEL: wheel} if wheel else {})
 
 
 def _version(package: str) -> str | None:
