@@ -22,7 +22,7 @@ SILENT_FILES = re.compile(r"\.dist-info/|(^|/)(tests?|docs?|examples)/|\.(md|rst
 
 
 @dataclass(frozen=True)
-class Difference:
+class ImageDifference:
     """One thing in which two images differ."""
 
     what: str
@@ -50,20 +50,20 @@ def contents(wanted: str) -> dict[str, Any]:
     return _checked(text, wanted)
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ImageDifference]:
     """In which two lists differ, what can touch a number first."""
-    found = [Difference("Python", key, before[key], after[key], touches_numbers=True)
+    found = [ImageDifference("Python", key, before[key], after[key], touches_numbers=True)
              for key in ("machine", "python") if before[key] != after[key]]
-    found += [Difference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
+    found += [ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
               for changed in _changed(before["system"], after["system"])]
     # a package by its files: what a new version changes in notes alone is no matter
-    found += [Difference("Python package", *changed, touches_numbers=False) for changed in _changed(before["packages"], after["packages"])]
-    found += [Difference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
+    found += [ImageDifference("Python package", *changed, touches_numbers=False) for changed in _changed(before["packages"], after["packages"])]
+    found += [ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
               for changed in _changed(before["files"], after["files"])]
     return sorted(found, key=lambda difference: not difference.touches_numbers)
 
 
-def finding(first: str, second: str, found: list[Difference], num_files: int) -> str:
+def finding(first: str, second: str, found: list[ImageDifference], num_files: int) -> str:
     """A sentence: whether two images are the same, and whether that can touch a number."""
     if not found:
         return f"{first} and {second} are the same: {num_files} files of Python packages by hash, and all system packages by version."
