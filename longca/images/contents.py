@@ -57,7 +57,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ima
     found += [ImageDifference("system package", *changed, touches_numbers=bool(NUMBERS_SYSTEM.match(changed[0])))
               for changed in _changed(before["system"], after["system"])]
     # a package by its files: what a new version changes in notes alone is no matter
-    found += [ImageDifference("Python package", *changed, touches_numbers=False) for changed in _changed(before["packages"], after["packages"])]
+    found += [ImageDifference("Python package", *changed, touches_numbers=False)
+              for changed in _changed(before["packages"], after["packages"])]
     found += [ImageDifference("file", *changed, touches_numbers=not SILENT_FILES.search(changed[0]))
               for changed in _changed(before["files"], after["files"])]
     return sorted(found, key=lambda difference: not difference.touches_numbers)
