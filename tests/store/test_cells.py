@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Accuracy, Ok, Record, Samples
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.lock import holders
 
 WRITE_FOREVER = """
 import sys
@@ -240,6 +242,23 @@ def test_a_second_run_is_refused_and_told_who_runs(tmp_path):
         first.wait()
     with CellStore(tmp_path).lock():  # what a killed run held is free
         pass
+
+
+@pytest.mark.parametrize("part", [None, "a"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
+def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, kind, part):
+    """Whoever may write to a shared folder could have another user's file emptied."""
+    other, results = tmp_path / "precious", tmp_path / "results"
+    results.mkdir()
+    lock = results / (".lock" if part is None else f".lock.{part}")
+    if kind != "dangling link":
+        other.write_text("of somebody else")
+    {"hard link": lambda: lock.hardlink_to(other), "FIFO": lambda: os.mkfifo(lock)}.get(kind, lambda: lock.symlink_to(other))()
+    expected = rf"Cannot write .*'{re.escape(lock.name)}' in it is (a|no) .*remove it"
+    with pytest.raises(UserError, match=expected), CellStore(results).lock(part):
+        pass
+    assert holders(results) == []
+    assert other.exists() == (kind != "dangling link") and (not other.exists() or other.read_text() == "of somebody else")
 
 
 def test_a_second_run_waits_if_told_to(tmp_path):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError
 
 from longca.bench.measure.failure import as_failed
-from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Outcome, Samples, Software
+from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Others, Outcome, Samples, Software
 from longca.core.schema import Frozen, problems_of
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
@@ -24,6 +24,7 @@ class Result(Frozen):
     notes: Notes = ()
     nodes: tuple[Node, ...] = ()
     software: Software | None = None
+    others: Others | None = None
 
     @classmethod
     def received(cls, content: Any) -> Self:
