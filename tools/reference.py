@@ -75,7 +75,7 @@ def settings() -> str:
         _table(("variable", "meaning"), [(", ".join(f"`{one}`" for one in name.split(", ")), meaning)
                                          for name, meaning in OTHER_VARIABLES.items()]),
         "## Limits",
-        "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these limits, which are far beyond what "
+        "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these limits, far beyond what "
         "measuring needs. A file beyond one of them ends in a line that names its variable; of records, the file is named and skipped. "
         "A variable takes a whole number of at least 1.",
         _table(("variable", "default", "unit", "of what"), [(f"`{limit.variable}`", f"`{limit.default}`", limit.unit, limit.meaning)
