@@ -56,7 +56,7 @@ class Limit:
 
 
 YAML = Limit("yaml_mib", 1, "MiB", "A file of YAML: a study, settings, or facts of hardware")
-YAML_VALUES = Limit("yaml_values", 100_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
+YAML_VALUES = Limit("yaml_values", 50_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
 CELLS = Limit("cells", 200_000, "cells", "Cells of a study, counted before equal ones become one")
 CELL_FILE = Limit("cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records")
 RECORDS = Limit("records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`")
@@ -64,7 +64,7 @@ ROWS = Limit("rows", 1_000_000, "rows", "Records of one file")
 CORPUS = Limit("corpus_mib", 4, "MiB", "The JSON file of a corpus")
 DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are drawn for one sequence")
 DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
-UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 16 MiB on")
+UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 4 MiB on")
 LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED)
 
 

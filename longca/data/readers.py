@@ -17,7 +17,7 @@ JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".
 KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
 BLANK_LINE = "\n\n"
 CHUNK_CHARS = 1 << 20
-SURE_BYTES = 16 << 20  # up to so much, a packed file may hold anything
+SURE_BYTES = 4 << 20  # up to so much, a packed file may hold anything
 MOST_FIELDS = 50  # named in a message
 Opened = gzip.GzipFile | io.BufferedReader
 
