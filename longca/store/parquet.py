@@ -24,7 +24,7 @@ def read_texts(path: Path, column: str) -> Iterator[str | None]:
     with _told():
         file = _opened(path, [column])
         for number in range(file.num_row_groups):
-            for chunk in _within_limits(path, file.read_row_group(number, [column])).column(column).chunks:
+            for chunk in _within_limits(path, file.read_row_group(number, [column], use_threads=False)).column(column).chunks:
                 words = chunk.dictionary
                 yield from (None if index is None else words[index].as_py() for index in chunk.indices.to_pylist())
 
@@ -46,7 +46,7 @@ def read_columns(path: Path, columns: Collection[str], *, optional: Collection[s
         present = [name for name in columns if name in file.schema_arrow.names]
         if not set(columns) - set(present) <= set(optional):
             raise KeyError("a column is not there")
-        table = _within_limits(path, file.read(present))
+        table = _within_limits(path, file.read(present, use_threads=False))
         for field in table.schema:
             if (field.type.value_type if _is_numbered(field.type) else field.type) != wanted[field.name]:
                 raise KeyError(f"column '{field.name}' is of another type")
