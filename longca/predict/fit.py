@@ -1,0 +1,128 @@
+"""Fitting of a kernel's costs to measured times, and the residuals of what was held out.
+
+Costs are found by least squares on relative errors, none of them negative. The tile shape and the throttle are the pair of candidates that
+fits best. Records are held out by mask and by length, never one by one: a kernel's times on one mask are too much alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, slowdown
+from longca.predict.tile_statistics import TileShape
+
+SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64), TileShape(64, 64, 16))
+THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
+FEWEST = 12  # records of a kernel and direction
+TWO_WAYS = 0.15  # median error from which on a kernel's plain masks are fitted apart: it has a way of its own for these
+PLAIN = ("full", "causal")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured call."""
+
+    amounts: tuple[np.ndarray, ...]
+    """for each of SHAPES, (7,)"""
+    seconds: float
+    mask: str
+    """groups by which samples are held out"""
+    seqlen: int
+
+
+@dataclass(frozen=True)
+class _Fit:
+    shape: int
+    throttle: float
+    costs: np.ndarray
+    miss: float
+
+    def predicted(self, samples: Sequence[Sample]) -> np.ndarray:
+        at_boost = np.array([sample.amounts[self.shape] for sample in samples]) @ self.costs
+        return at_boost * slowdown(at_boost, self.throttle)
+
+
+def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample]) -> KernelModel:
+    """Fits one kernel in one direction.
+
+    Raises:
+        ValueError: there are too few samples.
+    """
+    if len(samples) < FEWEST:
+        raise ValueError(f"{len(samples)} records of '{kernel}' {direction}; at least {FEWEST} are needed")
+    best = _fit(samples)
+    by_mask, by_length = held_out(samples, lambda sample: sample.mask), held_out(samples, lambda sample: sample.seqlen)
+    costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
+    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask), Interval.of(by_length),
+                       max(sample.seqlen for sample in samples))
+
+
+def fit_forms(kernel: str, direction: str, samples: Sequence[Sample]) -> list[KernelModel]:
+    """Fits one kernel in one direction: all masks together, or plain ones apart where they do not fit together."""
+    whole = fit_kernel(kernel, direction, samples)
+    forms = {"plain": [sample for sample in samples if sample.mask in PLAIN],
+             "masked": [sample for sample in samples if sample.mask not in PLAIN]}
+    if whole.by_length.median < TWO_WAYS or any(len(some) < FEWEST for some in forms.values()):
+        return [whole]
+    return [replace(fit_kernel(kernel, direction, some), form=form) for form, some in forms.items()]
+
+
+def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> np.ndarray:
+    """Measured over predicted, less 1, of each sample, (n,): predicted by a fit to the samples of the other groups.
+
+    With a single group, the samples themselves are fitted.
+    """
+    groups = [group(sample) for sample in samples]
+    found = np.zeros(len(samples))
+    for name in dict.fromkeys(groups):
+        inside = [number for number, other in enumerate(groups) if other == name]
+        rest = [sample for sample, other in zip(samples, groups, strict=True) if other != name]
+        best = _fit(rest if len(rest) >= FEWEST else samples)
+        here = [samples[number] for number in inside]
+        found[inside] = np.array([sample.seconds for sample in here]) / best.predicted(here) - 1
+    return found
+
+
+def _fit(samples: Sequence[Sample]) -> _Fit:
+    measured = np.array([sample.seconds for sample in samples])
+    weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen) for sample in samples]))
+    found = []
+    for shape in range(len(SHAPES)):
+        amounts = np.array([sample.amounts[shape] for sample in samples])
+        for throttle in THROTTLES:
+            relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
+            costs, miss = non_negative(relative, weights)
+            found.append(_Fit(shape, throttle, costs, miss))
+    return min(found, key=lambda one: one.miss)
+
+
+def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
+    """How often each sample's setting stands among the samples, (n,): many records of one setting weigh as one."""
+    counts: dict[Hashable, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    return np.array([counts[key] for key in keys], dtype=float)
+
+
+def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
+    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0. It tries all sets of columns."""
+    num = matrix.shape[1]
+    scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
+    scaled = matrix / scale
+    gram, right, whole = scaled.T @ scaled, scaled.T @ target, float(target @ target)
+    best, least = np.zeros(num), whole
+    for size in range(1, num + 1):
+        for chosen in map(list, combinations(range(num), size)):
+            inside = gram[np.ix_(chosen, chosen)] + 1e-10 * np.eye(size)  # two columns may be the same: empty tiles of full masks
+            x = np.linalg.solve(inside, right[chosen])
+            if (x < 0).any():
+                continue
+            miss = whole - 2 * float(x @ right[chosen]) + float(x @ gram[np.ix_(chosen, chosen)] @ x)
+            if miss < least:
+                least, best = miss, np.zeros(num)
+                best[chosen] = x
+    return best / scale, least
