@@ -6,9 +6,8 @@ fits best. Records are held out by mask and by length, never one by one: a kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
@@ -17,9 +16,10 @@ from longca.predict.tile_statistics import TileShape
 
 SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64), TileShape(64, 64, 16))
 THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
+UNSHARED = FEATURES.index("unshared")
 FEWEST = 12  # records of a kernel and direction
-TWO_WAYS = 0.15  # median error from which on a kernel's plain masks are fitted apart: it has a way of its own for these
-PLAIN = ("full", "causal")
+SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("plain", "heads"), ("rows", "heads"))
+"""the labels by which a kernel's records may be fitted apart: kernels have ways of their own for some calls"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Sample:
     mask: str
     """groups by which samples are held out"""
     seqlen: int
+    labels: Mapping[str, str]
+    """`form_labels` of the call"""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,22 @@ def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample]) -> Kernel
 
 
 def fit_forms(kernel: str, direction: str, samples: Sequence[Sample]) -> list[KernelModel]:
-    """Fits one kernel in one direction: all masks together, or plain ones apart where they do not fit together."""
-    whole = fit_kernel(kernel, direction, samples)
-    forms = {"plain": [sample for sample in samples if sample.mask in PLAIN],
-             "masked": [sample for sample in samples if sample.mask not in PLAIN]}
-    if whole.by_length.median < TWO_WAYS or any(len(some) < FEWEST for some in forms.values()):
-        return [whole]
-    return [replace(fit_kernel(kernel, direction, some), form=form) for form, some in forms.items()]
+    """Fits one kernel in one direction: all calls together, or apart by labels where that is worth the further costs.
+
+    Of SPLITS it takes the one with the least Bayesian information criterion.
+    """
+    best, chosen, least = [list(samples)], tuple[str, ...](), np.inf
+    for split in SPLITS:
+        parts: dict[tuple[str, ...], list[Sample]] = {}
+        for sample in samples:
+            parts.setdefault(tuple(sample.labels[name] for name in split), []).append(sample)
+        if any(len(part) < FEWEST for part in parts.values()):
+            continue
+        miss, count = sum(_fit(part).miss for part in parts.values()), len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
+        criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
+        if criterion < least:
+            least, best, chosen = criterion, list(parts.values()), split
+    return [replace(fit_kernel(kernel, direction, part), form=tuple(part[0].labels[name] for name in chosen)) for part in best]
 
 
 def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> np.ndarray:
@@ -89,10 +100,13 @@ def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> 
 
 def _fit(samples: Sequence[Sample]) -> _Fit:
     measured = np.array([sample.seconds for sample in samples])
-    weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen) for sample in samples]))
+    weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples]))
     found = []
     for shape in range(len(SHAPES)):
         amounts = np.array([sample.amounts[shape] for sample in samples])
+        computed = amounts[:, 0] + amounts[:, 1]
+        if np.ptp(amounts[:, UNSHARED] / np.maximum(computed, 1e-12)) < 1e-9:
+            amounts[:, UNSHARED] = 0  # as many heads for each KV head everywhere: the two cannot be told apart
         for throttle in THROTTLES:
             relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
             costs, miss = non_negative(relative, weights)
@@ -109,20 +123,27 @@ def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
-    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0. It tries all sets of columns."""
+    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0: Lawson and Hanson's algorithm."""
     num = matrix.shape[1]
     scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
     scaled = matrix / scale
-    gram, right, whole = scaled.T @ scaled, scaled.T @ target, float(target @ target)
-    best, least = np.zeros(num), whole
-    for size in range(1, num + 1):
-        for chosen in map(list, combinations(range(num), size)):
-            inside = gram[np.ix_(chosen, chosen)] + 1e-10 * np.eye(size)  # two columns may be the same: empty tiles of full masks
-            x = np.linalg.solve(inside, right[chosen])
-            if (x < 0).any():
-                continue
-            miss = whole - 2 * float(x @ right[chosen]) + float(x @ gram[np.ix_(chosen, chosen)] @ x)
-            if miss < least:
-                least, best = miss, np.zeros(num)
-                best[chosen] = x
-    return best / scale, least
+    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target  # two columns may be the same: empty tiles of full masks
+    x, inside = np.zeros(num), np.zeros(num, dtype=bool)
+    for _ in range(10 * num):
+        gradient = np.where(inside, -np.inf, right - gram @ x)
+        if gradient.max() <= 1e-9 * max(np.abs(right).max(), 1e-300):
+            break
+        inside[int(gradient.argmax())] = True
+        while True:
+            trial = np.zeros(num)
+            trial[inside] = np.linalg.solve(gram[np.ix_(inside, inside)], right[inside])
+            below = inside & (trial <= 0)
+            if not below.any():
+                break
+            step = float((x[below] / (x[below] - trial[below])).min())  # as far as no x leaves the allowed side
+            x += step * (trial - x)
+            inside &= x > 1e-12
+            x[~inside] = 0
+        x = trial
+    miss = float(np.square(scaled @ x - target).sum())
+    return x / scale, miss

@@ -16,7 +16,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.errors import UserError
 from longca.masks.build import cell_mask, mask_name
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
-from longca.predict.kernel import Interval, KernelModel, amounts
+from longca.predict.kernel import Interval, KernelModel, amounts, form_labels
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
 
 if TYPE_CHECKING:
@@ -38,13 +38,16 @@ class FittedKernels:
     models: tuple[KernelModel, ...]
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, str, str], KernelModel]:
-        return {(model.kernel, model.direction, model.form): model for model in self.models}
+    def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
+        found: dict[tuple[str, str], list[KernelModel]] = {}
+        for model in self.models:
+            found.setdefault((model.kernel, model.direction), []).append(model)
+        return found
 
-    def find(self, kernel: str, direction: str, traits: Traits) -> KernelModel | None:
-        """The model of a kernel in one direction for a mask with these traits; None where too few records had it."""
-        form = "plain" if traits.full or traits.causal else "masked"
-        return self._by_name.get((kernel, direction, "any")) or self._by_name.get((kernel, direction, form))
+    def find(self, kernel: str, direction: str, traits: Traits, heads_per_kv: int) -> KernelModel | None:
+        """The model of a kernel in one direction for a mask with these traits; None where too few records had such calls."""
+        labels = set(form_labels(traits, heads_per_kv).values())
+        return next((model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form)), None)
 
     @property
     def kernels(self) -> list[str]:
@@ -64,7 +67,7 @@ def load_fitted(path: Path = FILE) -> FittedKernels:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        models = tuple(KernelModel(**{**one, "shape": TileShape(**one["shape"]), "by_mask": Interval(**one["by_mask"]),
+        models = tuple(KernelModel(**{**one, "form": tuple(one["form"]), "shape": TileShape(**one["shape"]), "by_mask": Interval(**one["by_mask"]),
                                       "by_length": Interval(**one["by_length"])}) for one in content["models"])
         return FittedKernels(content["device"], tuple(content["records"]), models)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -106,7 +109,7 @@ def fits(record: Record) -> bool:
 
 def samples(records: Iterable[Record]) -> list[Sample]:
     """The samples of records, in their order. Each mask is built and counted once."""
-    counted: dict[tuple[str, int], dict[tuple[int, int], TileStatistics]] = {}
+    counted: dict[tuple[str, int], tuple[dict[tuple[int, int], TileStatistics], dict[str, str]]] = {}
     found = []
     for record in records:
         cell = record.cell
@@ -116,18 +119,20 @@ def samples(records: Iterable[Record]) -> list[Sample]:
         sizes = [(shape.tokens(key[1]), shape.keys) for shape in SHAPES]
         assert record.samples is not None
         seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
-        found.append(Sample(tuple(amounts(counted[key][size], cell.num_q_heads, cell.num_kv_heads) for size in sizes), seconds,
-                            _mask_group(cell), cell.seqlen))
+        statistics, labels = counted[key]
+        found.append(Sample(tuple(amounts(statistics[size], cell.num_q_heads, cell.num_kv_heads) for size in sizes), seconds,
+                            _mask_group(cell), cell.seqlen, labels))
     return found
 
 
-def _statistics(cell: Cell, heads_per_kv: int) -> dict[tuple[int, int], TileStatistics]:
+def _statistics(cell: Cell, heads_per_kv: int) -> tuple[dict[tuple[int, int], TileStatistics], dict[str, str]]:
+    """(the statistics of a cell's mask by size of tile, the labels of its call)."""
     mask, found = cell_mask(cell), {}
     for shape in SHAPES:
         size = shape.tokens(heads_per_kv), shape.keys
         if size not in found:
             found[size] = tile_statistics(mask, shape, heads_per_kv)
-    return found
+    return found, form_labels(mask.traits, heads_per_kv)
 
 
 def _mask_group(cell: Cell) -> str:

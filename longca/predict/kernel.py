@@ -23,13 +23,23 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from longca.masks.traits import Traits
     from longca.predict.tile_statistics import TileShape, TileStatistics
 
 FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "call")
 """pairs (10⁶, of all heads) in full, partial and empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads;
 10⁶ pairs of the longest row of tiles; 1"""
 FITTED_HEAD_DIM = 128
+LONG_ROWS = 0.25
 BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+
+
+def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
+    """The labels of a call, by which some kernels have ways of their own. "long": a query sees a quarter of all keys or more, in bands."""
+    seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
+    return {"plain": "plain" if traits.full or traits.causal else "masked",
+            "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
+            "heads": "grouped" if heads_per_kv > 1 else "equal"}
 
 
 def amounts(statistics: TileStatistics, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
@@ -92,8 +102,8 @@ class KernelModel:
     """of records of lengths that were held out"""
     longest_tokens: int
     """the largest length among the records"""
-    form: str = "any"
-    """the masks that it is for: `any`; or `plain` (full, causal) and `masked`, of a kernel that has two ways"""
+    form: tuple[str, ...] = ()
+    """the calls that it is for, by labels of `form_labels`; all calls without any"""
     source: str = "records"
     """`records`, or `share of peak` where no record tells"""
 
