@@ -46,13 +46,18 @@ ALLOWED: dict[str, set[str]] = {
     "cp.schedule": {"core", "masks", "cp.partition"},
     "cp.traffic_formula": {"cp.partition"},
     "cp.contract": {"core", "kernels"},
+    "cp.forecast": {"core", "masks", "predict", "store", "cp.partition", "cp.schedule"},
+    "cp.paper_style_forecast": {"core", "masks", "predict", "cp.baselines", "cp.schedule", "cp.forecast"},
     "cp.runtime": {*_PLANNED, "ops", "cp.comm"},
     "cp.kernel_support": {*_PLANNED, "cp.runtime"},
     "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime", "cp.kernel_support"},
     "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
     "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
-    "cp.api": {"core", "masks", "kernels", "cp.comm", "cp.contract", "cp.partition", "cp.runtime", "cp.schedule"},
+    "cp.api": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition", "cp.runtime",
+               "cp.schedule"},
     "cp.public": {"core", "masks", "cp.api", "cp.comm"},
+    "advise": {"core", "masks", "kernels", "store", "predict", "cp.contract", "cp.partition", "cp.schedule", "cp.forecast",
+               "cp.paper_style_forecast"},
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
@@ -60,11 +65,11 @@ ALLOWED: dict[str, set[str]] = {
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "paper", "compare",
-            "archive", "images", "bench"},
+            "archive", "images", "bench", "advise", "predict"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "predict", "cp.partition",
+NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "predict", "advise", "cp.partition",
                "cp.schedule")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 

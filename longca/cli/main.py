@@ -9,7 +9,7 @@ import typer
 from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
-    "doctor", "list", "explain", "choose", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper", "compare",
+    "doctor", "list", "explain", "choose", "advise", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper", "compare",
     "archive", "verify", "data", "image", "config", "clean")
 
 

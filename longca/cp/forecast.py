@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.masks.mask import Mask
     from longca.predict.kernel import KernelModel
+    from longca.store.hardware import Network
 
 SUM_BYTES = 4  # of an element of a float32 sum
+PASS_EFFICIENCY = 0.85  # share of the GPU's memory bandwidth that elementwise passes reach: `python -m benchmarks.predict.links`
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,18 @@ class CallForecast:
     def imbalance(self) -> float:
         """The share of time that ranks wait for the one with most to compute, in the mean."""
         most = float(self.times.compute_s.max())
-        return 1 - float(self.times.compute_s.mean()) / most if most else 0.0
+        return max(1 - float(self.times.compute_s.mean()) / most, 0.0) if most else 0.0
 
     @property
     def exposed(self) -> float:
         """The share of the slowest rank's time that messages cost."""
         return float(self.times.exposed.flat[int(self.times.total_s.argmax())])
+
+
+def links_of(network: Network) -> LinkSpeeds:
+    """The speeds of a profile of `config/hardware.yaml`."""
+    return LinkSpeeds(network.intra_gb_s.value * 1e9, network.inter_gb_s.value * 1e9, network.intra_us.value * 1e-6,
+                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node)
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ class FittedKernels:
     records: tuple[str, ...]
     """the files that they were fitted on"""
     models: tuple[KernelModel, ...]
+    strategies: Mapping[str, Interval] = field(default_factory=dict)
+    """by strategy, residuals of records of context parallelism; none where these were not looked at"""
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
@@ -56,7 +58,9 @@ class FittedKernels:
     def text(self) -> str:
         """The JSON: one line for each model."""
         models = ",\n  ".join(json.dumps(_rounded(asdict(model))) for model in self.models)
-        return f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "models": [\n  {models}\n ]}}\n'
+        strategies = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(_rounded(asdict(one)))}" for name, one in self.strategies.items())
+        return (f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "models": [\n  {models}\n ],\n'
+                f' "strategies": {{\n  {strategies}\n }}}}\n')
 
 
 def load_fitted(path: Path = FILE) -> FittedKernels:
@@ -69,7 +73,8 @@ def load_fitted(path: Path = FILE) -> FittedKernels:
         content = json.loads(path.read_text(encoding="utf-8"))
         models = tuple(KernelModel(**{**one, "form": tuple(one["form"]), "shape": TileShape(**one["shape"]), "by_mask": Interval(**one["by_mask"]),
                                       "by_length": Interval(**one["by_length"])}) for one in content["models"])
-        return FittedKernels(content["device"], tuple(content["records"]), models)
+        strategies = {name: Interval(**one) for name, one in content.get("strategies", {}).items()}
+        return FittedKernels(content["device"], tuple(content["records"]), models, strategies)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
                         todo="`python -m tools.fitted` makes them") from None
