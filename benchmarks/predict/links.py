@@ -37,7 +37,7 @@ def predicted(cells: Sequence[MeasuredCell], points: Sequence[Point]) -> np.ndar
         for place, cell in enumerate(cells):
             device = cell.device(fitted, bandwidth * efficiency)
             if device is not None:
-                found[number, place] = cell.forecast(device, links).seconds / cell.seconds
+                found[number, place] = cell.forecast_s(device, links) / cell.seconds
     return found
 
 

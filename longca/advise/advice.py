@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from longca.cp.schedule.timeline import LinkSpeeds
     from longca.masks.mask import Mask
     from longca.predict.fitted import FittedKernels
+    from longca.predict.kernel import Interval
 
 RECORDED_RANKS = 4  # the most that records of context parallelism have
 WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond these
@@ -155,11 +156,7 @@ def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | N
 
 
 def _option(one: Candidate, made: Prediction, question: AdviceQuestion, links: LinkSpeeds, first_s: float) -> AdvisedOption:
-    models = [question.model(one.kernel, way) for way in question.directions]
-    residuals = [model.by_mask for model in models if model is not None]
-    if one.strategy is not None and question.fitted.strategies:
-        residuals.append(question.fitted.strategies.get(one.strategy) or widest(list(question.fitted.strategies.values())))
-    interval = widest(residuals).widened(_wider(question))
+    interval = _interval(one, question).widened(_wider(question))
     low, high = made.seconds * (1 + interval.low), made.seconds * (1 + interval.high)
     if made.inter_node_bytes:
         slow, quick = (predict(one, question, replace(links, inter_node_bytes_per_s=links.inter_node_bytes_per_s * factor)).seconds
@@ -169,6 +166,17 @@ def _option(one: Candidate, made: Prediction, question: AdviceQuestion, links: L
     work = sum(map(question.flops, question.directions)) / question.gpus / 1e12
     fits = question.memory_bytes is None or made.memory_bytes <= question.memory_bytes
     return AdvisedOption(one, made, low, high, work / made.seconds, work / high, work / low, fits, low <= first_s)
+
+
+def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
+    """Of records of the strategy with this kernel where there are such, since these hold the kernel's error, too; else of both."""
+    of_kernel = [model.by_mask for way in question.directions if (model := question.model(one.kernel, way)) is not None]
+    known = question.fitted.strategies
+    if one.strategy is None or not known:
+        return widest(of_kernel)
+    if one.title in known and question.is_fitted_gpu:
+        return known[one.title]
+    return widest([*of_kernel, known.get(one.strategy) or widest(list(known.values()))])
 
 
 def _wider(question: AdviceQuestion) -> float:

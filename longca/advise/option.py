@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from longca.core.plugin import Registry
 from longca.cp.contract import HeadStrategy
 from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, forecast, links_of, whole_statistics
-from longca.cp.partition.mesh import Mesh
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
+from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.head_chunking import describe_chunks
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.cp.contract import HeadStrategy, strategy_of
-from longca.cp.forecast import CallForecast, DeviceModel, forecast
+from longca.cp.forecast import CallForecast, DeviceModel, forecast, forecast_times
+from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
-from longca.cp.paper_style_forecast import GATHER as PAPER_GATHER
-from longca.cp.paper_style_forecast import RING as PAPER_RING
-from longca.cp.paper_style_forecast import forecast_paper_style
 from longca.cp.schedule.gather import Gather
 from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.ring import Ring
@@ -29,8 +29,8 @@ from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
-PAPER = (PAPER_RING, PAPER_GATHER)
-COPY_ENGINES = "messages by copy engines"
+PAPER = (RING, GATHER)
+NCCL, COPY_ENGINES = "h200-nccl", "h200-copy-engines"  # profiles of messages
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,18 @@ class MeasuredCell:
         middle = len(times) // 2
         return (times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2) / 1e3
 
-    @property
+    @cached_property
     def noise(self) -> float:
-        """The spread of its samples: largest over smallest, less 1."""
+        """The spread of the middle half of its samples, over their median."""
         samples = self.record.samples
         assert samples is not None
-        times = [max(ranks) for ranks in zip(*samples.time_ms, strict=True)]
-        return max(times) / min(times) - 1
+        low, high = np.quantile([max(ranks) for ranks in zip(*samples.time_ms, strict=True)], [0.25, 0.75])
+        return float(high - low) / self.seconds / 1e3
+
+    @property
+    def profile(self) -> str:
+        """The profile of its messages: those in the style of the study wait for collectives, which records do not name."""
+        return NCCL if self.work is None else COPY_ENGINES
 
     def device(self, fitted: FittedKernels, memory_bytes_per_s: float) -> DeviceModel | None:
         """The fitted kernel of the cell; None without one."""
@@ -64,7 +69,14 @@ class MeasuredCell:
         model = fitted.find(cell.kernel, cell.direction, self.mask.traits, cell.num_q_heads // cell.num_kv_heads)
         return None if model is None else DeviceModel(model, memory_bytes_per_s, Registry("kernel").load(cell.kernel).merges)
 
+    def forecast_s(self, device: DeviceModel, links: LinkSpeeds) -> float:
+        """Seconds of the slowest rank, predicted."""
+        if self.work is None:
+            return self.forecast(device, links).seconds
+        return float(forecast_times(self.work, self.record.cell.call_spec, device, links)[0].total_s.max())
+
     def forecast(self, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
+        """The whole forecast."""
         cell = self.record.cell
         if self.work is None:
             assert cell.strategy is not None

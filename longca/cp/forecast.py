@@ -77,7 +77,7 @@ class CallForecast:
     def imbalance(self) -> float:
         """The share of time that ranks wait for the one with most to compute, in the mean."""
         most = float(self.times.compute_s.max())
-        return max(1 - float(self.times.compute_s.mean()) / most, 0.0) if most else 0.0
+        return round(max(1 - float(self.times.compute_s.mean()) / most, 0.0), 6) if most else 0.0
 
     @property
     def exposed(self) -> float:
@@ -93,9 +93,16 @@ def links_of(network: Network) -> LinkSpeeds:
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
     """Forecasts a call in the direction that its specification names."""
-    backward, steps = call.direction == "bwd", {}
-    mask, counts = work.plan.partition.mask, np.zeros((work.mesh.ring, work.mesh.heads), dtype=int)
-    busy = np.zeros((work.mesh.ring, work.mesh.heads))
+    times, slowdown, num_calls = forecast_times(work, call, device, links)
+    sent, between = _sent_bytes(work, call, links.ranks_per_node)
+    statistics = whole_statistics(work.plan.partition.mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
+    return CallForecast(times, slowdown, num_calls, statistics.waste, sent, between, memory_bytes(work, call))
+
+
+def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> tuple[RankTimes, float, int]:
+    """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): all of `forecast` that takes no bytes."""
+    steps, shape = {}, (work.mesh.ring, work.mesh.heads)
+    busy, counts = np.zeros(shape), np.zeros(shape, dtype=int)
     plans: dict[range, Plan] = {}
     for place, chunk in enumerate(work.chunks):
         for head_rank, share in enumerate(chunk.heads.ranks):
@@ -110,10 +117,8 @@ def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: Li
             busy[:, head_rank] += found.sum(axis=1)
             counts[:, head_rank] += (plan.step_areas > 0).sum(axis=1)
     slowdown = float(device.kernel.slowdown(float(busy.max())))
-    times = rank_times(work, call, {key: found * slowdown for key, found in steps.items()}, links, backward=backward)
-    sent, between = _sent_bytes(work, call, links.ranks_per_node, plans)
-    statistics = whole_statistics(mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
-    return CallForecast(times, slowdown, int(counts.max()), statistics.waste, sent, between, memory_bytes(work, call))
+    slower = {key: found * slowdown for key, found in steps.items()}
+    return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
 
 
 def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
@@ -177,18 +182,22 @@ def _packing_s(work: WorkPartition, chunk: HeadChunk, head_rank: int, call: Call
     return work.plan.sharding.num_tokens * heads * call.head_dim * call.elem_bytes * 2 / device.memory_bytes_per_s
 
 
-def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int, plans: dict[range, Plan]) -> tuple[float, float]:
+def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tuple[float, float]:
     """(bytes of the rank that sends most, the most that leaves a node from one rank)."""
     mesh, row = work.mesh, call.head_dim * call.elem_bytes
     node = np.arange(mesh.world) // ranks_per_node
     sent, between = np.zeros(mesh.world), np.zeros(mesh.world)
     backward = call.direction == "bwd"
-    for groups, plan in plans.items():
-        traffic = PlanTraffic.of(plan)
-        for head_rank in range(mesh.heads):
-            heads = sum(len(chunk.heads.ranks[head_rank].kv) for chunk in work.chunks if chunk.heads.ranks[head_rank].q
-                        and work.mask_groups(chunk, head_rank) == groups)
-            ranks = np.array(mesh.ring_of(head_rank))
+    traffic_of: dict[range, PlanTraffic] = {}
+    for head_rank in range(mesh.heads if mesh.ring > 1 else 0):
+        ranks = np.array(mesh.ring_of(head_rank))
+        for chunk in work.chunks:
+            if not chunk.heads.ranks[head_rank].q:
+                continue
+            groups, heads = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
+            if groups not in traffic_of:
+                traffic_of[groups] = PlanTraffic.of(work.plan_of(groups))
+            traffic = traffic_of[groups]
             for step in (*traffic.kv, *(traffic.dkv if backward else ())):
                 sender, receiver = ranks[step.sender], ranks[step.receiver]
                 moved = step.tokens * 2 * heads * row

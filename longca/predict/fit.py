@@ -7,7 +7,7 @@ fits best. Records are held out by mask and by length, never one by one: a kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,8 +48,12 @@ class _Fit:
         return at_boost * slowdown(at_boost, self.throttle)
 
 
-def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample]) -> KernelModel:
+def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True) -> KernelModel:
     """Fits one kernel in one direction.
+
+    Args:
+        form: of the model.
+        judged: hold out masks and lengths, too; else the intervals are those of the fit itself, in a twentieth of the time.
 
     Raises:
         ValueError: there are too few samples.
@@ -57,13 +61,16 @@ def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample]) -> Kernel
     if len(samples) < FEWEST:
         raise ValueError(f"{len(samples)} records of '{kernel}' {direction}; at least {FEWEST} are needed")
     best = _fit(samples)
-    by_mask, by_length = held_out(samples, lambda sample: sample.mask), held_out(samples, lambda sample: sample.seqlen)
+    if judged:
+        by_mask, by_length = held_out(samples, lambda sample: sample.mask), held_out(samples, lambda sample: sample.seqlen)
+    else:
+        by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
     costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
     return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask), Interval.of(by_length),
-                       max(sample.seqlen for sample in samples))
+                       max(sample.seqlen for sample in samples), form)
 
 
-def fit_forms(kernel: str, direction: str, samples: Sequence[Sample]) -> list[KernelModel]:
+def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True) -> list[KernelModel]:
     """Fits one kernel in one direction: all calls together, or apart by labels where that is worth the further costs.
 
     Of SPLITS it takes the one with the least Bayesian information criterion.
@@ -79,7 +86,7 @@ def fit_forms(kernel: str, direction: str, samples: Sequence[Sample]) -> list[Ke
         criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
         if criterion < least:
             least, best, chosen = criterion, list(parts.values()), split
-    return [replace(fit_kernel(kernel, direction, part), form=tuple(part[0].labels[name] for name in chosen)) for part in best]
+    return [fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged) for part in best]
 
 
 def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> np.ndarray:
