@@ -48,8 +48,8 @@ def kernels() -> Table:
                       "throttle": model.throttle})
         rows.append((model.kernel, model.direction, ", ".join(model.form) or "all", str(masks.num_records), percent(masks.median),
                      percent(masks.p95), percent(lengths.median), percent(lengths.p95), f"{100 * model.throttle:.0f} %"))
-    caption = ("Errors of kernels on one H200, of records that were held out by mask and by length: median, and what 95 % stay below. Last, "
-               "by how much long calls are slower, at the clock of the power limit.")
+    caption = ("Errors of kernels on one H200, of records that were held out by mask and by length: median, and what 95 % stay below. "
+               "Last, by how much long calls are slower, at the clock of the power limit.")
     columns = ("kernel", "", "calls", "records", "by mask", "95 %", "by length", "95 %", "long calls")
     return Table("predict_kernels", caption, columns, tuple(rows), tuple(found), columns[:3])
 
@@ -65,11 +65,12 @@ def strategies(residuals: Sequence[Residual]) -> Table:
                     if (cell.world, cell.seqlen // cell.world, cell.strategy) == (world, tokens, name)]
             texts.append(median_and_most(here))
             if here:
-                found.append({"world": world, "tokens": tokens, "strategy": name, "cells": len(here), "median": float(np.median(np.abs(here))),
-                              "p95": float(np.quantile(np.abs(here), 0.95)), "bias": float(np.median(here))})
+                found.append({"world": world, "tokens": tokens, "strategy": name, "cells": len(here),
+                              "median": float(np.median(np.abs(here))), "p95": float(np.quantile(np.abs(here), 0.95)),
+                              "bias": float(np.median(here))})
         rows.append((f"{world} × {format_length(tokens)}", *texts))
-    caption = (f"Errors of {len(residuals)} cells by strategy, in percent: median / what 95 % stay below. Kernels are fitted without the mask "
-               "of the cell.")
+    caption = (f"Errors of {len(residuals)} cells by strategy, in percent: median / what 95 % stay below. Kernels are fitted without the "
+               "mask of the cell.")
     return Table("predict_strategies", caption, ("GPUs × tokens", *OWN, *PAPER), tuple(rows), tuple(found), ("GPUs × tokens",))
 
 
@@ -140,19 +141,23 @@ def choice_table(found: Sequence[Choice]) -> Table:
     """How often each rule takes the best strategy, and what it costs where it does not."""
     rows, lines = [], []
     for rule in dict.fromkeys(one.rule for one in found):
-        for name, here in (("all", found), *((f"{world} GPUs", [one for one in found if one.setting[0] == world]) for world in (2, 4))):
+        of_rule = {"all": found, "2 GPUs": [one for one in found if one.setting[0] == 2],
+                   "4 GPUs": [one for one in found if one.setting[0] == 4],
+                   "all but the older backward": [one for one in found if not one.is_older]}
+        for name, here in of_rule.items():
             regrets = np.array([one.regret for one in here if one.rule == rule])
             right = np.array([one.is_right for one in here if one.rule == rule])
             if not len(regrets):
                 continue
             met = right.mean() >= RIGHT and regrets.mean() <= REGRET and regrets.max() <= MOST_REGRET
-            lines.append({"rule": rule, "settings": name, "count": len(regrets), "right": float(right.mean()), "mean_regret": float(regrets.mean()),
+            lines.append({"rule": rule, "settings": name, "count": len(regrets), "right": float(right.mean()),
+                          "mean_regret": float(regrets.mean()),
                           "most_regret": float(regrets.max())})
             rows.append((rule, name, str(len(regrets)), percent(right.mean()), percent(regrets.mean()), percent(regrets.max()),
                          ("met" if met else "missed") if rule == "predicted" else EMPTY))
-    caption = ("Choices among own strategies in settings where three or more were measured: how often a rule takes the best or one within the "
-               "noise of it (the middle half of samples, 1 % at least), and how much longer its choice takes. Wanted: 90 %, 1 % in the mean, "
-               "5 % at most.")
+    caption = ("Choices among own strategies in settings where three or more were measured: how often a rule takes the best or one "
+               "within the noise of it (the middle half of samples, 1 % at least), and how much longer its choice takes. Wanted: 90 %, 1 % in "
+               "the mean, 5 % at most.")
     columns = ("rule", "settings", "number", "right", "regret, mean", "most", "verdict")
     return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
 

@@ -22,6 +22,7 @@ from longca.predict.fitted import FittedKernels, fits, samples
 from longca.store.hardware import load_hardware
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
+OLDER_BACKWARD = "50cde0b"  # of this commit are most 4-GPU records backward; `band` then added dQ in an order that some masks made slow
 SURE = 0.01  # two times that differ by less are one: records of one cell on two machines differ by more
 
 
@@ -92,6 +93,8 @@ class Choice:
     regret: float
     """time of what it takes over that of the best, less 1"""
     noise: float
+    is_older: bool
+    """backward records of OLDER_BACKWARD are among these"""
 
     @property
     def is_right(self) -> bool:
@@ -112,12 +115,19 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         if len(ran) < 3:
             continue
         best = min(ran, key=lambda name: ran[name].cell.seconds)
-        rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s), "present rule": min(ran, key=lambda name: _present_s(ran[name])),
+        rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
+                 "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
+        is_older = key[5] == "bwd" and any(_commit(one).startswith(OLDER_BACKWARD) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, SURE)
-            found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise))
+            found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))
     return found
+
+
+def _commit(one: Residual) -> str:
+    environment = one.cell.record.environment
+    return environment.source.git_sha if environment is not None and environment.source.git_sha else ""
 
 
 def _present_s(one: Residual) -> float:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import TYPE_CHECKING, Any
 
-from longca.advise.option import Candidate, Prediction, candidates, mesh_text, predict
+from longca.advise.option import Candidate, OptionForecast, candidates, mesh_text, predict
 from longca.advise.question import question_of, widest
 from longca.core.errors import UserError
 from longca.core.units import format_length
@@ -38,7 +38,7 @@ class AdvisedOption:
     """One way to run the call, with its place in the ranking."""
 
     candidate: Candidate
-    prediction: Prediction
+    prediction: OptionForecast
     low_s: float
     high_s: float
     tflops: float
@@ -54,8 +54,8 @@ class AdvisedOption:
         """Plain values, for JSON."""
         one, made = self.candidate, self.prediction
         return {"method": one.title, "strategy": one.strategy, "params": dict(one.params), "kernel": one.kernel,
-                "mesh": mesh_text(one.work), "how": one.how, "seconds": made.seconds, "seconds_low": self.low_s, "seconds_high": self.high_s,
-                "seconds_by_direction": made.by_direction, "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low,
+                "mesh": mesh_text(one.work), "how": one.how, "seconds": made.seconds,
+                "seconds_low": self.low_s, "seconds_high": self.high_s, "seconds_by_direction": made.by_direction, "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low,
                 "tflops_per_gpu_high": self.tflops_high, "memory_bytes": made.memory_bytes, "fits_memory": self.fits,
                 "sent_bytes": made.sent_bytes, "inter_node_bytes": made.inter_node_bytes, "imbalance": made.imbalance,
                 "exposed_messages": made.exposed, "kernel_calls": made.num_calls, "tile_waste": made.waste,
@@ -87,7 +87,8 @@ class Advice:
         span = f"{best.tflops:.0f} TFLOP/s a GPU ({best.tflops_low:.0f} to {best.tflops_high:.0f})"
         ties = [one.candidate.title for one in self.options[1:] if one.tied]
         rest = f"{len(ties)} others may be as quick, first {ties[0]}." if ties else "No other comes near." if self.options[1:] else ""
-        return f"{best.candidate.title} is predicted to be quickest on {where}: {best.prediction.seconds * 1e3:.3g} ms, {span}. {rest}".strip()
+        first = f"{best.candidate.title} is predicted to be quickest on {where}: {best.prediction.seconds * 1e3:.3g} ms, {span}."
+        return f"{first} {rest}".strip()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -103,7 +104,8 @@ class Advice:
         question, grids = self.question, []
         for option in self.options[:count]:
             one = option.candidate
-            grid: dict[str, Any] = {"kernel": [one.kernel], "mask": question.mask.name, "seqlen": [question.mask.seqlen_q], "direction": list(question.directions),
+            grid: dict[str, Any] = {"kernel": [one.kernel], "mask": question.mask.name, "seqlen": [question.mask.seqlen_q],
+                                    "direction": list(question.directions),
                                     "heads": f"{question.call.num_q_heads}:{question.call.num_kv_heads}",
                                     "head_dim": question.call.head_dim, "dtype": question.call.dtype}
             if one.strategy is not None:
@@ -155,7 +157,7 @@ def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | N
     return Advice(question, tuple(options), refused, tuple(assumptions), _changes(made[:COMPARED], question, links))
 
 
-def _option(one: Candidate, made: Prediction, question: AdviceQuestion, links: LinkSpeeds, first_s: float) -> AdvisedOption:
+def _option(one: Candidate, made: OptionForecast, question: AdviceQuestion, links: LinkSpeeds, first_s: float) -> AdvisedOption:
     interval = _interval(one, question).widened(_wider(question))
     low, high = made.seconds * (1 + interval.low), made.seconds * (1 + interval.high)
     if made.inter_node_bytes:
@@ -190,11 +192,11 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
     found = []
     network, call = question.network, question.call
     if not question.is_fitted_gpu:
-        found.append(f"{question.gpu.name}: there are no records of it; kernels are those of {question.fitted.device} by the share of their "
-                     "peaks, with intervals twice as wide")
+        found.append(f"{question.gpu.name}: there are no records of it; kernels are those of {question.fitted.device} by the share of "
+                     "their peaks, with intervals twice as wide")
     if question.gpus > network.ranks_per_node:
-        found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold 0.6 to 1.25 times "
-                     "as much")
+        found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold 0.6 to 1.25 "
+                     "times as much")
     if question.gpus > RECORDED_RANKS:
         found.append(f"more than {RECORDED_RANKS} ranks: records end there; intervals are {_wider(question):.2g} times as wide")
     if question.gpus > 1 and not network.measured:
@@ -208,7 +210,7 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
     return found
 
 
-def _changes(made: Sequence[tuple[Candidate, Prediction]], question: AdviceQuestion, links: LinkSpeeds) -> tuple[str, ...]:
+def _changes(made: Sequence[tuple[Candidate, OptionForecast]], question: AdviceQuestion, links: LinkSpeeds) -> tuple[str, ...]:
     if question.gpus == 1 or len(made) < 2:
         return ()
     found = []

@@ -55,7 +55,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class OptionForecast:
     """All directions of one candidate together; shares are of the whole time."""
 
     seconds: float
@@ -135,7 +135,7 @@ def _variants(plugin: Any, world: int, call: CallSpec) -> Iterator[dict[str, Sca
                 yield {"heads": heads}
 
 
-def predict(candidate: Candidate, question: AdviceQuestion, links: LinkSpeeds | None = None) -> Prediction:
+def predict(candidate: Candidate, question: AdviceQuestion, links: LinkSpeeds | None = None) -> OptionForecast:
     """Predicts a candidate.
 
     Args:
@@ -148,7 +148,7 @@ def predict(candidate: Candidate, question: AdviceQuestion, links: LinkSpeeds | 
     def share(values: Sequence[float]) -> float:
         return sum(value * part.seconds for value, part in zip(values, parts, strict=True)) / total if total else 0.0
 
-    return Prediction(total, {way: part.seconds for way, part in zip(question.directions, parts, strict=True)},
+    return OptionForecast(total, {way: part.seconds for way, part in zip(question.directions, parts, strict=True)},
                       max(part.memory_bytes for part in parts), sum(part.sent_bytes for part in parts),
                       sum(part.inter_node_bytes for part in parts), share([part.imbalance for part in parts]),
                       share([part.exposed for part in parts]), share([part.waste for part in parts]),

@@ -28,7 +28,7 @@ def command(
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = 128,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = "bf16",
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
-    node: Annotated[int | None, typer.Option(help="GPUs of a node  [default: those of the profile]", show_default=False)] = None,
+    node: Annotated[int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)] = None,
     profile: Annotated[str | None, typer.Option(help="Messages, by a name in config/hardware.yaml  [default: h200-copy-engines]",
                                                 show_default=False)] = None,
     gpu: Annotated[str | None, typer.Option(help="Model of GPU in config/hardware.yaml  [default: that of the profile]",
@@ -38,8 +38,8 @@ def command(
     kernel: Annotated[str, typer.Option("--kernel", "-k", help="Only these kernels: band,fa3", show_default=False)] = "",
     strategy: Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies; those in the style of the study, too",
                                           show_default=False)] = "",
-    records: Annotated[list[Path] | None, typer.Option(help="Fit kernels on these records (.parquet, .json, or a folder of results) instead "
-                                                       "of the project's", show_default=False)] = None,
+    records: Annotated[list[Path] | None, typer.Option(help="Fit kernels on these records (.parquet, .json, a folder of results) instead of "
+                                                       "the project's", show_default=False)] = None,
     top: Annotated[int, typer.Option(min=1, help="Options to show")] = 10,
     study: Annotated[Path | None, typer.Option(help="Write a study that measures the first three to this file", show_default=False)] = None,
     as_json: Json = False,
@@ -141,8 +141,8 @@ def _print(found: Advice, top: int, study: Path | None) -> None:
     words = " and ".join({"fwd": "forward", "bwd": "backward"}[way] for way in question.directions)
     where = f"{question.gpus} × {question.gpu.name}" if several else f"one {question.gpu.name}"
     print_table(f"{question.mask.name}, {where}, {words}", ["method", "ms", "90 %", "TFLOP/s a GPU", "memory", "limited by"],
-                [[option.candidate.title, number(option.prediction.seconds * 1e3), f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
-                  number(option.tflops), format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
+                [[option.candidate.title, number(option.prediction.seconds * 1e3),
+                  f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}", number(option.tflops), format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
                   option.prediction.limit] for option in shown])
     if several:
         print_table(f"Messages by {question.network.name}", ["method", "sent", "off node", "exposed", "imbalance", "calls"],

@@ -9,8 +9,8 @@ import typer
 from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
-    "doctor", "list", "explain", "choose", "advise", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper", "compare",
-    "archive", "verify", "data", "image", "config", "clean")
+    "doctor", "list", "explain", "choose", "advise", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper",
+    "compare", "archive", "verify", "data", "image", "config", "clean")
 
 
 def build_app() -> typer.Typer:

@@ -13,7 +13,7 @@ Shapes: P ranks of a ring, N ranks of a head group, T steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,19 +22,26 @@ from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
+from longca.predict.fitted import load_fitted
 from longca.predict.kernel import part_amounts
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     from longca.core.cell import CallSpec
+    from longca.core.study import Messages
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
     from longca.cp.schedule.work_partition import WorkPartition
+    from longca.kernels.contract import Kernel
     from longca.masks.mask import Mask
     from longca.predict.kernel import KernelModel
     from longca.store.hardware import Network
 
+PROFILES: dict[Messages, str] = {"nccl": "h200-nccl", "symmetric": "h200-copy-engines"}  # of messages, in config/hardware.yaml
+USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, where there is no config/hardware.yaml
+FITTED_ELEM_BYTES = 2
 SUM_BYTES = 4  # of an element of a float32 sum
 PASS_EFFICIENCY = 0.85  # share of the GPU's memory bandwidth that elementwise passes reach: `python -m benchmarks.predict.links`
 
@@ -100,7 +107,7 @@ def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: Li
 
 
 def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> tuple[RankTimes, float, int]:
-    """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): all of `forecast` that takes no bytes."""
+    """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): `forecast` without bytes and memory."""
     steps, shape = {}, (work.mesh.ring, work.mesh.heads)
     busy, counts = np.zeros(shape), np.zeros(shape, dtype=int)
     plans: dict[range, Plan] = {}
@@ -119,6 +126,35 @@ def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, lin
     slowdown = float(device.kernel.slowdown(float(busy.max())))
     slower = {key: found * slowdown for key, found in steps.items()}
     return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
+
+
+class Forecaster:
+    """Seconds of work partitions on this machine's GPUs, to tell strategies apart: by the kernels that are fitted on an H200."""
+
+    def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int) -> None:
+        """
+        Args:
+            ranks_per_node: GPUs of a node.
+        """
+        hardware = load_hardware()
+        profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
+        links = LinkSpeeds() if profile is None else links_of(profile)
+        self._links, self._kernel, self._fitted = replace(links, ranks_per_node=ranks_per_node), kernel, load_fitted()
+        self._memory_bytes_per_s = (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
+
+    def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
+        """Seconds of a forward call and, where the call must allow one, its backward, on the rank that takes longest.
+
+        None where no record tells of such calls.
+        """
+        traits, total = work.plan.partition.mask.traits, 0.0
+        for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
+            model = self._fitted.find(self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads)
+            if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
+                return None
+            device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
+            total += float(forecast_times(work, replace(call, direction=direction), device, self._links)[0].total_s.max())
+        return total
 
 
 def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:

@@ -14,7 +14,8 @@ import numpy as np
 from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, slowdown
 from longca.predict.tile_statistics import TileShape
 
-SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64), TileShape(64, 64, 16))
+SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64),
+          TileShape(64, 64, 16))
 THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
 UNSHARED = FEATURES.index("unshared")
 FEWEST = 12  # records of a kernel and direction
@@ -82,7 +83,8 @@ def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged:
             parts.setdefault(tuple(sample.labels[name] for name in split), []).append(sample)
         if any(len(part) < FEWEST for part in parts.values()):
             continue
-        miss, count = sum(_fit(part).miss for part in parts.values()), len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
+        miss = sum(_fit(part).miss for part in parts.values())
+        count = len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
         criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
         if criterion < least:
             least, best, chosen = criterion, list(parts.values()), split
@@ -130,7 +132,7 @@ def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
-    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0: Lawson and Hanson's algorithm."""
+    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0 (Lawson, Hanson)."""
     num = matrix.shape[1]
     scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
     scaled = matrix / scale

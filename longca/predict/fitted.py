@@ -71,7 +71,8 @@ def load_fitted(path: Path = FILE) -> FittedKernels:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        models = tuple(KernelModel(**{**one, "form": tuple(one["form"]), "shape": TileShape(**one["shape"]), "by_mask": Interval(**one["by_mask"]),
+        models = tuple(KernelModel(**{**one, "form": tuple(one["form"]), "shape": TileShape(**one["shape"]),
+                                      "by_mask": Interval(**one["by_mask"]),
                                       "by_length": Interval(**one["by_length"])}) for one in content["models"])
         strategies = {name: Interval(**one) for name, one in content.get("strategies", {}).items()}
         return FittedKernels(content["device"], tuple(content["records"]), models, strategies)

@@ -31,6 +31,7 @@ FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "call")
 10⁶ pairs of the longest row of tiles; 1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
+NOMINAL = 0.95  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
 BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
 
 
@@ -64,14 +65,14 @@ class Interval:
 
     low: float
     high: float
-    """between them lie 90 % of the residuals"""
+    """between them lie NOMINAL of the residuals"""
     median: float
     """of their absolute values"""
     p95: float
     num_records: int
 
     @classmethod
-    def of(cls, residuals: Sequence[float] | np.ndarray, coverage: float = 0.9) -> Interval:
+    def of(cls, residuals: Sequence[float] | np.ndarray, coverage: float = NOMINAL) -> Interval:
         """The interval of these residuals: as many lie below it as above."""
         values = np.sort(np.asarray(residuals, dtype=float))
         low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])

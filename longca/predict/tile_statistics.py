@@ -7,7 +7,8 @@ Kernels compute whole tiles. A tile has so many rows, which query heads of one K
     ├──────┤ some visible   partial    all are computed, and some are masked
     └──────┘ none visible   empty      skipped, or looked at and skipped, or computed by kernels that take a dense mask
 
-Counts are those of one query head. Of masks with many head groups, which are drawn alike, two are counted.
+Counts are those of one query head. Of masks with many head groups, which are drawn alike, two are counted. Of masks with very many
+queries, pieces at equal distances are counted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
 
 MOST_GROUPS = 2
+MOST_ROWS, PIECE_ROWS = 1 << 19, 4096  # of the queries that are counted, and of a piece
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     Args:
         heads_per_kv: query heads for each KV head.
     """
+    if mask.seqlen_q > MOST_ROWS:
+        return _of_pieces(mask, shape, heads_per_kv)
     tokens, groups = shape.tokens(heads_per_kv), range(min(mask.num_groups, MOST_GROUPS))
     size, found = tokens * shape.keys, []
     for group in groups:
@@ -79,6 +83,18 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
         found.append((full.sum(), partial.sum(), tiles.num_lines * tiles.num_across - full.sum() - partial.sum(), longest))
     full, partial, empty, longest = (float(np.mean(column)) * size for column in zip(*found, strict=True))
     return TileStatistics(mask.area / mask.num_groups, full, partial, empty, longest, mask.seqlen_q)
+
+
+def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
+    """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs."""
+    count = MOST_ROWS // PIECE_ROWS
+    starts = np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS
+    pieces = [tile_statistics(mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)), shape, heads_per_kv) for start in starts.tolist()]
+    area, full, partial = (sum(getattr(piece, name) for piece in pieces) for name in ("area", "full", "partial"))
+    factor = mask.area / mask.num_groups / area if area else 0.0
+    full, partial = full * factor, partial * factor
+    empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, max(piece.longest for piece in pieces), mask.seqlen_q)
 
 
 def _by_line(runs: Runs, num_lines: int) -> np.ndarray:
