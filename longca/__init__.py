@@ -12,7 +12,7 @@ For notebooks and scripts, each loaded at its first use:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longca.advise.advice import advise
+    from longca.advice.ranking import advise
     from longca.cp.public import context_parallel
     from longca.dispatch.api import attention
     from longca.masks.build import build_mask
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Mask", "advise", "attention", "build_mask", "context_parallel", "load"]
 
-_PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advise.advice", "attention": "longca.dispatch.api",
+_PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advice.ranking", "attention": "longca.dispatch.api",
            "build_mask": "longca.masks.build", "context_parallel": "longca.cp.public", "load": "longca.store.frame"}
 
 

@@ -56,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     "cp.api": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition", "cp.runtime",
                "cp.schedule"},
     "cp.public": {"core", "masks", "cp.api", "cp.comm"},
-    "advise": {"core", "masks", "kernels", "store", "predict", "cp.contract", "cp.partition", "cp.schedule", "cp.forecast",
+    "advice": {"core", "masks", "kernels", "store", "predict", "cp.contract", "cp.partition", "cp.schedule", "cp.forecast",
                "cp.paper_style_forecast"},
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
@@ -65,11 +65,11 @@ ALLOWED: dict[str, set[str]] = {
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "paper", "compare",
-            "archive", "images", "bench", "advise", "predict"},
+            "archive", "images", "bench", "advice", "predict"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "predict", "advise",
+NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "predict", "advice",
                "cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from longca.advise.recorded import MeasuredCell, measured_cells
+from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.predict.fitted import FILE, FittedKernels, fit_records
 from longca.predict.kernel import Interval

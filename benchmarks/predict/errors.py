@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.predict.held_out import Choice, Residual, by_group, by_mask, choices
-from longca.advise.recorded import OWN, PAPER, measured_cells
+from longca.advice.recorded import OWN, PAPER, measured_cells
 from longca.core.units import format_length
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import Interval
@@ -156,8 +156,8 @@ def choice_table(found: Sequence[Choice]) -> Table:
             rows.append((rule, name, str(len(regrets)), percent(right.mean()), percent(regrets.mean()), percent(regrets.max()),
                          ("met" if met else "missed") if rule == "predicted" else EMPTY))
     caption = ("Choices among own strategies in settings where three or more were measured: how often a rule takes the best or one "
-               "within the noise of it (the middle half of samples, 1 % at least), and how much longer its choice takes. Wanted: 90 %, 1 % in "
-               "the mean, 5 % at most.")
+               "within the noise of it (the middle half of samples, 1 % at least), and how much longer its choice takes. Wanted: 90 %, "
+               "1 % in the mean, 5 % at most.")
     columns = ("rule", "settings", "number", "right", "regret, mean", "most", "verdict")
     return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
 

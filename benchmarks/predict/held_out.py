@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.predict.links import GPU, misses, predicted
-from longca.advise.recorded import OWN, MeasuredCell
+from longca.advice.recorded import OWN, MeasuredCell
 from longca.core.record import Record
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s

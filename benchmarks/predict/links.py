@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from longca.advise.recorded import MeasuredCell, measured_cells
+from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.predict.fitted import load_fitted
 from longca.store.hardware import load_hardware

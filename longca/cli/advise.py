@@ -10,7 +10,7 @@ import typer
 from longca.cli.options import Json, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
-    from longca.advise.advice import Advice
+    from longca.advice.ranking import Advice
     from longca.predict.fitted import FittedKernels
 
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -38,8 +38,8 @@ def command(
     kernel: Annotated[str, typer.Option("--kernel", "-k", help="Only these kernels: band,fa3", show_default=False)] = "",
     strategy: Annotated[str, typer.Option("--strategy", "-c", help="Only these strategies; those in the style of the study, too",
                                           show_default=False)] = "",
-    records: Annotated[list[Path] | None, typer.Option(help="Fit kernels on these records (.parquet, .json, a folder of results) instead of "
-                                                       "the project's", show_default=False)] = None,
+    records: Annotated[list[Path] | None, typer.Option(help="Fit kernels on these records (.parquet, .json, a folder of results) instead "
+                                                       "of the project's", show_default=False)] = None,
     top: Annotated[int, typer.Option(min=1, help="Options to show")] = 10,
     study: Annotated[Path | None, typer.Option(help="Write a study that measures the first three to this file", show_default=False)] = None,
     as_json: Json = False,
@@ -49,7 +49,7 @@ def command(
     Runs nothing and needs no GPU. Kernels are fitted on records, messages follow a profile. Each number has an interval, and what it
     assumes beyond the records is named.
     """
-    from longca.advise.advice import advise
+    from longca.advice.ranking import advise
     from longca.core.errors import UserError
     from longca.core.plugin import Registry
     from longca.core.units import parse_heads, parse_length
@@ -142,7 +142,8 @@ def _print(found: Advice, top: int, study: Path | None) -> None:
     where = f"{question.gpus} × {question.gpu.name}" if several else f"one {question.gpu.name}"
     print_table(f"{question.mask.name}, {where}, {words}", ["method", "ms", "90 %", "TFLOP/s a GPU", "memory", "limited by"],
                 [[option.candidate.title, number(option.prediction.seconds * 1e3),
-                  f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}", number(option.tflops), format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
+                  f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}", number(option.tflops),
+                  format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
                   option.prediction.limit] for option in shown])
     if several:
         print_table(f"Messages by {question.network.name}", ["method", "sent", "off node", "exposed", "imbalance", "calls"],
@@ -159,4 +160,4 @@ def _print(found: Advice, top: int, study: Path | None) -> None:
     if left > 0 or found.refused:
         print(textwrap.fill(f"{left} more with --top {len(found.options)}; {len(found.refused)} cannot run it (--json says why).", WIDTH))
     step = "" if study is not None else "write it with --study check.yaml, then "
-    print(textwrap.fill(f"To check: {step}{_check(found, study)}", WIDTH))
+    print(f"To check: {step}{_check(found, study)}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from longca.advise.recorded import MeasuredCell, measured_cells
+from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.core.cell import CallSpec
 from longca.core.plugin import Registry
 from longca.cp.forecast import CallForecast, DeviceModel, Forecaster, forecast, links_of, whole_statistics

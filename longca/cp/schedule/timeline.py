@@ -87,7 +87,8 @@ class PlanTraffic:
         numbers = range(plan.num_steps)
         return cls(tuple(map(plan.messages, numbers)), tuple(map(plan.dkv_messages, numbers)), plan.step_areas > 0,
                    (0, *map(plan.forwarded_from, numbers[1:])),
-                   (-1, *(step.post_after for step in BufferSchedule(plan, 0, early=True).comm_steps)), ("", *map(plan.stream, numbers[1:])))
+                   (-1, *(step.post_after for step in BufferSchedule(plan, 0, early=True).comm_steps)),
+                   ("", *map(plan.stream, numbers[1:])))
 
     def tokens(self, *, backward: bool) -> tuple[np.ndarray, np.ndarray]:
         """(tokens whose KV or, `backward`, dK and dV moves, steps in which KV moves), (P, P) int64 each by (receiver, sender)."""

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import TYPE_CHECKING, Any
 
-from longca.advise.option import Candidate, OptionForecast, candidates, mesh_text, predict
-from longca.advise.question import question_of, widest
+from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict
+from longca.advice.question import question_of, widest
 from longca.core.errors import UserError
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.store.text import format_bytes
 
 if TYPE_CHECKING:
-    from longca.advise.question import AdviceQuestion
+    from longca.advice.question import AdviceQuestion
     from longca.cp.schedule.timeline import LinkSpeeds
     from longca.masks.mask import Mask
     from longca.predict.fitted import FittedKernels
@@ -55,8 +55,8 @@ class AdvisedOption:
         one, made = self.candidate, self.prediction
         return {"method": one.title, "strategy": one.strategy, "params": dict(one.params), "kernel": one.kernel,
                 "mesh": mesh_text(one.work), "how": one.how, "seconds": made.seconds,
-                "seconds_low": self.low_s, "seconds_high": self.high_s, "seconds_by_direction": made.by_direction, "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low,
-                "tflops_per_gpu_high": self.tflops_high, "memory_bytes": made.memory_bytes, "fits_memory": self.fits,
+                "seconds_low": self.low_s, "seconds_high": self.high_s, "seconds_by_direction": made.by_direction,
+                "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low, "tflops_per_gpu_high": self.tflops_high, "memory_bytes": made.memory_bytes, "fits_memory": self.fits,
                 "sent_bytes": made.sent_bytes, "inter_node_bytes": made.inter_node_bytes, "imbalance": made.imbalance,
                 "exposed_messages": made.exposed, "kernel_calls": made.num_calls, "tile_waste": made.waste,
                 "clock_slowdown": made.slowdown, "limit": made.limit, "tied_with_first": self.tied}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import longca
-from longca.advise.advice import Advice, advise
+from longca.advice.ranking import Advice, advise
 from longca.core.errors import UserError
 from longca.core.schema import parse
 from longca.core.study import Study

@@ -14,7 +14,7 @@ from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.head_chunking import describe_chunks
 
 if TYPE_CHECKING:
-    from longca.advise.question import AdviceQuestion
+    from longca.advice.question import AdviceQuestion
     from longca.core.cell import CallSpec, Scalar
     from longca.cp.schedule.timeline import LinkSpeeds
     from longca.cp.schedule.work_partition import WorkPartition

@@ -66,7 +66,7 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
                 direction: str = "both", profile: str | None = None, gpu: str | None = None, memory_bytes: float | None = None,
                 ranks_per_node: int | None = None, kernels: Sequence[str] | None = None, strategies: Sequence[str] | None = None,
                 fitted: FittedKernels | None = None) -> AdviceQuestion:
-    """Checks a question. Arguments are those of `longca.advise.advice.advise`.
+    """Checks a question. Arguments are those of `longca.advice.ranking.advise`.
 
     Raises:
         UserError: an argument cannot be used.
