@@ -20,8 +20,11 @@ OTHER_VARIABLES = {  # read beside the settings; longca.core.config.NOT_SETTINGS
     "LONGCA_CONTAINER": "digest of the container that the process runs in; the workflow sets it, records name it",
     "LONGCA_LOCK": "digest of the lock that the container was built from; set inside the image",
     "LONGCA_COMMIT": "commit of the code, where there is no Git to ask; a bundle sets it",
+    "LONGCA_LOCKS": "folder of the locks of this machine's devices, which all its users must share; `/tmp/longca-locks` if not set",
+    "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
-    "TORCH_INDEX": "the package index that `make setup` takes torch from",
+    "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for CPUs, whose hashes longca knows",
+    "TORCH_LOCK": "a lock of your own with hashes, for `make setup` to install torch from: with `TORCH_INDEX` any build",
 }
 
 
@@ -35,6 +38,8 @@ def columns() -> str:
         "`longca export STUDY` writes one row a record, as `records.parquet`, `records.csv` and `records.json`; `longca.load` gives the "
         "same in Python, units in `frame.attrs[\"units\"]`. Each column follows from "
         "the records alone. A column that does not apply is empty.",
+        "In every CSV file of longca, text that begins with `=`, `+`, `-` or `@` and is no number has an apostrophe before it, since a "
+        "spreadsheet would run it as a formula. Numbers stay as they are: `-1.5`. Parquet and JSON hold all text unchanged.",
         _table(("column", "type", "unit", "meaning", "field of the record"), rows))
 
 
@@ -42,6 +47,7 @@ def settings() -> str:
     """docs/reference/settings.md."""
     from longca.core.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
     from longca.core.plugin import Registry
+    from longca.core.reading import LIMITS
     from longca.core.site import PREFIX as SITE_PREFIX
     from longca.core.site import SBATCH, SITE_FILE, Site
     from longca.core.study import STUDIES, Grid, Measure, Study
@@ -68,6 +74,12 @@ def settings() -> str:
         "## Other variables",
         _table(("variable", "meaning"), [(", ".join(f"`{one}`" for one in name.split(", ")), meaning)
                                          for name, meaning in OTHER_VARIABLES.items()]),
+        "## Limits",
+        "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these limits, far beyond what "
+        "measuring needs. A file beyond one of them ends in a line that names its variable; of records, the file is named and skipped. "
+        "A variable takes a whole number of at least 1.",
+        _table(("variable", "default", "unit", "of what"), [(f"`{limit.variable}`", f"`{limit.default}`", limit.unit, limit.meaning)
+                                                           for limit in LIMITS]),
         "## A study",
         f"A study is a YAML file in `{STUDIES}`, or any path that ends in `.yaml`.", _table(fields, _fields(Study)),
         "### A grid",
@@ -170,7 +182,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
         return "mapping"
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}[entry["type"]]
     bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    limits = [f"{word} {entry[key]:g}" if entry[key] < 1 << 40 else "" for key, word in bounds.items() if key in entry]
+    limits = [f"{word} {entry[key]:,.12g}" if entry[key] < 1 << 40 else "" for key, word in bounds.items() if key in entry]
     return ", ".join([words if entry.get("format") != "path" else "path", *filter(None, limits)])
 
 

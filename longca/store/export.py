@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 RECORD_COLUMN = "record"
 """the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""text that begins so is a formula to a spreadsheet, which may start programs or send cells to others"""
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
 
 
@@ -45,10 +49,13 @@ def record_json(record: Record) -> str:
 
 
 def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
-    """A CSV file: UTF-8, one line a row, empty where there is no value, lists separated by blanks."""
+    """A CSV file: UTF-8, one line a row, empty where there is no value, lists separated by blanks.
+
+    Text that a spreadsheet would run as a formula gets an apostrophe before it; numbers stay as they are.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow([_plain(name) for name in names])
     writer.writerows([_plain(value) for value in line] for line in lines)
     return text.getvalue().encode()
 
@@ -84,4 +91,7 @@ def _plain(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return " ".join(repr(part) for part in value)
-    return " ".join(value.split()) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.split())
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text

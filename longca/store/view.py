@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from longca.core.errors import shown
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
+MOST_OF_REASON = 10_000  # characters
 Place = tuple[str, str, str]  # study, device, dtype
 
 
@@ -41,12 +43,12 @@ class View:
         outcome = self.record.outcome
         if isinstance(outcome, OutOfMemory):
             size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
-            return f"out of memory in {outcome.where}{size}"
+            return shown(f"out of memory in {outcome.where}{size}")
         if isinstance(outcome, Failed):
-            return " ".join(f"{outcome.type}: {outcome.message}".split())
+            return shown(" ".join(f"{outcome.type}: {outcome.message}".split()), MOST_OF_REASON)
         if isinstance(outcome, TimedOut):
             return f"stopped after {outcome.seconds:g} s"
-        return " ".join(getattr(outcome, "reason", "").split())
+        return shown(" ".join(getattr(outcome, "reason", "").split()), MOST_OF_REASON)
 
     @cached_property
     def times_ms(self) -> np.ndarray | None:
@@ -190,6 +192,19 @@ class View:
         """The node of rank 0."""
         nodes = self.record.environment.nodes if self.record.environment else ()
         return nodes[0] if nodes else None
+
+    @cached_property
+    def disturbance(self) -> str | None:
+        """What others did while it was timed, in words; empty if nothing disturbed it, None where that is not known."""
+        others = self.record.others
+        if others is None or self.node is None or self.samples is None:
+            return None
+        return others.disturbance(self.device_type == "cuda", self.node.num_cores)
+
+    @property
+    def num_disturbed(self) -> int:
+        """The number of records of the cell in a row that were disturbed, this one included; 0 if this one was not."""
+        return self.record.others.again + 1 if self.disturbance and self.record.others is not None else 0
 
     @cached_property
     def device_type(self) -> str:

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.measure.failure import as_failed
 from longca.bench.measure.result import FAILURES, Result, WrongRow
+from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import Failed, Unavailable
+from longca.core.record import Unavailable
 from longca.core.schema import Frozen
 from longca.core.study import Measure
 
@@ -62,18 +64,20 @@ class Pool:
     `MAX_CPU_GROUPS` live, with up to `MAX_CPU_RANKS` ranks in all. The least recently used group is closed first.
     """
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None,
+                 claimant: Claimant | None = None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
             logs: folder for the output of workers.
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
             launcher: starts the ranks; on this machine if not given.
+            claimant: the run for which devices are locked, and what it does while it waits; a run of its own if not given.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
-        self.logs, self.stopped, self.launcher = logs, stopped, launcher or Local()
+        self.logs, self.stopped, self.launcher, self.claimant = logs, stopped, launcher or Local(), claimant or Claimant()
         self._started, self._lost = 0, ""
         self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
         group = self._new_group(1, device)
@@ -108,8 +112,8 @@ class Pool:
         except (StartTimeout, RankDied, RankWithoutDevice) as error:
             if self.launcher.lost != self._lost:  # a lost machine, not the cell, is the cause
                 return self.measure(cell, measure)
-            return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
-                                         message=str(error) or "its processes did not get ready in time"))
+            return Result(outcome=as_failed("WorkerDidNotStart", str(error) or "its processes did not get ready in time",
+                                            getattr(error, "log", "")))
         result = group.measure(cell, measure)
         if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
             self._groups.pop(key).close(gently=False)
@@ -169,7 +173,7 @@ class Pool:
     def _new_group(self, world: int, device: str) -> Group:
         self._started += 1
         try:
-            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped)
+            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped, self.claimant)
         except OSError as error:  # no room for its log, no process left …
             raise UserError("Cannot start a measuring process", why=str(error),
                             todo="Finished cells are safe: run again") from error

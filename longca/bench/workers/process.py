@@ -20,6 +20,12 @@ WAIT_POLICY = "OMP_WAIT_POLICY"
 FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack as faulthandler prints it
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Signals that end a run in good order. One that this process was started to ignore, as `nohup` does with SIGHUP, stays ignored."""
+    others = (signal.SIGHUP, signal.SIGQUIT)  # the terminal is gone; Ctrl-\\
+    return (signal.SIGINT, signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN))
+
+
 class WorkerProcess:
     """`python -m longca.bench.workers.worker`, and the file for its output.
 
@@ -104,6 +110,27 @@ class WorkerProcess:
         with self.log.open("rb") as output:
             output.seek(mark)
             return output.read().decode(errors="replace")
+
+
+def network(address: str) -> dict[str, str]:
+    """A variable for a worker's environment that makes gloo use one network interface alone.
+
+    By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address; and where
+    all ranks are on one machine, nobody else should. Where a site has chosen an interface, that one stays.
+
+    Args:
+        address: this machine's address in the network of the ranks.
+    """
+    name = None if "GLOO_SOCKET_IFNAME" in os.environ else _interface_of(address)
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
+
+
+def _interface_of(address: str) -> str | None:
+    """The network interface of this machine that has the address; None where no interface, or more than one, has it."""
+    import psutil
+
+    found = {name for name, entries in psutil.net_if_addrs().items() if any(entry.address == address for entry in entries)}
+    return found.pop() if len(found) == 1 else None
 
 
 def threads_per_rank(num_ranks: int) -> int:
