@@ -56,7 +56,8 @@ class AdvisedOption:
         return {"method": one.title, "strategy": one.strategy, "params": dict(one.params), "kernel": one.kernel,
                 "mesh": mesh_text(one.work), "how": one.how, "seconds": made.seconds,
                 "seconds_low": self.low_s, "seconds_high": self.high_s, "seconds_by_direction": made.by_direction,
-                "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low, "tflops_per_gpu_high": self.tflops_high, "memory_bytes": made.memory_bytes, "fits_memory": self.fits,
+                "tflops_per_gpu": self.tflops, "tflops_per_gpu_low": self.tflops_low, "tflops_per_gpu_high": self.tflops_high,
+                "memory_bytes": made.memory_bytes, "fits_memory": self.fits,
                 "sent_bytes": made.sent_bytes, "inter_node_bytes": made.inter_node_bytes, "imbalance": made.imbalance,
                 "exposed_messages": made.exposed, "kernel_calls": made.num_calls, "tile_waste": made.waste,
                 "clock_slowdown": made.slowdown, "limit": made.limit, "tied_with_first": self.tied}
