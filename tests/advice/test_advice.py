@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from longca.core.study import Study
 from longca.masks import build_mask
 from tests.support import ROOT
 
-HEADS = {"num_q_heads": 64, "num_kv_heads": 8}
+HEADS: dict[str, Any] = {"num_q_heads": 64, "num_kv_heads": 8}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_on_one_gpu_it_ranks_kernels():
     ({"gpus": 3, "kernels": ["band"], "memory_bytes": 1e6}, "Nothing fits into 977 KiB a GPU"),
     ({"gpus": 3, "strategies": ["usp"], "kernels": ["fa1"]}, "No strategy and kernel can run this call on 3 GPUs"),
 ])
-def test_bad_input_is_one_line(arguments: dict, said: str):
+def test_bad_input_is_one_line(arguments: dict[str, Any], said: str):
     with pytest.raises(UserError) as error:
         advise(build_mask("causal", seqlen="16K"), **(HEADS | arguments))
     assert said in str(error.value) and "\n" not in str(error.value)
