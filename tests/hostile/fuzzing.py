@@ -15,9 +15,10 @@ from tests.support import examples
 MOST_SECONDS = 10  # of this process, for any of them
 
 TOKENS = [
-    b"[", b"]", b"{", b"}", b":", b"- ", b"? ", b"&a ", b"*a", b"!!", b"!!int ", b"!!python/object:os.system", b"<<: *a", b"|", b"%", b"'", b'"',
-    b"\\", b"#", b"\n", b"\n  ", b"\t", b",", b"\0", b"\xff", b"\xed\xa0\x80", "\u202e".encode(), b"\x1b[31m", b"\\ud800", b"nan", b".inf", b"-1",
-    b"0", b"1e400", b"9" * 5000, b"[" * 2000, b"null", b"true", b"x" * 3000, b"../", b"512K", b"1:0", b"2024-99-99", b"title", b"grids"]
+    b"[", b"]", b"{", b"}", b":", b"- ", b"? ", b"&a ", b"*a", b"<<: *a", b"!!", b"!!int ", b"!!python/object:os.system", b"|", b"%", b"'",
+    b'"', b"\\", b"#", b"\n", b"\n  ", b"\t", b",", b"\0", b"\xff", b"\xed\xa0\x80", "\u202e".encode(), b"\x1b[31m", b"\\ud800",
+    b"nan", b".inf", b"-1", b"0", b"1e400", b"9" * 5000, b"[" * 2000, b"null", b"true", b"x" * 3000, b"../", b"512K", b"1:0", b"2024-99-99",
+    b"title", b"grids"]
 """what formats have a meaning for, and what they cannot hold"""
 
 
