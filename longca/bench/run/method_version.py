@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from longca.core.cell import Cell
 from longca.core.code import code_digest
 from longca.core.plugin import Registry
 from longca.core.source import modules_of_package, reached
-from longca.core.study import Measure
+from longca.core.study import Measure, Study
 
 FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.bench.check", "longca.bench.measure")
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
@@ -43,6 +44,19 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
                "packages": {module: _module_version(module) for module in needs}, "device": device_name,
                "container": os.environ.get(CONTAINER)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def method_versions(cells: Iterable[Cell], study: Study, device_name: str) -> dict[str, str]:
+    """The method version of each cell of a study, by its id. Cells that differ in lengths, heads or seeds alone share one."""
+    known: dict[tuple[object, ...], str] = {}
+    versions = {}
+    for cell in cells:
+        measure = study.measure_of(cell)
+        alike = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure)
+        if alike not in known:
+            known[alike] = method_version(cell, measure, device_name)
+        versions[cell.cell_id] = known[alike]
+    return versions
 
 
 def _files(cell: Cell) -> set[Path]:

@@ -1,0 +1,1 @@
+def save(*a): pass
