@@ -16,7 +16,7 @@ from pathlib import Path
 
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
-from longca.bench.run.method_version import method_version
+from longca.bench.run.method_version import method_versions
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.scores import FAILED, Score, Scoreboard
 from longca.bench.workers.job import Job, JobError
@@ -32,7 +32,8 @@ from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Failed, Record, Source
 from longca.core.study import Study
 from longca.masks.build import mask_name
-from longca.store.cells import CellStore, UnusableFile
+from longca.store.cells import CellStore
+from longca.store.index import cell_facts
 from longca.store.text import plural
 
 BATCH = 32  # cells of one group of workers that are measured in a row
@@ -89,8 +90,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     with (_stopped_by_signals() as stopped, _launcher(task, store.folder, stopped.is_set) as launcher, store.lock(part),
           closing(progress or make_progress(config.progress, log)) as show,
           Pool(config.device, logs, stopped.is_set, launcher) as pool):
-        versions = {cell.cell_id: method_version(cell, study.measure_of(cell), pool.device.name) for cell in cells}
-        kept = {} if force else _kept(store, versions, retry, show)
+        versions = method_versions(cells, study, pool.device.name)
+        kept = {} if force else _kept(store, cells, versions, retry, show)
         counts = Counter(score.status for score in kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
@@ -186,16 +187,14 @@ class _Run:
                       started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 
 
-def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, Score]:
+def _kept(store: CellStore, cells: Sequence[Cell], versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, Score]:
     """cell_id → score of the records that stay."""
-    kept = {}
-    for cell_id, version in versions.items():
-        found = store.read(cell_id)
-        if isinstance(found, UnusableFile):
-            show.note(f"Measured again: {found}")
-        elif found is not None and found.method_version == version and found.outcome.status not in retry:
-            kept[cell_id] = Score.of(found)
-    return kept
+    facts, problems = cell_facts(store)
+    for problem in problems:
+        if problem.path.stem in versions:
+            show.note(f"Measured again: {problem}")
+    return {cell.cell_id: Score.known(cell, found) for cell in cells if (found := facts.get(cell.cell_id)) is not None
+            and found.method_version == versions[cell.cell_id] and found.status not in retry}
 
 
 @contextmanager
