@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from longca import __version__
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.columns import COLUMNS
 from longca.store.files import replace_file
-from longca.store.table import in_order, rows
+from longca.store.table import columns, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RECORD_COLUMN = "record"
 """the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
+NUMBERS = (float, int, type(None))
 SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
 
 
@@ -31,11 +32,19 @@ def export(records: Iterable[Record], folder: Path) -> list[Path]:
         UserError: the folder cannot be written; files that were there stay as they were.
     """
     ordered = in_order(records)
-    content = rows(ordered)
+    return export_columns(ordered, columns(ordered), folder)
+
+
+def export_columns(ordered: Sequence[Record], values: dict[str, list[Any]], folder: Path) -> list[Path]:
+    """The same of records whose columns are known.
+
+    Args:
+        ordered: by `in_order`.
+        values: their columns, by `columns`.
+    """
     truths = [record_json(record) for record in ordered]
-    return [replace_file(folder / "records.parquet", _parquet(content, truths)),
-            replace_file(folder / "records.csv", csv_bytes([column.name for column in COLUMNS],
-                                                           (row.values() for row in content))),
+    return [replace_file(folder / "records.parquet", _parquet(values, truths)),
+            replace_file(folder / "records.csv", csv_bytes(values, zip(*values.values(), strict=True))),
             replace_file(folder / "records.json", _json(truths))]
 
 
@@ -49,7 +58,9 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_plain(value) for value in line] for line in lines)
+    texts = _Texts()
+    for line in lines:
+        writer.writerow([texts[value] if type(value) is str else value if type(value) in NUMBERS else _plain(value) for value in line])
     return text.getvalue().encode()
 
 
@@ -58,13 +69,13 @@ def frame_csv(frame: pd.DataFrame) -> bytes:
     return csv_bytes(frame.columns, frame.astype(object).where(frame.notna(), None).values.tolist())
 
 
-def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
+def _parquet(values: dict[str, list[Any]], truths: list[str]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types: dict[str, Callable[[], pa.DataType]] = {
         "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
-    arrays = {column.name: pa.array([row[column.name] for row in content], types[column.type]()) for column in COLUMNS}
+    arrays = {column.name: pa.array(values[column.name], types[column.type]()) for column in COLUMNS}
     arrays[RECORD_COLUMN] = pa.array(truths, pa.string())
     facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__}
     table = pa.table(arrays).replace_schema_metadata(facts)
@@ -77,6 +88,14 @@ def _json(truths: list[str]) -> bytes:
     head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": __version__})
     lines = ",\n".join(truths)
     return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'.encode()
+
+
+class _Texts(dict[str, Any]):
+    """Texts as a CSV file has them. Most stand in many rows, so each is made once."""
+
+    def __missing__(self, text: str) -> Any:
+        self[text] = found = _plain(text)
+        return found
 
 
 def _plain(value: Any) -> Any:
