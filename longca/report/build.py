@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca import __version__
 from longca.core.errors import UserError
@@ -22,10 +22,10 @@ from longca.report.rows import rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
-from longca.store.export import export, frame_csv
+from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, to_report
+from longca.store.table import columns, frame, to_report
 from longca.store.text import plural
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
-    table = derived(ordered, hardware)
+    values = columns(ordered, hardware)
+    table = frame(values)
     named = labelled(table)
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
@@ -120,7 +121,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables,
-        "downloads": _downloads(ordered, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
+        "downloads": _downloads(ordered, values, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
@@ -172,18 +173,20 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 
-def _downloads(records: list[Record], folder: Path) -> list[str]:
+def _downloads(ordered: Sequence[Record], values: dict[str, list[Any]], folder: Path) -> list[str]:
     """The records' files beside the page; those that are there for other records stay as they are and are not offered."""
-    names = ["records.parquet", "records.csv", "records.json"]
-    if not any((folder / name).exists() for name in names):
-        export(records, folder)
-        return names
-    import tempfile
+    are_new = not any((folder / name).exists() for name in EXPORTED)
+    offered = []
+    for name, content in export_files(ordered, values):
+        if are_new:
+            replace_file(folder / name, content)
+        if are_new or _holds(folder / name, content):
+            offered.append(name)
+    return offered
 
-    with tempfile.TemporaryDirectory() as fresh:
-        export(records, Path(fresh))
-        return [name for name in names
-                if (folder / name).exists() and (folder / name).read_bytes() == (Path(fresh) / name).read_bytes()]
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def _counted(column: pd.Series) -> list[tuple[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+EXPORTED = ("records.parquet", "records.csv", "records.json")
 RECORD_COLUMN = "record"
 """the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
 NUMBERS = (float, int, type(None))
@@ -32,20 +33,20 @@ def export(records: Iterable[Record], folder: Path) -> list[Path]:
         UserError: the folder cannot be written; files that were there stay as they were.
     """
     ordered = in_order(records)
-    return export_columns(ordered, columns(ordered), folder)
+    return [replace_file(folder / name, content) for name, content in export_files(ordered, columns(ordered))]
 
 
-def export_columns(ordered: Sequence[Record], values: dict[str, list[Any]], folder: Path) -> list[Path]:
-    """The same of records whose columns are known.
+def export_files(ordered: Sequence[Record], values: dict[str, list[Any]]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file, one after the other, since those of many records are large.
 
     Args:
-        ordered: by `in_order`.
+        ordered: records, by `in_order`.
         values: their columns, by `columns`.
     """
     truths = [record_json(record) for record in ordered]
-    return [replace_file(folder / "records.parquet", _parquet(values, truths)),
-            replace_file(folder / "records.csv", csv_bytes(values, zip(*values.values(), strict=True))),
-            replace_file(folder / "records.json", _json(truths))]
+    yield "records.parquet", _parquet(values, truths)
+    yield "records.csv", csv_bytes(values, zip(*values.values(), strict=True))
+    yield "records.json", _json(truths)
 
 
 def record_json(record: Record) -> str:
