@@ -1,6 +1,7 @@
 """What every test may ask for: the command line, and a tiny study to give it. And which cases are in the default run."""
 
 import gc
+import hashlib
 import io
 import os
 import subprocess
@@ -16,6 +17,7 @@ from hypothesis import settings
 # Before torch. Threads that wait for each other take more time than these sizes need. So do, for the few kernels that are compiled
 # here, a pool of processes, trial programs for each vector instruction set of this machine, and headers that are compiled beforehand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["LONGCA_DISTURBED"] = "keep"  # what is measured again must not depend on what else this machine does
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
@@ -50,6 +52,19 @@ def _math_is_warm() -> None:
     """Tests compute in this process, where no measuring session has seen to it: cells measured here free their memory as sessions do."""
     warm_math()
     gc.freeze()  # else each of these cells scans all that is imported, three times
+
+
+@pytest.fixture(autouse=True)
+def _own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Tests that measure side by side do not wait for each other: each has its own folder of device locks, made at the first lock."""
+    name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    monkeypatch.setenv("LONGCA_LOCKS", str(tmp_path_factory.getbasetemp() / "locks" / name))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _locks_of_long_lived_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of what fixtures start for many tests."""
+    os.environ["LONGCA_LOCKS"] = str(tmp_path_factory.getbasetemp() / "locks" / "shared")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -116,3 +116,12 @@ def test_licence_is_named_everywhere():
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert 'license = "Apache-2.0"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert "license: Apache-2.0" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_every_guard_of_the_threat_model_is_there():
+    page = (ROOT / "docs/reference/security.md").read_text(encoding="utf-8")
+    tests = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    named = re.findall(r"`(tests/[\w/]+\.py)`|`(test_\w+)`", page)
+    assert len(named) > 30
+    assert [file for file, _ in named if file and file not in tests] == []
+    assert [name for _, name in named if name and not any(f"def {name}(" in text for text in tests.values())] == []

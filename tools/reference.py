@@ -20,6 +20,8 @@ OTHER_VARIABLES = {  # read beside the settings; longca.core.config.NOT_SETTINGS
     "LONGCA_CONTAINER": "digest of the container that the process runs in; the workflow sets it, records name it",
     "LONGCA_LOCK": "digest of the lock that the container was built from; set inside the image",
     "LONGCA_COMMIT": "commit of the code, where there is no Git to ask; a bundle sets it",
+    "LONGCA_LOCKS": "folder of the locks of this machine's devices, which all its users must share; `/tmp/longca-locks` if not set",
+    "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
     "TORCH_INDEX": "the package index that `make setup` takes torch from",
 }

@@ -120,7 +120,7 @@ class Call:
         if self.cell.strategy is None:
             found = [self.prepared.from_layout(x) for x in found]
         else:
-            positions = self.comm.gather(self.positions)
+            positions = [torch.from_numpy(part) for part in self.comm.gather_arrays(self.positions.numpy())]
             parts = [self.comm.gather_rows(x, [len(part) for part in positions]) for x in found]
             inverse = torch.cat(positions).argsort().to(self.comm.device)
             found = [torch.cat(part)[inverse] for part in parts if part is not None]

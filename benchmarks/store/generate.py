@@ -64,11 +64,9 @@ def fill(study: Study, folder: Path, seed: int = 0) -> int:
 
     They are of the method that a run on this machine's CPU would have now, so that such a run has nothing to do.
     """
-    store, number = CellStore(folder), 0
+    store = CellStore(folder)
     with patch("os.fsync"):  # what is written is read at once, and may be lost in a crash: it is made again
-        for number, record in enumerate(records(study, seed), 1):
-            store.write(record)
-    return number
+        return sum(store.write(record).exists() for record in records(study, seed))
 
 
 def records(study: Study, seed: int = 0) -> Iterator[Record]:
@@ -78,7 +76,7 @@ def records(study: Study, seed: int = 0) -> Iterator[Record]:
     for record in load(*(COMMITTED / f"{name}.parquet" for name in SOURCES)).records:
         for key in _keys(record.cell):
             known.setdefault(key, []).append(record)
-    versions = method_versions(study.cells(), study, cpu_name())
+    versions = method_versions(study.cells(), study)(cpu_name())
     for number, cell in enumerate(study.cells()):
         near = next(found for key in _keys(cell) if (found := known.get(key)))
         like = min(near, key=lambda record: (abs(record.cell.seqlen - cell.seqlen), record.cell_id))

@@ -46,7 +46,7 @@ def command(
     seed: SeedFilter = "",
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
-    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom'")] = "",
+    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed'")] = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
     launcher: Annotated[str | None, typer.Option(help="Who starts the ranks: auto, local, torchrun or srun", show_default=False)] = None,
@@ -83,8 +83,8 @@ def command(
         cells = list(by_name[shard].cells)
     cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
-    for status in statuses - set(STATUSES):
-        raise unknown("status", status, STATUSES)
+    for status in statuses - {*STATUSES, "disturbed"}:
+        raise unknown("status", status, (*STATUSES, "disturbed"))
     cells, broken = loadable(cells)
     announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
@@ -122,4 +122,7 @@ def _print_end(summary: Summary, study: str) -> None:
     if failed:
         statuses = ",".join(dict.fromkeys(score.status for score in failed))
         print(f"Logs: {summary.logs}/. After mending: longca run {study} --retry {statuses}")
+    disturbed = sum(score.num_disturbed > 0 for score in summary.board.scores)
+    if disturbed:
+        print_text(f"Others used the device while {plural(disturbed, 'cell')} ran. When it is quiet: longca run {study} --retry disturbed")
     print(f"Next: longca report {study}")

@@ -120,7 +120,7 @@ class Cell(Frozen):
         """The same request with another draw. The seed's bounds are not checked, so that many cells are made quickly."""
         self._around  # noqa: B018  made once: the copies have it
         other = self.model_copy(update={"seed": seed})
-        other.__dict__.pop("cell_id", None)
+        vars(other).pop("cell_id", None)
         return other
 
     @property

@@ -17,7 +17,7 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
 VARIABLES = f"{PREFIX}* variables"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT"}  # read by the registry and for records
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS", "LONGCA_WORKFLOW"}  # read elsewhere
 
 
 class Config(Frozen):
@@ -34,6 +34,8 @@ class Config(Frozen):
     """who starts the ranks: longca itself on this machine (local), or torchrun or srun, one task a rank; auto takes what is there"""
     shard_minutes: float = Field(15.0, gt=0)
     """estimated minutes of measuring in one job"""
+    disturbed: Literal["again", "keep"] = "again"
+    """cells that were measured while others used the device: the next run measures them again, once; or they are kept, marked"""
     image: str = ""
     """container of the workflow's jobs under `--sdm apptainer`: a name in containers/, a file, or a URL with digest; empty for none"""
     image_digest: str = Field("", pattern=r"^(sha256:[0-9a-f]{64})?$")

@@ -8,6 +8,7 @@ from longca.core.cell import Cell, Scalar
 from longca.core.schema import Frozen
 
 SCHEMA_VERSION = 1
+GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
 
 
 class Ok(Frozen):
@@ -139,6 +140,35 @@ class MaskFacts(Frozen):
     """scalars that were drawn or follow from the draw: num_documents, longest_document, prefix …"""
 
 
+class Others(Frozen):
+    """The use of the device and its machine by others while the cell was measured; of several ranks and machines the most.
+
+    Others are all processes but those of the run. Of a time that is too short to tell, or where the system does not say, nothing is known.
+    """
+
+    gpu_processes: int | None = Field(None, ge=0, le=1_000_000)
+    """other processes that had the GPU open; None without a GPU, or without NVML"""
+    gpu_percent: float | None = Field(None, ge=0, le=1000)
+    """the largest share of a sampling period of NVML in which one of them kept the GPU busy"""
+    cpu_cores: float | None = Field(None, ge=0, le=1_000_000)
+    """CPU cores that others kept busy, on average"""
+    again: int = Field(0, ge=0, le=1_000_000)
+    """the record takes the place of so many in a row that were disturbed, too"""
+
+    def disturbance(self, on_gpu: bool, num_cores: int) -> str:
+        """What of it disturbs a measurement, in words; empty if nothing does.
+
+        The limits are generous. A process that has a GPU open and does nothing, as a notebook, is none; only where the driver does not say
+        what it does, it counts. Of CPUs, half a core is what a desktop does beside, and of many cores a tenth.
+        """
+        if on_gpu and self.gpu_processes and (self.gpu_percent is None or self.gpu_percent >= GPU_PERCENT):
+            busy = "" if self.gpu_percent is None else f", one of them {self.gpu_percent:.0f} % of the time"
+            return f"others used the GPU meanwhile ({self.gpu_processes}{busy})"
+        if not on_gpu and self.cpu_cores is not None and self.cpu_cores > max(CPU_CORES, CPU_SHARE * num_cores):
+            return f"others kept {self.cpu_cores:.1f} of {num_cores} cores busy meanwhile"
+        return ""
+
+
 class Node(Frozen):
     """The machine that measured, as its own process saw it."""
 
@@ -202,6 +232,8 @@ class Record(Frozen):
     """outside the timed call: see `longca.core.costs`"""
     notes: tuple[str, ...] = ()
     """what a reader must know: repaired rows, expanded KV heads, layout"""
+    others: Others | None = None
+    """None where no process got as far as telling, and in records from before this was looked at"""
     environment: Environment | None = None
     """None where no process got as far as taking it"""
     started_at: str

@@ -204,8 +204,9 @@ def _expand(grid: Grid, where: str) -> list[Cell]:
     for pattern, params in masks:
         resolved = pattern.Params(**params)
         seeds = grid.seed if pattern.draws(resolved) else grid.seed[:1]
-        axes: list[Sequence[Any]] = [grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, heads,
-                                     grid.head_dim, grid.dtype, grid.direction, grid.input_values, grid.sustained]
+        axes: list[Sequence[Any]] = [
+            grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, heads, grid.head_dim,
+            grid.dtype, grid.direction, grid.input_values, grid.sustained]
         for (kernel, (strategy, strategy_params), world, corpus, length, (num_q_heads, num_kv_heads), head_dim, dtype, direction, values,
              sustained) in itertools.product(*axes):
             seqlen = length * world if grid.seqlen_per_rank else length

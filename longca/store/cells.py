@@ -67,9 +67,9 @@ class CellStore:
 
     @contextmanager
     def lock(self, part: str | None = None, *, wait: bool = False,
-             announce: Callable[[str], object] = print) -> Iterator[None]:
+             announce: Callable[[str], object] = print, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Hold the folder, or one part of it, against other runs (`longca.store.lock.lock_folder`)."""
-        with lock_folder(self.folder, part, wait=wait, announce=announce):
+        with lock_folder(self.folder, part, wait=wait, announce=announce, given_up=given_up):
             self._remove_leftovers(0.0 if part is None else LONGEST_WRITE_S)
             yield
 

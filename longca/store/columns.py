@@ -202,6 +202,16 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: float(median(v.samples.power_w)) if v.samples and v.samples.power_w else None),
     Column("temperature_c_max", "float", "°C", "Highest temperature, rank 0", "samples.temperature_c",
            lambda v: _largest(v.samples.temperature_c) if v.samples else None),
+    # what else ran meanwhile
+    Column("disturbed", "bool", "", "Others used the device meanwhile: 5 % or more of a GPU (or, where the driver does not say how much, "
+           "had it open); on a CPU, more than half a core and a tenth of all; empty where it is not known. The next run measures it again, "
+           "once", "others", lambda v: None if v.disturbance is None else bool(v.disturbance)),
+    Column("others_gpu_processes", "int", "processes", "Other processes that had the GPU open, largest rank", "others.gpu_processes",
+           lambda v: v.record.others and v.record.others.gpu_processes),
+    Column("others_gpu_percent", "float", "%", "Largest share of a sampling period of NVML in which one of them kept the GPU busy, largest "
+           "rank", "others.gpu_percent", lambda v: v.record.others and v.record.others.gpu_percent),
+    Column("others_cpu_cores", "float", "cores", "CPU cores that processes of others kept busy on average, of the busiest machine",
+           "others.cpu_cores", lambda v: v.record.others and v.record.others.cpu_cores),
     # where and with what
     Column("device", "str", "", "Model of the GPU, or of the CPU that did the work", "environment.nodes", lambda v: v.device),
     Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),

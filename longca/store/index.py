@@ -1,8 +1,8 @@
 """The facts about cells that commands ask of a whole study at once: read from its records, and remembered for as long as these stay.
 
-A study of 100,000 cells takes most of a minute to read and check. `longca status` and the start of a run ask for a few facts only. These are
-kept in one file beside the cells, each with the size, time and inode of the cell's file that it was read from. Where one of these has
-changed, the cell's file is read again. The index itself may be lost or damaged at any time: it is then made anew.
+A study of 100,000 cells takes long to read and check. `longca status` and the start of a run ask for a few facts only. These are kept in one
+file beside the cells, each with the size, time and inode of the cell's file that it was read from. Where one of these has changed, the
+cell's file is read again. The index itself may be lost or damaged at any time: it is then made anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -47,6 +47,8 @@ class CellFacts(NamedTuple):
     log_start: str = ""
     """first lines of an error's log"""
     is_control: bool = False
+    num_disturbed: int = 0
+    """records in a row during which others used the device"""
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -56,10 +58,12 @@ class CellFacts(NamedTuple):
         view = View(record, Hardware())
         log = record.outcome.log if isinstance(record.outcome, Failed) else ""
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
-                   view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log.splitlines()[:LOG_LINES]), view.is_control)
+                   view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log.splitlines()[:LOG_LINES]), view.is_control,
+                   view.num_disturbed)
 
 
 Floats = list[float | None]
+Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int]]
 
 
 class _Index(NamedTuple):
@@ -72,7 +76,7 @@ class _Index(NamedTuple):
     sizes: list[int]
     times_ns: list[int]
     inodes: list[int]
-    facts: tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool]]
+    facts: Columns
     """columns of `CellFacts`"""
 
     def stamps(self) -> list[Stamp]:
@@ -102,8 +106,9 @@ def cell_facts(store: CellStore) -> tuple[dict[str, CellFacts], list[UnusableFil
         elif record is not None:
             problems.append(record)
     if len(found) >= FEWEST and found != known:
-        columns = [list(column) for column in zip(*(stamp for stamp, _ in found.values()), strict=True)]
-        made = _Index(code, list(found), *columns, tuple(list(column) for column in zip(*(facts for _, facts in found.values()), strict=True)))
+        sizes, times_ns, inodes = (list(column) for column in zip(*(stamp for stamp, _ in found.values()), strict=True))
+        facts = tuple(list(column) for column in zip(*(facts for _, facts in found.values()), strict=True))
+        made = _Index(code, list(found), sizes, times_ns, inodes, cast("Columns", facts))
         with suppress(OSError):  # whoever cannot write there reads all cells each time
             write_atomically(store.cells / NAME, to_json(made, inf_nan_mode="constants"))
     return {name: facts for name, (_, facts) in found.items()}, problems

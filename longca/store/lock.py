@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,26 +18,28 @@ from pathlib import Path
 from longca.core.errors import UserError
 
 NAME = ".lock"
+RETRY_SECONDS = 0.2
 
 
 @contextmanager
-def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False,
-                announce: Callable[[str], object] = print) -> Iterator[None]:
+def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, announce: Callable[[str], object] = print,
+                given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Hold `folder` while the block runs.
 
     Args:
         part: lock this part alone: other parts may run beside it, but the same part and a run of the whole may not.
         wait: wait for the holder to end instead of being refused.
         announce: is told in one line that and for whom it waits.
+        given_up: polled while it waits; once it returns True, KeyboardInterrupt is raised.
 
     Raises:
         UserError: somebody else holds it (and `wait` is not set), or the folder cannot be written.
     """
     files = []
     try:
-        files.append(_take(folder, folder / NAME, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH, wait, announce))
+        files.append(_take(folder, folder / NAME, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH, wait, announce, given_up))
         if part is not None:
-            files.append(_take(folder, folder / f"{NAME}.{part}", fcntl.LOCK_EX, wait, announce))
+            files.append(_take(folder, folder / f"{NAME}.{part}", fcntl.LOCK_EX, wait, announce, given_up))
         _sign(files[-1])
         yield
     finally:
@@ -49,7 +52,8 @@ def holders(folder: Path) -> list[str]:
     return [_signature(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
 
 
-def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[str], object]) -> int:
+def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[str], object],
+          given_up: Callable[[], bool]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -65,7 +69,7 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
                 raise UserError(f"Another run is writing '{folder}'", why=holder,
                                 todo="Wait for it, stop it, or give another folder with `--results`") from None
             announce(f"Waiting for another run that is writing '{folder}': {holder}")
-            fcntl.flock(file, mode)
+            _wait(file, mode, given_up)
     except OSError as error:
         os.close(file)
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
@@ -76,6 +80,16 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
         os.close(file)
         raise
     return file
+
+
+def _wait(file: int, mode: int, given_up: Callable[[], bool]) -> None:
+    """Not by a call that blocks: signals would have no answer until it returns."""
+    while not given_up():
+        try:
+            return fcntl.flock(file, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(RETRY_SECONDS)
+    raise KeyboardInterrupt
 
 
 def _sign(file: int) -> None:

@@ -192,6 +192,19 @@ class View:
         return nodes[0] if nodes else None
 
     @cached_property
+    def disturbance(self) -> str | None:
+        """What others did while it was timed, in words; empty if nothing disturbed it, None where that is not known."""
+        others = self.record.others
+        if others is None or self.node is None or self.samples is None:
+            return None
+        return others.disturbance(self.device_type == "cuda", self.node.num_cores)
+
+    @property
+    def num_disturbed(self) -> int:
+        """The number of records of the cell in a row that were disturbed, this one included; 0 if this one was not."""
+        return self.record.others.again + 1 if self.disturbance and self.record.others is not None else 0
+
+    @cached_property
     def device_type(self) -> str:
         if self.samples is not None:
             return "cuda" if self.samples.timer == "cuda_event" else "cpu"

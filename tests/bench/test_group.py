@@ -1,8 +1,10 @@
 """Ranks that are measured together also end together: nobody waits for one that is gone."""
 
+import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from longca.bench.workers import group as group_module
@@ -34,6 +36,15 @@ def test_all_ranks_are_measured(pool, world):
     for result in results:
         assert result.outcome.status == "ok" and len(result.samples.time_ms) == world == len(result.nodes)
     assert lives(pool, world)
+
+
+def test_ranks_of_one_machine_are_reached_from_nowhere_else(pool):
+    assert pool.measure(cp_cell("ulysses"), MEASURE).outcome.status == "ok"
+    (group,) = (group for key, group in pool._groups.items() if key == ("cp", None, 2))
+    open_at = {connection.laddr.ip for rank in group.ranks for connection in psutil.Process(rank.process.pid).net_connections("inet")}
+    assert open_at == {"127.0.0.1"}, "gloo's own"
+    if sys.platform == "linux":
+        assert all(rank.placement.rendezvous.startswith("file:") for rank in group.ranks), "no port of a store"
 
 
 @pytest.mark.parametrize(("strategy", "status"), [("rank_raises", "error"), ("rank_hungry", "oom")])

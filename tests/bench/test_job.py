@@ -171,18 +171,13 @@ def test_tasks_leave_when_the_runner_refuses(start):
     assert time.monotonic() - begun < 30 and "longca: There is no device 'cuda' here" in job.text
 
 
-def test_strangers_are_turned_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(rendezvous_module, "HANDSHAKE_SECONDS", 0.1)
+def test_only_this_user_can_read_the_token(tmp_path):
     rendezvous = Rendezvous(tmp_path, "job")
-    assert rendezvous.path.stat().st_mode & 0o777 == 0o600
-    published = json.loads(rendezvous.path.read_text())
     try:
-        for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": "x"}\n{"proof": "y", "hello": {}}\n', b"[]\n", b'{"nonce": 3}\n'):
-            with socket.create_connection(("127.0.0.1", published["port"])) as stranger:
-                stranger.sendall(words)
-                assert rendezvous.accept() is None
+        assert rendezvous.path.stat().st_mode & 0o777 == rendezvous.new_file().stat().st_mode & 0o777 == 0o600
     finally:
         rendezvous.close()
+    assert not (tmp_path / FOLDER).exists()
 
 
 def test_what_a_killed_job_left_is_not_believed(tmp_path, monkeypatch):
@@ -209,6 +204,8 @@ STEP = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", 
     ("auto", STEP | ELASTIC, Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500")),
     ("local", STEP | ELASTIC, None),
     ("auto", STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),  # one of Snakemake's own steps
+    ("auto", STEP | {"SLURM_STEP_NUM_NODES": "1"}, Task(5, 8, 1, "gpu2", "slurm-42-0", on_one_machine=True)),
+    ("auto", ELASTIC | {"LOCAL_WORLD_SIZE": "8"}, Task(5, 8, 1, socket.gethostname(), "torchrun-abc-29500", on_one_machine=True)),
     ("auto", {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "42"}, None),  # a batch script
 ])
 def test_the_environment_says_which_task_this_is(launcher, environ, expected):

@@ -38,7 +38,7 @@ from tests.bench.misbehaving import kernel_cell
 from tests.bench.test_runner import STUDY
 from longca.bench.run.progress import PlainProgress
 cells = [kernel_cell(kernel, seqlen) for kernel, seqlen in json.loads(sys.argv[2])]
-print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain")))
+print(run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep")))
 """
 STUDY = Study(name="tiny", seed=7, measure=MEASURE, grids=(Grid(kernel="quick", mask="causal", seqlen=32, heads="2:1"),))
 CELLS = [kernel_cell(kernel, seqlen) for kernel in ("quick", "naive") for seqlen in (16, 32, 48)]
@@ -51,7 +51,7 @@ class FakePool:
     outcome: Callable[[Cell], Result]
     measured: list[Cell]
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], launcher: object) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], *_: object, meanwhile: Callable[[], object]) -> None:
         FakePool.measured = []
 
     def __enter__(self) -> "FakePool":
@@ -69,7 +69,8 @@ class FakePool:
 def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
     """run(...) → the summary of a run over CELLS in a pool that answers at once."""
     monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(runner, "method_versions", lambda cells, study, device: {cell.cell_id: f"1 {device}" for cell in cells})
+    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: {
+        cell.cell_id: f"1 {device}" for cell in cells})
     FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
 
     def start(cells: list[Cell] = CELLS, stream: io.StringIO | None = None, **options: object) -> Summary:
@@ -113,7 +114,7 @@ def test_some_statuses_are_measured_again_if_asked(run):
 
 def test_another_method_is_measured_again(run, monkeypatch):
     run()
-    monkeypatch.setattr(runner, "method_versions", lambda cells, study, device: {
+    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: {
         cell.cell_id: "2" if cell.seqlen == 16 else f"1 {device}" for cell in cells})
     assert run().num_measured == 2 and {cell.seqlen for cell in FakePool.measured} == {16}
 

@@ -82,6 +82,8 @@ def test_a_worker_dies_with_a_runner_that_is_killed(tmp_path, stage):
 
 def test_a_worker_answers_and_leaves_when_told_to(tmp_path):
     worker = RankProcess(RankPlacement(), "cpu", 1, tmp_path / "worker.log")
+    assert worker.receive() == [{"found": "cpu"}]
+    worker.send({"do": "open"})
     assert worker.receive()[0]["ready"]["type"] == "cpu"
     worker.send({"do": "ping"})
     assert worker.receive() == [{"healthy": True}]

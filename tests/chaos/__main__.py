@@ -2,15 +2,14 @@
 
     python -m tests.chaos [--kills 100] [--seed 0] [--trial N] [--save]
 
-Each trial measures a small study on this machine's CPU in a folder of its own, with accidents on the way that follow from the seed, and runs
-it again until it is whole. Then its cells must be those of an undisturbed run, no finished cell may have been lost or measured twice, no two
-measured at the same time, and no process, lock or temporary file may be left. Where that is not so, the program says what was found and
-the command that runs this trial again, and ends with exit code 1. The seed decides what happens and when; what the machine does meanwhile is
-not the same twice.
+Each trial measures a small study on this machine's CPU in a folder of its own, with accidents on the way that follow from the seed. It is
+run again until it is whole. Then its cells must be those of an undisturbed run, no finished cell may have been lost or measured twice, no
+two measured at the same time, and no process, lock or temporary file may be left. Where that is not so, the program says what was found
+and the command that runs this trial again, and ends with exit code 1. The seed decides what happens and when; what the machine does
+meanwhile is not the same twice.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys

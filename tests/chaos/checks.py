@@ -54,10 +54,14 @@ def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list
             found.append(f"cell {cell_id} is {here.status}, not {there.status}")
             continue
         found += [f"cell {cell_id} has another {name}" for name in SAME if here.record.get(name) != there.record.get(name)]
-        compared = [{key: (record.get("accuracy") or {}).get(key) for key in ("reference", "scope")} for record in (here.record, there.record)]
-        if compared[0] != compared[1]:
+        if _compared(here.record) != _compared(there.record):
             found.append(f"cell {cell_id} was compared with something else")
     return found
+
+
+def _compared(record: dict[str, Any]) -> list[Any]:
+    """What a result was compared with."""
+    return [(record.get("accuracy") or {}).get(key) for key in ("reference", "scope")]
 
 
 def lost(kept: dict[str, int], cells: dict[str, CellFile]) -> list[str]:

@@ -116,7 +116,7 @@ class Trial:
     def _start(self, command: list[str] | None = None) -> None:
         self.num_starts += 1
         environ = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.folder / "tmp"), "CI": "1",
-                   "LONGCA_DEVICE": "cpu", "LONGCA_RESULTS": "results", "OMP_NUM_THREADS": "1", **self._clock}
+                   "LONGCA_DEVICE": "cpu", "LONGCA_RESULTS": "results", "LONGCA_DISTURBED": "keep", "OMP_NUM_THREADS": "1", **self._clock}
         with self.log.open("ab") as output:
             output.write(f"\n=== start {self.num_starts} after {self._elapsed():.1f} s\n".encode())
             output.flush()
@@ -212,7 +212,8 @@ class Trial:
             if not self._runs():
                 starts += 1
                 if starts > MOST_LAST_RUNS:
-                    self.found.append(f"not whole after {MOST_LAST_RUNS} more runs, the last ended with {self._top and self._top.returncode}")
+                    code = self._top and self._top.returncode
+                    self.found.append(f"not whole after {MOST_LAST_RUNS} more runs, the last ended with {code}")
                     return
                 self._pause(starts - 1)
                 self._start()
@@ -221,7 +222,7 @@ class Trial:
         broken = [name for name, cell in checks.cell_files(self.results).items() if cell.status in ("error", "timeout")]
         if broken:
             self.num_repaired = len(broken)
-            of_victims = sum(happened.accident.what == "kill" and happened.accident.victim in ("worker", "rank") for happened in self.happened)
+            of_victims = sum(entry.accident.what == "kill" and entry.accident.victim in ("worker", "rank") for entry in self.happened)
             if len(broken) > of_victims:
                 self.found.append(f"{len(broken)} cells ended as errors, but only {of_victims} of their processes were killed")
             self._start([sys.executable, "-m", "longca", "run", "chaos.yaml", "--exit-zero", "--retry", "error,timeout"])

@@ -1,9 +1,12 @@
 """What ranks say to each other, over gloo."""
 
 import socket
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch.distributed import distributed_c10d
 
 from longca.core.errors import UserError
 from longca.cp.comm.backend import Comm
@@ -35,7 +38,8 @@ def talk(comm: Comm) -> dict:
     rows = comm.gather_rows(torch.full((comm.rank, 2), float(comm.rank)), list(range(WORLD)))
     comm.barrier()
     return {"received": received, "moved": moved, "rows": rows, "after": comm.moved_bytes,
-            "any": [comm.any(comm.rank == 1), comm.any(False)], "gathered": comm.gather({"rank": comm.rank})}
+            "any": [comm.any(comm.rank == 1), comm.any(False)], "gathered": comm.gather({"rank": comm.rank}),
+            "arrays": [part.tolist() for part in comm.gather_arrays(np.arange(comm.rank, dtype=np.int64))]}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +69,22 @@ def test_answers_are_the_same_everywhere(said: list[dict]):
     for heard in said:
         assert heard["any"] == [True, False]
         assert heard["gathered"] == [{"rank": rank} for rank in range(WORLD)]
+        assert heard["arrays"] == [list(range(rank)) for rank in range(WORLD)]
+
+
+def test_what_ranks_send_each_other_is_data_that_cannot_be_code(monkeypatch: pytest.MonkeyPatch):
+    def loads(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was opened")
+
+    comm = Comm(0, 1, 0, "", "cpu")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(distributed_c10d, "_unpickler", lambda *_: loads())
+            assert comm.gather({"time": [1.5, None], "text": "×"}) == [{"time": [1.5, None], "text": "×"}]
+            with pytest.raises(TypeError, match="not JSON serializable"):
+                comm.gather(Path)
+    finally:
+        comm.close()
 
 
 def test_comm_streams_bring_messages_in_their_order():

@@ -47,6 +47,7 @@ class Project:
                 shutil.copy(source, self.folder / part, follow_symlinks=False)
         (self.folder / "config/site.yaml").write_text(site)
         (self.folder / "study.yaml").write_text(study)
+        (self.folder / "plugins").mkdir()
         for path, text in (plugins or {}).items():
             (self.folder / "plugins" / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "plugins" / path).write_text(text)
@@ -64,7 +65,8 @@ class Project:
         """Snakemake with the study, in the background."""
         polling = QUICK_STATUS if profile == "slurm" else ()
         command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml", *settings]
-        return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", OMP_NUM_THREADS="1", **environ))
+        return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", LONGCA_DISTURBED="keep",
+                                                OMP_NUM_THREADS="1", **environ))
 
     def run(self, *arguments: str, timeout_s: float = 300, **options: Any) -> str:
         """Snakemake to its end, which must be a good one: what it printed."""

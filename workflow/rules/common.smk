@@ -4,6 +4,8 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
+from longca.bench.run.ending import VARIABLE as WORKFLOW
+from longca.bench.run.ending import this_process
 from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
@@ -11,6 +13,9 @@ from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate
+
+# runs that outlive this workflow end at their next cell
+os.environ[WORKFLOW] = this_process()
 
 # without config/config.yaml, which load_config reads by itself: LONGCA_* variables come between the two
 CONFIG = load_config(workflow.config_settings.overwrite_config)

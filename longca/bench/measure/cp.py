@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from longca.bench.check.inputs import input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
@@ -25,7 +26,7 @@ from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
-from longca.core.record import Accuracy, Incorrect, Memory, Ok, Outcome, Unavailable, Unsupported
+from longca.core.record import Accuracy, Incorrect, Memory, Node, Ok, Outcome, Samples, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
 from longca.cp.contract import PreparedStrategy, strategy_of
@@ -77,7 +78,7 @@ class _CpMeasurement(CellMeasurement):
         self._needed_bytes = 0  # size of the tensors that attention itself needs on this rank
 
     def run(self) -> Outcome:
-        self.nodes = tuple(self.comm.gather(self.nodes[0]))
+        self.nodes = tuple(self._gathered(Node, self.nodes[0]))
         strategy, kernel = strategy_of(self.cell), Registry("kernel").load(self.cell.kernel)
         unavailable = strategy.available(self.device.type) or kernel.available(self.device.type)
         for rank, reason in enumerate(self.comm.gather(unavailable)):
@@ -98,7 +99,7 @@ class _CpMeasurement(CellMeasurement):
         problem = self.problem(mask)
         prepared = self._together("prepare", lambda: strategy.prepare(problem, kernel, self.comm), cost="prepare_ms")
         self.take_costs(prepared)
-        positions = self.comm.gather(prepared.shard.positions_L)
+        positions = self.comm.gather_arrays(prepared.shard.positions_L)
         permutation = self._together("prepare", lambda: Permutation(positions, self.comm.rank))
         contiguous, shards = self._together("inputs", lambda: self._shards(problem, prepared, permutation.mine))
         with self.at("inputs"):
@@ -148,7 +149,7 @@ class _CpMeasurement(CellMeasurement):
             grads = (whole["dq"], whole["dk"], whole["dv"]) if problem.needs_backward else None
             return self._oracle(problem).judge(whole["out"], whole.get("lse"), grads)
 
-        return self.comm.gather(self._together("oracle", judge, cost="oracle_ms"))[0]
+        return self._gathered(Accuracy | None, self._together("oracle", judge, cost="oracle_ms"))[0]
 
     def _time(self, prepared: PreparedStrategy, call: Callable[[], object]) -> None:
         self.release_memory()
@@ -159,7 +160,7 @@ class _CpMeasurement(CellMeasurement):
             memory = self._above_shards(peak_memory(call, self.device))
             if prepared.counts_bytes:
                 self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
-        of_ranks = self.comm.gather((samples, memory))
+        of_ranks = list(zip(self._gathered(Samples, samples), self._gathered(Memory | None, memory), strict=True))
         enqueue_ms = [part.enqueue_ms for part, _ in of_ranks if part.enqueue_ms is not None]
         self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks),
                                                   "enqueue_ms": max(enqueue_ms, default=None)})
@@ -181,15 +182,20 @@ class _CpMeasurement(CellMeasurement):
                 results.append(work())
         except Exception as error:
             outcome = failure(error, stage)
-        for rank, of_rank in enumerate(self.comm.gather(outcome)):
+        for rank, of_rank in enumerate(self._gathered(Outcome | None, outcome)):
             if of_rank is not None:
                 self.notes += (f"rank {rank} failed at: {stage}",)
                 raise _EndedTogether(of_rank)
         return results[0]
 
+    def _gathered(self, kind: Any, mine: Any) -> list[Any]:
+        """The values of all ranks, of this type of the record's schema."""
+        adapter = TypeAdapter(kind)
+        return [adapter.validate_python(value) for value in self.comm.gather(adapter.dump_python(mine, mode="json"))]
+
     def _merge_facts(self) -> None:
         """Replace this rank's costs by the largest over ranks, and its notes by those of all ranks."""
-        facts = self.comm.gather((self.costs, self.notes))
+        facts = self.comm.gather([self.costs, self.notes])
         names = dict.fromkeys(name for costs, _ in facts for name in costs)
         self.costs = {name: max(costs[name] for costs, _ in facts if name in costs) for name in names}
         self.notes = tuple(dict.fromkeys(note for _, notes in facts for note in notes))

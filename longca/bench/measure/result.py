@@ -2,7 +2,7 @@
 
 import math
 
-from longca.core.record import Accuracy, MaskFacts, Memory, Node, Outcome, Samples, Software
+from longca.core.record import Accuracy, MaskFacts, Memory, Node, Others, Outcome, Samples, Software
 from longca.core.schema import Frozen
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
@@ -20,6 +20,7 @@ class Result(Frozen):
     notes: tuple[str, ...] = ()
     nodes: tuple[Node, ...] = ()
     software: Software | None = None
+    others: Others | None = None
 
 
 class WrongRow(Frozen):

@@ -1,10 +1,9 @@
 """The runner: it measures the cells that need it, one after another, and stores each record at once. It never imports torch."""
 
+import functools
 import json
 import random
 import secrets
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,12 +12,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
+from longca.bench.run.ending import by_workflow, stopped_by_signals
 from longca.bench.run.method_version import method_versions
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.scores import FAILED, Score, Scoreboard
+from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.launch import Launcher
 from longca.bench.workers.local import Local
@@ -32,8 +34,8 @@ from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Environment, Failed, Record, Source
 from longca.core.study import Study
 from longca.masks.build import mask_name
-from longca.store.cells import CellStore
-from longca.store.index import cell_facts
+from longca.store.cells import CellStore, UnusableFile
+from longca.store.index import CellFacts, cell_facts
 from longca.store.text import plural
 
 BATCH = 32  # cells of one group of workers that are measured in a row
@@ -71,7 +73,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     """Measure those of the cells that have no record of today's method, in random order.
 
     Args:
-        retry: statuses whose cells are measured again.
+        retry: statuses whose cells are measured again; "disturbed" for those that were measured while others used the device.
         force: measure all cells again.
         part: name of the shard to which the cells belong. Runs of different parts may share the folder of results.
         log: a file that gets one line for each cell.
@@ -81,25 +83,30 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     Raises:
         UserError: another run uses the folder, it cannot be written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
-        KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped. Finished cells are stored.
+        KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped, and before the next cell if the workflow that started
+            this run is gone. Finished cells are stored.
     """
     store = CellStore(config.results / study.name)
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
-    with (_stopped_by_signals() as stopped, _launcher(task, store.folder, stopped.is_set) as launcher, store.lock(part),
-          closing(progress or make_progress(config.progress, log)) as show,
-          Pool(config.device, logs, stopped.is_set, launcher) as pool):
-        versions = method_versions(cells, study, pool.device.name)
-        kept = {} if force else _kept(store, cells, versions, retry, show)
+    known = functools.cache(lambda: cell_facts(store))
+    versions_on = functools.cache(lambda: method_versions(cells, study))
+    with (stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
+          _launcher(task, store.folder, stop.now) as launcher,
+          store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
+          Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon),
+               meanwhile=lambda: (known(), versions_on())) as pool):
+        versions = versions_on()(pool.device.name)
+        kept, disturbed = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
-        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source())
+        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), disturbed)
         show.start(cells, list(kept.values()), logs)
         missed = ""
         try:
             for cell in todo:
-                if stopped.is_set():
+                if stop.soon():
                     raise KeyboardInterrupt
                 show.begin(cell)
                 try:
@@ -111,7 +118,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
                 counts[record.outcome.status] += 1
                 show.end(record)
         except KeyboardInterrupt:
-            show.note(f"Stopped with {show.num_left} cells to do: run again to go on")
+            why = "" if stop.now() else ", since the workflow that started this run is gone"
+            show.note(f"Stopped with {show.num_left} cells to do{why}: run again to go on")
             raise
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
@@ -174,6 +182,7 @@ class _Run:
     versions: dict[str, str]  # cell_id → method version
     digests: dict[str, str]  # mask → digest
     source: Source
+    disturbed: dict[str, int]  # cell measured again → its records in a row that were disturbed
 
     def measure(self, cell: Cell) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
@@ -181,20 +190,38 @@ class _Run:
         environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
+        if result.others is not None:
+            measured["others"] = result.others.model_copy(update={"again": self.disturbed.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
                       work=Registry("kernel").load(cell.kernel).work(cell),
                       method_version=self.versions[cell.cell_id], environment=environment, **measured,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 
 
-def _kept(store: CellStore, cells: Sequence[Cell], versions: dict[str, str], retry: AbstractSet[str], show: Progress) -> dict[str, Score]:
-    """cell_id → score of the records that stay."""
-    facts, problems = cell_facts(store)
+def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequence[Cell], versions: dict[str, str],
+          retry: AbstractSet[str], disturbed: Literal["again", "keep"], show: Progress) -> tuple[dict[str, Score], dict[str, int]]:
+    """(cell_id → score of the records that stay, cell_id → how many records in a row were disturbed, of cells measured again).
+
+    A cell that was disturbed is measured again by itself only once. On a machine that is never quiet a third number would be no better
+    than the second, and a study must end; its records say so.
+    """
+    kept: dict[str, Score] = {}
+    in_a_row: dict[str, int] = {}
+    facts, problems = known
     for problem in problems:
         if problem.path.stem in versions:
             show.note(f"Measured again: {problem}")
-    return {cell.cell_id: Score.known(cell, found) for cell in cells if (found := facts.get(cell.cell_id)) is not None
-            and found.method_version == versions[cell.cell_id] and found.status not in retry}
+    for cell in cells:
+        found = facts.get(cell.cell_id)
+        if found is None or found.method_version != versions[cell.cell_id]:
+            continue
+        if found.num_disturbed and ("disturbed" in retry or (disturbed == "again" and found.num_disturbed == 1)):
+            in_a_row[cell.cell_id] = found.num_disturbed
+        elif found.status not in retry:
+            kept[cell.cell_id] = Score.known(cell, found)
+    if in_a_row:
+        show.note(f"Measured again: {plural(len(in_a_row), 'cell')} during which others used the device")
+    return kept, in_a_row
 
 
 @contextmanager
@@ -204,19 +231,3 @@ def _launcher(task: Task | None, results: Path, stopped: Callable[[], bool]) -> 
     else:
         with Job(task, results, stopped) as job:
             yield job
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set. It is no exception, so that nothing is interrupted half done."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped  # signals are the main thread's
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
-    try:
-        yield stopped
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -38,6 +38,8 @@ class Score:
     raised_at: str = ""
     """file, line and function of the user's code where it broke"""
     is_control: bool = False
+    num_disturbed: int = 0
+    """records of the cell in a row during which others used the device; 0 if none did this time"""
 
     @classmethod
     def of(cls, record: Record) -> Score:
@@ -48,7 +50,7 @@ class Score:
         """The score of a cell by what is remembered of its record."""
         raised = next((line.removeprefix(RAISED_AT) for line in facts.log_start.splitlines() if line.startswith(RAISED_AT)), "")
         return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason, raised,
-                   facts.is_control)
+                   facts.is_control, facts.num_disturbed)
 
     @property
     def is_failed(self) -> bool:
@@ -108,7 +110,8 @@ class Scoreboard:
         """One dictionary for each score, for JSON."""
         return [{"cell_id": score.cell.cell_id, "method": score.cell.method, **score.cell.model_dump(), "status": score.status,
                  "time_ms": score.time_ms, "tflops": score.tflops, "gb_per_s": score.gb_per_s, "share_of_best": self.share(score),
-                 "error_of_budget": score.error_of_budget, "reason": score.reason, "raised_at": score.raised_at} for score in self.scores]
+                 "error_of_budget": score.error_of_budget, "reason": score.reason, "raised_at": score.raised_at,
+                 "disturbed": score.num_disturbed > 0} for score in self.scores]
 
 
 class ShortNames:

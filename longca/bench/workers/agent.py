@@ -14,8 +14,8 @@ from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message
 from longca.bench.workers.launch import RankPlacement, worker_options
-from longca.bench.workers.process import WorkerProcess, threads_per_rank
-from longca.bench.workers.rendezvous import interface_of, join_rendezvous
+from longca.bench.workers.process import WorkerProcess, network, threads_per_rank
+from longca.bench.workers.rendezvous import join_rendezvous
 from longca.bench.workers.task import Task
 from longca.core.errors import UserError
 
@@ -81,19 +81,22 @@ class _Agent:
             self.do_stop(number, 0.0)
         self.control.close()
 
-    def do_start(self, number: int, placement: Message, device: str, log: str, num_local: int, address: str | None) -> None:
-        """Start a rank's process. If it cannot be started, its connection ends, and `do_cause` answers why."""
+    def do_start(self, number: int, placement: Message, device: str, log: str, num_local: int, address: str) -> None:
+        """Start a rank's process. If it cannot be started, its connection ends, and `do_cause` answers why.
+
+        Args:
+            address: this machine's, at which the process talks to other ranks; empty for the one at which its own connection is.
+        """
         try:
             channel = join_rendezvous(self.results, self.task.job, {"rank": number}, JOIN_SECONDS)
         except TimeoutError:
             return  # the runner does not wait longer than this either
         with channel:
             connection = socket.socket(fileno=os.dup(channel.reader))
-            if address is not None:
-                address = address or connection.getsockname()[0]
             options = worker_options(RankPlacement(**placement), device) | {"reader": channel.reader, "writer": channel.reader}
             try:
-                process = WorkerProcess(options, threads_per_task(num_local), Path(log), [channel.reader], gloo_interface(address))
+                process = WorkerProcess(options, threads_per_task(num_local), Path(log), [channel.reader],
+                                        network(address or connection.getsockname()[0]))
             except OSError as error:
                 self.failures[number] = f"its process could not be started: {error}"
                 connection.close()
@@ -137,18 +140,6 @@ class _Agent:
             if not rank.process.is_alive:
                 with suppress(OSError):
                     rank.connection.shutdown(socket.SHUT_RDWR)
-
-
-def gloo_interface(address: str | None) -> dict[str, str]:
-    """A variable for a worker's environment that makes gloo use the network in which the tasks have found each other.
-
-    By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address.
-
-    Args:
-        address: this machine's address in that network; None where all tasks are on one machine.
-    """
-    name = interface_of(address) if address and "GLOO_SOCKET_IFNAME" not in os.environ else None
-    return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
 
 
 def threads_per_task(num_local: int) -> int:

@@ -1,19 +1,26 @@
 """Groups: the worker processes of all ranks that measure a cell. A group sends them one request and collects their answers."""
 
+import random
 import selectors
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import Message
+from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
+from longca.core.errors import UserError
 from longca.core.record import Failed, TimedOut
 from longca.core.study import Measure
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 PING_SECONDS = 60.0
+ANSWER_SECONDS = 60.0  # for what takes milliseconds, on a machine that may be very busy
+RETRY_SECONDS = 0.4
+TOLD_AFTER = 2  # attempts
 GRACE_SECONDS = 10.0  # that the other ranks get to answer, once one has failed
 GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
@@ -44,18 +51,20 @@ class Group:
     Every wait ends: with an answer, with the death of a rank, or with a timeout. After a death or a timeout all ranks are killed.
     """
 
-    def __init__(self, launcher: Launcher, world: int, device: str, log: Path, stopped: Callable[[], bool]) -> None:
+    def __init__(self, launcher: Launcher, world: int, device: str, log: Path, stopped: Callable[[], bool],
+                 claimant: Claimant) -> None:
         """Starts the processes; `ready` waits for them.
 
         Args:
             log: path of the logs, without suffix.
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
+            claimant: the run, which waits for devices that other runs measure on.
 
         Raises:
             OSError: a process cannot be started.
             HostLost: a machine that should run some of them is gone.
         """
-        self.stopped = stopped
+        self.stopped, self.claimant = stopped, claimant
         self.is_alive = True
         self.ranks = launcher.start(world, device, log)
         self._selector = selectors.DefaultSelector()
@@ -63,16 +72,19 @@ class Group:
             self._selector.register(rank, selectors.EVENT_READ)
 
     def ready(self) -> Message:
-        """Facts of rank 0's device, once all ranks are ready.
+        """Facts of rank 0's device, once all ranks have their devices, no other run uses them, and all ranks are ready.
 
         Raises:
             StartTimeout, RankDied, RankWithoutDevice: the group is closed then.
+            UserError: devices cannot be locked on this machine; likewise.
         """
         try:
             answers = self._collect(START_SECONDS)
             for answer in answers.values():
                 if "refused" in answer:
                     raise RankWithoutDevice(answer["refused"])
+            self._claim()
+            answers = self._ask({"do": "open"}, START_SECONDS)
             self._check_devices({rank: answer["ready"] for rank, answer in answers.items()})
         except BaseException:
             self.close(gently=False)
@@ -85,6 +97,7 @@ class Group:
             rank.begin(f"{cell.cell_id} {cell.title}")
         request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
         try:
+            self._claim()
             answers = self._ask(request, measure.timeout_s)
         except StartTimeout:
             notes = self._whereabouts()
@@ -98,7 +111,7 @@ class Group:
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
-        return chosen
+        return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()])})
 
     def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
         """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""
@@ -126,6 +139,31 @@ class Group:
         self.is_alive = False
         self._selector.close()
         end(self.ranks, patience_s=GOODBYE_SECONDS if gently else 0.0)
+
+    def _claim(self) -> None:
+        """Wait until all ranks have the locks of their devices, or another rank of this run has them.
+
+        All or none: ranks that held some devices and waited for others could wait for each other for ever.
+        """
+        attempts = 0
+        while True:
+            answers = self._ask({"do": "claim", "signature": self.claimant.signature}, ANSWER_SECONDS).values()
+            for answer in answers:
+                if "error" in answer:
+                    what, why, todo = answer["error"]
+                    raise UserError(what, why=why, todo=todo)
+            taken = [f"{answer['device']}: {answer['holder']} is measuring on it" for answer in answers if answer["holder"]]
+            if not taken:
+                return
+            self._ask({"do": "release"}, ANSWER_SECONDS)
+            attempts += 1
+            if attempts == TOLD_AFTER:  # a process that is killed is gone a moment later
+                self.claimant.announce(f"Waiting for {taken[0]}")
+            until = time.monotonic() + RETRY_SECONDS * random.uniform(0.5, 1.5)  # not in step with another run that does the same
+            while time.monotonic() < until:
+                if self.stopped() or self.claimant.given_up():
+                    raise KeyboardInterrupt
+                time.sleep(TICK_SECONDS / 5)
 
     def _check_devices(self, facts: dict[int, Message]) -> None:
         """Raise RankWithoutDevice if two ranks share a GPU."""

@@ -6,16 +6,17 @@ A group of fewer ranks than the job has tasks takes the first tasks. A lost task
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from longca.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, gloo_interface, threads_per_task
-from longca.bench.workers.channel import Channel, Message, is_readable
+from longca.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, threads_per_task
 from longca.bench.workers.launch import HostLost, Rank, RankPlacement, end, rank_log
 from longca.bench.workers.local import RankProcess
+from longca.bench.workers.process import network
 from longca.bench.workers.remote import AgentLink, RemoteRank
-from longca.bench.workers.rendezvous import Rendezvous
+from longca.bench.workers.rendezvous import LOOPBACK, Arrival, Rendezvous, network_address
 from longca.bench.workers.task import Task
 from longca.core.errors import UserError
 
@@ -43,8 +44,9 @@ class Job:
         self.task, self.stopped = task, stopped
         self.agents: list[AgentLink] = []
         self._num_started = 0
+        self._address = LOOPBACK if task.on_one_machine else network_address()
         try:
-            self._rendezvous = Rendezvous(results, task.job)
+            self._rendezvous = Rendezvous(results, task.job, self._address)
         except OSError as error:
             raise UserError(f"Cannot write '{results}'", why=error.strerror or str(error),
                             todo="Give another folder with `--results`") from error
@@ -69,22 +71,20 @@ class Job:
         if len(agents) < world - 1:
             raise HostLost(self.lost)
         hosts = Counter([self.task.host, *(agent.host for agent in agents)])
-        facing = next((agent.address for agent in agents if agent.host != self.task.host), None)
+        facing = self._address or next((agent.address for agent in agents if agent.host != self.task.host), LOOPBACK)
         ranks: list[Rank] = []
-        with socket.create_server(("", 0), backlog=512) as listener:
-            port = listener.getsockname()[1]
+        with self._meeting_place(world) as (url, listener):
             try:
-                placement = RankPlacement(0, world, self.task.local_number, f"tcp://127.0.0.1:{port}" if world > 1 else "")
+                placement = RankPlacement(0, world, self.task.local_number, url(self._address or LOOPBACK))
                 ranks.append(RankProcess(placement, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
-                                         listener if world > 1 else None, gloo_interface(facing)))
+                                         network(facing), listener=listener))
                 remote: dict[int, RemoteRank] = {}
                 for rank, agent in enumerate(agents, 1):
                     self._num_started += 1
-                    placement = RankPlacement(rank, world, agent.local_rank, f"tcp://{agent.address}:{port}")
+                    placement = RankPlacement(rank, world, agent.local_rank, url(self._address or agent.address))
                     process = RemoteRank(placement, agent, self._num_started, rank_log(log, rank, world))
-                    address = facing if facing is None or agent.host == self.task.host else ""
                     agent.tell("start", self._num_started, placement=asdict(placement), device=device, log=str(process.log.absolute()),
-                               num_local=hosts[agent.host], address=address)
+                               num_local=hosts[agent.host], address=facing if agent.host == self.task.host else "")
                     remote[self._num_started] = process
                     ranks.append(process)
                 self._connect(remote)
@@ -121,6 +121,26 @@ class Job:
         for agent in sorted(self.agents, key=lambda agent: agent.task):
             first.setdefault(agent.host, agent.task)
         self.agents.sort(key=lambda agent: (first[agent.host], agent.task))
+        used = ({agent.address for agent in self.agents if agent.host != self.task.host} or {agent.address for agent in self.agents})
+        if not self._address and len(used) == 1:
+            self._address, = used
+            self._rendezvous.narrow(self._address)
+
+    @contextmanager
+    def _meeting_place(self, world: int) -> Iterator[tuple[Callable[[str], str], socket.socket | None]]:
+        """(rendezvous URL of the ranks by the address of this machine, socket that listens there).
+
+        On one machine it is a file beside the rendezvous of the tasks, and no port is open.
+        """
+        if world == 1:
+            yield lambda address: "", None
+        elif self.task.on_one_machine:
+            place = self._rendezvous.new_file().as_uri()
+            yield lambda address: place, None
+        else:
+            with socket.create_server((self._address, 0), backlog=512) as listener:
+                port = listener.getsockname()[1]
+                yield lambda address: f"tcp://{address}:{port}", listener
 
     def _check(self, deadline: float) -> None:
         if self.stopped():
@@ -150,9 +170,9 @@ class Job:
                 if rank.agent.is_lost:
                     raise HostLost(rank.agent.title)
 
-    def _arrivals(self, agents: set[AgentLink]) -> list[tuple[Message, Channel, str]]:
-        """Connections made within one tick: (hello, channel, address of this machine). Also notices which of the agents are gone."""
-        found = self._rendezvous.accept() if is_readable(self._rendezvous, TICK_SECONDS) else None
+    def _arrivals(self, agents: set[AgentLink]) -> list[Arrival]:
+        """Connections made within one tick. Also notices which of the agents are gone."""
+        found = self._rendezvous.arrivals(TICK_SECONDS)
         for agent in agents:
             agent.look()
-        return [] if found is None else [found]
+        return found

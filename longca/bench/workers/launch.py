@@ -20,7 +20,7 @@ class RankPlacement:
     local_rank: int = 0
     """index of its device on its machine"""
     rendezvous: str = ""
-    """URL of the ranks' rendezvous: tcp://host:port of rank 0; empty for one rank"""
+    """URL of the ranks' rendezvous: file:///… on one machine, tcp://host:port of rank 0 on several; empty for one rank"""
 
 
 class Rank(Protocol):

@@ -3,13 +3,14 @@
 import os
 import socket
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message
 from longca.bench.workers.launch import Rank, RankPlacement, end, rank_log, worker_options
-from longca.bench.workers.process import WorkerProcess, threads_per_rank
+from longca.bench.workers.process import WorkerProcess, network, threads_per_rank
+from longca.bench.workers.rendezvous import LOOPBACK
 
 
 class RankProcess(WorkerProcess):
@@ -17,22 +18,23 @@ class RankProcess(WorkerProcess):
 
     host = ""
 
-    def __init__(self, placement: RankPlacement, device: str, num_threads: int, log: Path, listener: socket.socket | None = None,
-                 env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, placement: RankPlacement, device: str, num_threads: int, log: Path, env: Mapping[str, str] | None = None, *,
+                 listener: socket.socket | None = None, inherited: Sequence[int] = ()) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
             num_threads: CPU threads of this rank.
             log: file for all its output.
-            listener: for rank 0: the socket that listens at the rendezvous URL of the ranks.
             env: environment variables in addition to those of this process.
+            listener: for rank 0, where the rendezvous URL has a port: the socket that listens there.
+            inherited: further open files that it inherits.
         """
         self.placement = placement
         child_reader, writer = os.pipe()
         reader, child_writer = os.pipe()
         self.channel = Channel(reader, writer)
         options = worker_options(placement, device) | {"reader": child_reader, "writer": child_writer}
-        given = [child_reader, child_writer]
+        given = [child_reader, child_writer, *inherited]
         if listener is not None:
             options["listener"] = listener.fileno()
             given.append(listener.fileno())
@@ -76,14 +78,33 @@ class Local:
 
     def start(self, world: int, device: str, log: Path) -> list[Rank]:
         ranks: list[Rank] = []
-        with socket.create_server(("127.0.0.1", 0)) as listener:  # open until rank 0 has inherited it: nobody else can take the port
-            url = f"tcp://127.0.0.1:{listener.getsockname()[1]}" if world > 1 else ""
+        env = network(LOOPBACK) if world > 1 else {}
+        with _meeting_place(world) as (url, listener, inherited):
             try:
                 for rank in range(world):
-                    placement = RankPlacement(rank, world, rank, url)
-                    ranks.append(RankProcess(placement, device, threads_per_rank(world), rank_log(log, rank, world),
-                                             listener if world > 1 and rank == 0 else None))
+                    ranks.append(RankProcess(RankPlacement(rank, world, rank, url), device, threads_per_rank(world),
+                                             rank_log(log, rank, world), env, listener=None if rank else listener, inherited=inherited))
             except BaseException:
                 end(ranks)
                 raise
         return ranks
+
+
+@contextmanager
+def _meeting_place(world: int) -> Iterator[tuple[str, socket.socket | None, list[int]]]:
+    """(rendezvous URL, socket that listens there, open files that all ranks must inherit) for ranks on this machine.
+
+    On Linux it is a file in memory without a name, which torch's file store uses by way of an inherited descriptor: no port is open, and
+    nothing is left of it however the ranks end. Elsewhere it is a port of the loopback interface. Both are open until the ranks have them.
+    """
+    if world == 1:
+        yield "", None, []
+    elif hasattr(os, "memfd_create"):
+        store = os.memfd_create("longca-ranks")
+        try:
+            yield f"file:///proc/self/fd/{store}", None, [store]
+        finally:
+            os.close(store)
+    else:
+        with socket.create_server((LOOPBACK, 0)) as listener:
+            yield f"tcp://{LOOPBACK}:{listener.getsockname()[1]}", listener, []

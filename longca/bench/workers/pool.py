@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.measure.result import FAILURES, Result, WrongRow
+from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
@@ -62,21 +63,29 @@ class Pool:
     `MAX_CPU_GROUPS` live, with up to `MAX_CPU_RANKS` ranks in all. The least recently used group is closed first.
     """
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None,
+                 claimant: Claimant | None = None, meanwhile: Callable[[], object] = lambda: None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
             logs: folder for the output of workers.
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
             launcher: starts the ranks; on this machine if not given.
+            claimant: the run for which devices are locked, and what it does while it waits; a run of its own if not given.
+            meanwhile: called once, while the first process starts.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
-        self.logs, self.stopped, self.launcher = logs, stopped, launcher or Local()
+        self.logs, self.stopped, self.launcher, self.claimant = logs, stopped, launcher or Local(), claimant or Claimant()
         self._started, self._lost = 0, ""
         self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
         group = self._new_group(1, device)
+        try:
+            meanwhile()
+        except BaseException:
+            group.close(gently=False)
+            raise
         try:
             facts = group.ready()
         except RankWithoutDevice as refusal:
@@ -169,7 +178,7 @@ class Pool:
     def _new_group(self, world: int, device: str) -> Group:
         self._started += 1
         try:
-            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped)
+            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped, self.claimant)
         except OSError as error:  # no room for its log, no process left …
             raise UserError("Cannot start a measuring process", why=str(error),
                             todo="Finished cells are safe: run again") from error

@@ -106,6 +106,27 @@ class WorkerProcess:
             return output.read().decode(errors="replace")
 
 
+def network(address: str) -> dict[str, str]:
+    """A variable for a worker's environment that makes gloo use one network interface alone.
+
+    By default gloo takes the address that the host name resolves to. On some systems other machines cannot reach that address; and where
+    all ranks are on one machine, nobody else should. Where a site has chosen an interface, that one stays.
+
+    Args:
+        address: this machine's address in the network of the ranks.
+    """
+    name = None if "GLOO_SOCKET_IFNAME" in os.environ else _interface_of(address)
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
+
+
+def _interface_of(address: str) -> str | None:
+    """The network interface of this machine that has the address; None where no interface, or more than one, has it."""
+    import psutil
+
+    found = {name for name, entries in psutil.net_if_addrs().items() if any(entry.address == address for entry in entries)}
+    return found.pop() if len(found) == 1 else None
+
+
 def threads_per_rank(num_ranks: int) -> int:
     """CPU threads of each rank where this machine has `num_ranks` ranks; OMP_NUM_THREADS goes first."""
     given = os.environ.get("OMP_NUM_THREADS", "")

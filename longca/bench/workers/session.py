@@ -12,11 +12,14 @@ from longca.bench.measure.environment import device_name, device_uuid
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.latest import LatestMasks, LatestReferences
+from longca.bench.measure.others import watch
 from longca.bench.measure.result import FAILURES, Result
 from longca.bench.measure.warm_math import warm_math
 from longca.bench.workers.channel import Message
+from longca.bench.workers.device_lock import DeviceLock
 from longca.bench.workers.launch import RankPlacement
 from longca.core.cell import Cell
+from longca.core.errors import UserError
 from longca.core.study import Measure
 
 if TYPE_CHECKING:
@@ -34,7 +37,8 @@ class Session:
     """One rank: its device, its communicator and its latest masks."""
 
     def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None) -> None:
-        """
+        """It finds its device, and does not use it yet.
+
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.
             listener: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the ranks.
@@ -45,18 +49,33 @@ class Session:
         torch.set_num_threads(num_threads)
         warm_math()
         self.device = _choose(device, placement.local_rank)
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
+        self.lock = DeviceLock(device_uuid(self.device) or "cpu")
         self.placement, self._listener = placement, listener
         self.masks, self.references = LatestMasks(), LatestReferences()
-        self.comm = self._join() if placement.world > 1 else None
+        self.comm: Comm | None = None
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
 
-    @property
-    def facts(self) -> Message:
-        """Facts of the device for the runner."""
+    def claim(self, request: Message) -> Message:
+        """Take the lock of the device, or find out if it is still held. Its holder if another run has it, an error if there can be none."""
+        try:
+            return {"device": self.lock.title, "holder": self.lock.claim(request["signature"])}
+        except UserError as error:
+            return {"error": error.args}
+
+    def release(self, _: Message) -> Message:
+        """Give the lock back: another rank of the group has not got its own."""
+        self.lock.release()
+        return {"released": self.lock.title}
+
+    def open(self, _: Message) -> Message:
+        """Begin to use the device, whose lock is held, and meet the other ranks. Facts of the device for the runner."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.placement.world > 1:
+            self.comm = self._join()
         num_devices = torch.cuda.device_count() if self.device.type == "cuda" else 1
-        return {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices, "uuid": device_uuid(self.device)}
+        return {"ready": {"type": self.device.type, "name": device_name(self.device), "num_devices": num_devices,
+                          "uuid": device_uuid(self.device)}}
 
     def measure(self, request: Message, answer: Callable[[Message], object]) -> None:
         """Measure the cell of a request and answer. Its memory is free again afterwards.
@@ -64,8 +83,9 @@ class Session:
         A failure is reported before memory is freed: that may have to wait for a GPU which itself waits for a rank that is gone.
         """
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
-        result = self._measure(cell, measure)
-        message = {"result": result.model_dump(mode="json")}
+        with watch(self.device) as uses:
+            result = self._measure(cell, measure)
+        message = {"result": result.model_dump(mode="json"), "uses": uses}
         if result.outcome.status in FAILURES:
             answer(message)
             self._free()
@@ -85,7 +105,7 @@ class Session:
         self._free()
         return {"wrong_rows": [row.model_dump(mode="json") for row in found]}
 
-    def ping(self) -> Message:
+    def ping(self, _: Message) -> Message:
         """Check that the device still computes and that the other ranks still answer."""
         try:
             if self.comm is not None:

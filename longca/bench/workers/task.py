@@ -28,6 +28,8 @@ class Task:
     host: str
     job: str
     """the same for all tasks of a job, different for any other running job"""
+    on_one_machine: bool = False
+    """the launcher says that all tasks are on the same machine"""
 
     @property
     def title(self) -> str:
@@ -60,11 +62,12 @@ def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Tas
 
 def _of_torchrun(environ: Mapping[str, str]) -> Task:
     return Task(int(environ["RANK"]), int(environ["WORLD_SIZE"]), int(environ["LOCAL_RANK"]), socket.gethostname(),
-                f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}")
+                f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}",
+                environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"])
 
 
 def _of_srun(environ: Mapping[str, str]) -> Task:
     # the node name of Slurm may differ from the host name, as it does where several nodes run on one machine
     host = environ.get("SLURMD_NODENAME") or socket.gethostname()
     return Task(int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"]), int(environ["SLURM_LOCALID"]), host,
-                f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}")
+                f"slurm-{environ['SLURM_JOB_ID']}-{environ['SLURM_STEP_ID']}", environ.get("SLURM_STEP_NUM_NODES") == "1")

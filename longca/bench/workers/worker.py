@@ -46,16 +46,14 @@ def main() -> None:
     except NoDevice as error:
         channel.send({"refused": str(error)})
         return
-    channel.send({"ready": session.facts})
+    channel.send({"found": session.device.type})
     for request in channel:
         if request["do"] == "exit":
             break
-        if request["do"] == "ping":
-            channel.send(session.ping())
-        elif request["do"] == "wrong_rows":
-            channel.send(session.wrong_rows(request))
-        else:
+        if request["do"] == "measure":
             session.measure(request, channel.send)
+        else:
+            channel.send(getattr(session, request["do"])(request))
     session.close()
 
 

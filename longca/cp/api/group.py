@@ -81,11 +81,11 @@ def all_or_none(comm: Comm, work: Callable[[], T]) -> T:
         results.append(work())
     except Exception as error:  # whatever it is, the other ranks must hear of it
         own = error
-    told = None if own is None else own.args if isinstance(own, UserError) else f"{type(own).__name__}: {own}"
+    told = None if own is None else list(own.args) if isinstance(own, UserError) else f"{type(own).__name__}: {own}"
     outcomes = comm.gather(told)
     alike = all(outcome == outcomes[0] for outcome in outcomes)
     for rank, outcome in enumerate(outcomes):
-        if isinstance(outcome, tuple):
+        if isinstance(outcome, list):
             what, why, todo = outcome
             raise UserError(what if alike else f"Rank {rank}: {what}", why=why, todo=todo) from own
         if outcome is not None:

@@ -84,7 +84,7 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
         return "a lone rank has no peer"
     if group.device.type != "cuda":
         return "symmetric memory is that of GPUs"
-    places = group.gather((_machine(), group.device.index))
+    places = [(machine, index) for machine, index in group.gather([_machine(), group.device.index])]
     if len({machine for machine, _ in places}) > 1:
         return "the ranks are on several machines"
     if len(set(places)) < group.world:
@@ -117,7 +117,7 @@ def _check_peer_access(group: WorldGroup, memory: CudaSymmetricMemory) -> str | 
     import torch
 
     here = group.device.index or 0
-    others = [index for _, index in group.gather((None, here)) if index != here]
+    others = [index for _, index in group.gather([None, here]) if index != here]
     refused = [other for other in others if not torch.cuda.can_device_access_peer(here, other)]
     return f"GPU {here} cannot reach the memory of GPU {refused[0]}" if refused else None
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from longca.core.errors import UserError
 
 if TYPE_CHECKING:
     from typing import Self
 
+    import numpy as np
     import torch
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -50,7 +52,7 @@ class WorldGroup:
         """
         Args:
             local_rank: number of this rank's GPU on its machine; not used on CPUs.
-            rendezvous: URL where the ranks meet: file:///… (a file that is not there yet), tcp://host:port of rank 0, or env://;
+            rendezvous: URL where the ranks meet: file:///… (a file that is empty or not there yet), tcp://host:port of rank 0, or env://;
                 empty for a lone rank.
             device_type: "cpu" or "cuda".
             timeout_s: the longest that a rank waits for another one.
@@ -69,6 +71,9 @@ class WorldGroup:
         store = None if rendezvous else dist.HashStore()
         if url.scheme == "tcp":
             store = dist.TCPStore(url.hostname, url.port, world, rank == 0, timeout, master_listen_fd=meeting)
+        elif url.scheme == "file":  # not by torch's own reading of the URL, which takes no path that needs quoting
+            store = dist.FileStore(unquote(url.path), world)
+            store.set_timeout(timeout)
         dist.init_process_group(backend, init_method=None if store else rendezvous, store=store, rank=rank,
                                 world_size=world, timeout=timeout, device_id=device_id)
         self._enter(rank, world, device, timeout)
@@ -148,13 +153,27 @@ class WorldGroup:
         return bool(answer)
 
     def gather(self, mine: Any) -> list[Any]:
-        """The objects of all ranks, by rank; for small ones."""
+        """The values of all ranks, by rank; for small ones, of what JSON knows. They travel as JSON: unlike a pickle it cannot be code."""
+        import numpy as np
+
+        return [json.loads(part.tobytes()) for part in self.gather_arrays(np.frombuffer(json.dumps(mine).encode(), np.uint8))]
+
+    def gather_arrays(self, mine: np.ndarray) -> list[np.ndarray]:
+        """The arrays of all ranks, by rank: of one dimension and one dtype; their lengths may differ."""
+        import numpy as np
+        import torch
         import torch.distributed as dist
 
-        objects: list[Any] = [None] * self.world
+        lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.world)]
         with as_peer_lost():
-            dist.all_gather_object(objects, mine, group=self._host_group)
-        return objects
+            dist.all_gather(lengths, torch.tensor([len(mine)]), group=self._host_group)
+        padded = torch.from_numpy(np.zeros(max(map(int, lengths)), mine.dtype))
+        padded.numpy()[:len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        if len(padded):
+            with as_peer_lost():
+                dist.all_gather(parts, padded, group=self._host_group)
+        return [part.numpy()[:int(length)] for part, length in zip(parts, lengths, strict=True)]
 
     def gather_rows(self, mine: torch.Tensor, num_rows: list[int]) -> list[torch.Tensor] | None:
         """The tensors of all ranks, by rank, on rank 0; None elsewhere. Rank r's has `num_rows[r]` rows. Not counted as moved."""

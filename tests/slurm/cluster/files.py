@@ -42,6 +42,9 @@ class Layout:
         for name in ("state", "log", "spool"):
             (self.folder / name).mkdir()
         texts = {"slurm.conf": self._slurm(), "gres.conf": self._gres(), "cgroup.conf": CGROUP, "slurmdbd.conf": self._slurmdbd()}
+        prolog = self.folder / "task_prolog.sh"
+        prolog.write_text(TASK_PROLOG)
+        prolog.chmod(0o755)
         for name, text in texts.items():
             (self.etc / name).write_text(text)
             (self.etc / name).chmod(0o600 if name == "slurmdbd.conf" else 0o644)
@@ -90,7 +93,13 @@ KillWait=5
 MinJobAge=300
 MpiDefault=none
 MailProg=/bin/true
+TaskProlog={folder}/task_prolog.sh
 SlurmdParameters=config_overrides"""
+
+# all nodes are one machine: as if each were one of its own, and each job had its own devices of it
+TASK_PROLOG = """#!/bin/sh
+echo "export LONGCA_LOCKS=/tmp/longca-locks-$SLURM_JOB_ID-$SLURMD_NODENAME"
+"""
 
 CGROUP = """CgroupAutomount=no
 CgroupMountpoint=/sys/fs/cgroup

@@ -1,0 +1,188 @@
+"""The lock of a device: one run at a time measures on a GPU or, where CPUs do the work, on a machine; whoever has started it.
+
+A lock is an `flock` on a file in a folder of the machine, which all its users share. It is held by the processes that use the device, so
+it ends with them, in whatever way. All ranks of one run on one machine share the lock of its CPUs: the first one holds it, and the others
+know the run by the signature in the file.
+
+The folder is open to everybody, and so nothing in it is trusted: no link is followed, a file with another name elsewhere is refused, and a
+signature is short text for a message. What anybody can do is hold a lock, and so make others wait.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shlex
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from longca.core.errors import UserError
+
+VARIABLE = "LONGCA_LOCKS"
+FOLDER = Path("/tmp/longca-locks")  # not the folder for temporary files of this user or job: all users must meet in it
+SIGNATURE_BYTES = 4096
+SHOWN_CHARS = 120
+SIGNING_SECONDS = 0.02  # between taking a lock and signing it
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A run that claims devices, and how it waits for them."""
+
+    announce: Callable[[str], object] = lambda text: print(text, file=sys.stderr, flush=True)
+    """is told in one line that and for whom it waits"""
+    given_up: Callable[[], bool] = lambda: False
+    """polled while it waits; once it returns True, KeyboardInterrupt is raised"""
+    signature: dict[str, Any] = field(default_factory=lambda: {
+        "run": secrets.token_hex(8), "pid": os.getpid(), "host": socket.gethostname(),
+        "command": _command()[:SHOWN_CHARS],
+        "since": datetime.now(UTC).isoformat(timespec="seconds")})
+    """written into the files of the locks that it holds; `run` is the same for all its ranks and no other's"""
+
+
+class DeviceLock:
+    """The lock of one device, as one process holds it."""
+
+    def __init__(self, device: str) -> None:
+        """
+        Args:
+            device: the UUID of a GPU, or "cpu" for the CPUs of this machine.
+        """
+        self.name = f"{re.sub(r'[^0-9A-Za-z-]', '-', device)}.lock"
+        self.title = "the CPUs of this machine" if device == "cpu" else device
+        self._file: int | None = None
+
+    def claim(self, signature: dict[str, Any]) -> str:
+        """Take the lock unless somebody has it. A second call finds out if it is still held, and is quick.
+
+        Returns:
+            Empty if this process or another one of the same run has it, else who does.
+
+        Raises:
+            UserError: there can be no lock on this machine.
+        """
+        with _as_user_error():
+            while True:
+                folder = _opened_folder()
+                try:
+                    if self._file is None:
+                        self._file = _opened(folder, self.name)
+                        if not _locked(self._file):
+                            holder = _read(self._file)
+                            if holder.get("run") != signature["run"]:  # perhaps that of the one before
+                                time.sleep(SIGNING_SECONDS)
+                                holder = _read(self._file)
+                            self.release()
+                            return "" if holder.get("run") == signature["run"] else _described(holder)
+                        _sign(self._file, signature)
+                    if _is_named(folder, self.name, self._file):
+                        return ""
+                finally:
+                    os.close(folder)
+                self.release()  # somebody has removed the file: another process may lock a new one of this name
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def lock_folder_of_machine() -> Path:
+    """The folder of locks of this machine: LONGCA_LOCKS, or one that all its users share."""
+    return Path(os.environ.get(VARIABLE) or FOLDER)
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    return shlex.join([program.parent.name if program.name == "__main__.py" else program.name, *sys.argv[1:]])
+
+
+def _opened_folder() -> int:
+    path = lock_folder_of_machine()
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir()
+            path.chmod(0o1777)  # as /tmp: everybody may make files in it, and remove their own
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _opened(folder: int, name: str) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        try:  # without O_CREAT: in a folder such as this Linux refuses it for a file of somebody else
+            file = os.open(name, flags, dir_fd=folder)
+            break
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                file = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+                os.fchmod(file, 0o666)  # whatever the umask: other users lock it, too
+                break
+    facts = os.fstat(file)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
+        os.close(file)
+        raise OSError(errno.EINVAL, f"{name} is no file of its own")
+    return file
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_named(folder: int, name: str, file: int) -> bool:
+    """True if the name still leads to this file."""
+    try:
+        found, own = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(file)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+
+def _sign(file: int, signature: dict[str, Any]) -> None:
+    content = json.dumps(signature).encode()
+    os.pwrite(file, content, 0)
+    os.ftruncate(file, len(content))
+
+
+def _read(file: int) -> dict[str, Any]:
+    """The signature in a file; empty where there is none."""
+    try:
+        found = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _described(holder: dict[str, Any]) -> str:
+    """In one line of plain characters, whatever the file has."""
+    pid, host, since, command = (_plain(holder.get(name)) for name in ("pid", "host", "since", "command"))
+    return f"pid {pid} on {host}, since {since} ({command})" if pid and since else "a process that has not signed"
+
+
+def _plain(value: object) -> str:
+    text = "".join(char if char.isprintable() else "?" for char in str("" if value is None else value))
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS - 1]}…"
+
+
+@contextmanager
+def _as_user_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        folder = lock_folder_of_machine()
+        raise UserError(f"Cannot lock the device in '{folder}'", why=error.strerror or str(error),
+                        todo=f"Give a folder that all users of this machine can write, in {VARIABLE}") from error
