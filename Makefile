@@ -30,6 +30,7 @@ test-slurm test-slurm-all: setup
 	@python -m pytest tests/slurm -m 'slurm$(if $(findstring all,$@),, and not slow)' -v -rs --durations=0 $(ARGS)
 
 setup:
+	@command -v $(PYTHON) >/dev/null || { echo "setup: there is no $(PYTHON). Install Python 3.11 or newer (\`apt-get install python3 python3-venv\`)" >&2; exit 2; }
 	@$(PYTHON) tools/setup.py
 
 lint: setup
@@ -46,6 +47,9 @@ dry-run: setup
 lock: setup
 	uv pip compile pyproject.toml --extra dev --extra tokenizers --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
+	python -m tools.torch_locks
+	echo 'pip-audit cyclonedx-bom' | tr ' ' '\n' | uv pip compile - --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tools/audit.lock
 
 # definition files of the images, from containers/*/image.yaml
 containers: setup
@@ -75,6 +79,16 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.heat_map
 	python -m tools.fastest
+
+# known vulnerabilities of all that is pinned, asked of PyPI; exit code 1: there are some, 3: the index does not answer for all packages
+audit: setup
+	@python -m tools.audit audit
+
+# the packages of .venv as a CycloneDX file: results/sbom.cdx.json
+sbom: setup
+	@python -m tools.audit sbom
+
+.PHONY: audit sbom
 
 clean:
 	rm -rf results .snakemake

@@ -17,7 +17,7 @@ import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from longca.images.fetch import reachable
@@ -30,6 +30,7 @@ HUB = {"docker.io": "registry-1.docker.io"}  # names that are no hosts
 INDEX_TYPES = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
 SECONDS = 10
 SCHEME = "https"
+PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==", re.MULTILINE)
 
 
 def main() -> None:
@@ -46,16 +47,17 @@ def main() -> None:
 
 def lock(recipe: Recipe) -> None:
     """requirements.lock, sources.lock and the base's digest in image.yaml."""
-    command = [sys.executable, "-m", "uv", "pip", "compile", "-q", "-", "--generate-hashes", "--no-header", "--no-annotate",
-               "--python-version", recipe.python, "--python-platform", "x86_64-unknown-linux-gnu",
-               "--constraint", str(ROOT / "requirements.lock"), "--no-emit-index-url", "--no-emit-find-links", "-o", str(recipe.lock)]
+    index = []
     if recipe.index and not reachable(recipe.index):
         print(f"{recipe.name}: {recipe.index} cannot be reached, its packages have to be in PIP_FIND_LINKS")
-        command += ["--find-links", os.environ.get("PIP_FIND_LINKS", ".")]
+        index = ["--find-links", os.environ.get("PIP_FIND_LINKS", ".")]
     elif recipe.index:
-        command += ["--extra-index-url", recipe.index, "--index-strategy", "unsafe-best-match"]
-    wanted = "\n".join([*own_dependencies(), *recipe.requirements])
-    subprocess.run(command, input=wanted, text=True, check=True)
+        index = ["--extra-index-url", recipe.index, "--index-strategy", "unsafe-best-match"]
+    _resolve(recipe, [*own_dependencies(), *recipe.requirements], ROOT / "requirements.lock", recipe.lock, index)
+    if recipe.kernels:
+        _resolve(recipe, recipe.build_requirements, recipe.lock, recipe.build_lock)
+        own = set(PINNED.findall(recipe.lock.read_text(encoding="utf-8")))
+        _leave_out(own, recipe.build_lock)
     if recipe.sources:
         lines = [f"{digest}  {url}" for source in recipe.sources for digest, url in [source_file(source.package, source.version)]]
         recipe.sources_lock.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -66,6 +68,20 @@ def lock(recipe: Recipe) -> None:
         path = recipe.folder / "image.yaml"
         path.write_text(path.read_text(encoding="utf-8").replace(recipe.base.digest, found), encoding="utf-8")
         print(f"{recipe.name}: {recipe.base.image} is now {found}")
+
+
+def _resolve(recipe: Recipe, wanted: Iterable[str], constraint: Path, lock: Path, index: Iterable[str] = ()) -> None:
+    """Pin what is wanted and all that it needs, with hashes, to the versions of the constraint where it has them."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "-q", "-", "--generate-hashes", "--no-header", "--no-annotate",
+               "--python-version", recipe.python, "--python-platform", "x86_64-unknown-linux-gnu", "--constraint", str(constraint),
+               "--no-emit-index-url", "--no-emit-find-links", *index, "-o", str(lock)]
+    subprocess.run(command, input="\n".join(wanted), text=True, check=True)
+
+
+def _leave_out(names: set[str], lock: Path) -> None:
+    """Take packages out of a lock: those that another one has."""
+    entries = re.split(r"^(?=[a-z0-9])", lock.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lock.write_text("".join(entry for entry in entries if entry.partition("==")[0] not in names), encoding="utf-8")
 
 
 def own_dependencies() -> list[str]:

@@ -23,7 +23,8 @@ OTHER_VARIABLES = {  # read beside the settings; longca.core.config.NOT_SETTINGS
     "LONGCA_LOCKS": "folder of the locks of this machine's devices, which all its users must share; `/tmp/longca-locks` if not set",
     "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
-    "TORCH_INDEX": "the package index that `make setup` takes torch from",
+    "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for CPUs, whose hashes longca knows",
+    "TORCH_LOCK": "a lock of your own with hashes, for `make setup` to install torch from: with `TORCH_INDEX` any build",
 }
 
 
@@ -37,6 +38,8 @@ def columns() -> str:
         "`longca export STUDY` writes one row a record, as `records.parquet`, `records.csv` and `records.json`; `longca.load` gives the "
         "same in Python, units in `frame.attrs[\"units\"]`. Each column follows from "
         "the records alone. A column that does not apply is empty.",
+        "In every CSV file of longca, text that begins with `=`, `+`, `-` or `@` and is no number has an apostrophe before it, since a "
+        "spreadsheet would run it as a formula. Numbers stay as they are: `-1.5`. Parquet and JSON hold all text unchanged.",
         _table(("column", "type", "unit", "meaning", "field of the record"), rows))
 
 

@@ -41,6 +41,7 @@ class Bundle:
 
     path: Path
     digest: str
+    manifest_digest: str
     num_files: int
     num_bytes: int
     facts: Provenance
@@ -69,7 +70,8 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
     entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.records, dict(sorted(entries.items()))))
     entries[manifest.NAME] = BundleFile(manifest.manifest({path: entry.content for path, entry in entries.items()}))
     content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
-    return Bundle(replace_file(out, content), manifest.sha256(content), len(entries), len(content), facts)
+    return Bundle(replace_file(out, content), manifest.sha256(content),
+                  manifest.sha256(entries[manifest.NAME].content), len(entries), len(content), facts)
 
 
 def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, BundleFile]) -> bytes:
     """The content of ro-crate-metadata.json for a bundle with these files."""
     described = [path for path in files if path.startswith((f"{MEASURED}/", "config/", "containers/"))
-                 or path in ("Snakefile", "CITATION.cff", "requirements.lock", PROVENANCE)]
+                 or path in ("Snakefile", "CITATION.cff", "requirements.lock", "torch.lock", "torch-cpu.lock", PROVENANCE)]
     runs = _runs(list(records), [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
     graph: list[Json] = [

@@ -1,7 +1,9 @@
 """The manifest of a bundle: its files with their SHA-256, in the format of `sha256sum --check`."""
 
 import hashlib
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -9,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 NAME = "manifest-sha256.txt"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-LEFT_BY_USE = (".venv", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache", ".hypothesis", ".ruff_cache")  # at the top
+LEFT_BY_USE = (".venv", ".venv-audit", ".snakemake", "results", "images", "*.egg-info", ".pytest_cache", ".hypothesis",
+               ".ruff_cache")  # at the top
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,12 @@ class Difference:
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file of any size. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def manifest(files: Mapping[str, bytes]) -> bytes:
@@ -43,16 +52,49 @@ def read_manifest(content: bytes) -> dict[str, str]:
     return found
 
 
+def unreadable(folder: Path, path: str) -> str:
+    """Why this file of an unpacked bundle is not read; empty where it may be.
+
+    Only regular files below `folder` are: what a link leads to, and a file that has a second name, may lie anywhere.
+    """
+    place = folder
+    for part in PurePosixPath(path).parts:
+        if place.is_symlink() and place != folder:
+            return "lies behind a link"
+        place /= part
+    try:
+        found = place.lstat()
+    except (OSError, ValueError):
+        return "is missing"
+    if stat.S_ISLNK(found.st_mode):
+        return "is a link"
+    if not stat.S_ISREG(found.st_mode):
+        return "is no file"
+    return "is a hard link, which may be a file of another place too: copy the folder" if found.st_nlink > 1 else ""
+
+
 def differences(folder: Path, listed: Mapping[str, str]) -> Iterator[Difference]:
     """Files that are missing, changed or not listed. Files that the use of an unpacked bundle leaves there do not count."""
     for path, digest in sorted(listed.items()):
-        place = folder / path
-        if not place.is_file() or place.is_symlink():
-            yield Difference(path, "is missing")
-        elif sha256(place.read_bytes()) != digest:
+        if why := unreadable(folder, path):
+            yield Difference(path, why)
+        elif file_sha256(folder / path) != digest:
             yield Difference(path, "was changed")
-    for place in sorted(folder.rglob("*")):
-        path = place.relative_to(folder)
-        known = path.as_posix() in listed or path.as_posix() == NAME or place.is_dir()
-        if not known and "__pycache__" not in path.parts and not any(fnmatch(path.parts[0], pattern) for pattern in LEFT_BY_USE):
-            yield Difference(path.as_posix(), "is not in the manifest")
+    for path in sorted(_entries(folder)):
+        if path not in listed and path != NAME:
+            yield Difference(path, "is not in the manifest")
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    """All that lies below `folder` but folders, and but what use leaves there. No link is followed."""
+    for top, folders, files in os.walk(folder):
+        at_top = Path(top) == folder
+        kept = [name for name in folders if name != "__pycache__" and not (at_top and _left_by_use(name))]
+        folders[:] = [name for name in kept if not (Path(top) / name).is_symlink()]
+        for name in [*files, *(set(kept) - set(folders))]:
+            if not (at_top and _left_by_use(name)):
+                yield (Path(top) / name).relative_to(folder).as_posix()
+
+
+def _left_by_use(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in LEFT_BY_USE)

@@ -1,5 +1,9 @@
-"""Verification of a bundle: every hash, every record, and the page made again."""
+"""Verification of a bundle: every hash, its study, every record, and the page made again.
 
+Nothing outside the bundle is read: a file counts only if the manifest lists it and no link is on the way to it.
+"""
+
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +13,16 @@ from longca.archive.page import page_files
 from longca.archive.project import MEASURED, PLUGINS
 from longca.archive.provenance import PageMaker, Provenance
 from longca.core.errors import UserError
-from longca.core.schema import parse, read_yaml
+from longca.core.schema import parse
 from longca.core.study import load_study
+from longca.store.cells import UnusableFile
 from longca.store.load import Loaded, load
 from longca.store.text import plural
 
 SHOWN = 5  # of many differences
+LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before it is known to be what it should be
+RECORDS = f"{MEASURED}/records.parquet"
+HARDWARE = "config/hardware.yaml"
 
 
 @dataclass(frozen=True)
@@ -34,12 +42,29 @@ def verify(folder: Path) -> list[Check]:
         UserError: its manifest or its provenance cannot be read.
     """
     try:
-        listed = manifest.read_manifest((folder / manifest.NAME).read_bytes())
+        listed = manifest.read_manifest(_text(folder, manifest.NAME))
     except ValueError as error:
         raise UserError(f"'{folder / manifest.NAME}' is damaged", why=str(error)) from error
-    facts = parse(Provenance, read_yaml(folder / provenance.NAME), provenance.NAME)  # JSON is YAML
-    loaded = load(folder / MEASURED / "records.parquet")
-    return [_files(folder, listed), _records(folder, facts, loaded), _page(folder, facts, loaded)]
+    try:
+        facts = parse(Provenance, json.loads(_text(folder, provenance.NAME)), provenance.NAME)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"'{folder / provenance.NAME}' is damaged", why="it is not JSON") from error
+    obstacle = _obstacle(folder, listed, RECORDS)
+    loaded = Loaded([], [UnusableFile(folder / RECORDS, obstacle)]) if obstacle else load(folder / RECORDS)
+    return [_files(folder, listed), _study(folder, listed, facts, loaded), _records(facts, loaded), _page(folder, listed, facts, loaded)]
+
+
+def _obstacle(folder: Path, listed: dict[str, str], path: str) -> str:
+    """Why this file of the bundle is not read; empty where it is."""
+    return manifest.unreadable(folder, path) or ("" if path in listed else "is not in the manifest")
+
+
+def _text(folder: Path, path: str) -> bytes:
+    place = folder / path
+    why = manifest.unreadable(folder, path) or ("is too large" if place.stat().st_size > LARGEST_TEXT else "")
+    if why:
+        raise UserError(f"'{place}' {why}", todo="`longca archive` makes bundles that have it")
+    return place.read_bytes()
 
 
 def _files(folder: Path, listed: dict[str, str]) -> Check:
@@ -47,35 +72,58 @@ def _files(folder: Path, listed: dict[str, str]) -> Check:
     return Check("files", not found, f"{plural(len(listed), 'file')}, {_outcome(found, 'each with its hash')}", found)
 
 
-def _records(folder: Path, facts: Provenance, loaded: Loaded) -> Check:
+def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
+    path = f"config/studies/{facts.study}.yaml"
+    if obstacle := _obstacle(folder, listed, path):
+        return Check("study", False, f"{path} {obstacle}: which cells were asked for is not known")
+    try:
+        study = load_study(str(folder / path))
+    except UserError as error:
+        return Check("study", False, f"cannot be read: {error}")
+    if (study.name, study.title or study.name) != (facts.study, facts.title):
+        return Check("study", False, f"{path} is study '{study.name}', {provenance.NAME} names '{facts.study}', or their titles differ")
+    try:
+        asked = {cell.cell_id for cell in study.cells()}
+    except UserError as error:  # plug-ins of the bundle, which are not here, may bear its names
+        has_plugins = any(name.startswith(f"{PLUGINS}/") for name in listed)
+        return Check("study", has_plugins, f"of cells that are not known here ({error})")
+    found = () if len(asked) == facts.num_cells else (f"{provenance.NAME} says {plural(facts.num_cells, 'cell')}, it has {len(asked):,}",)
+    measured = sum(record.cell_id in asked for record in loaded.records)
+    return Check("study", not found, f"{measured:,} of its {plural(len(asked), 'cell')} have a record"
+                 + (f", {_outcome(found, '')}" if found else ""), found)
+
+
+def _records(facts: Provenance, loaded: Loaded) -> Check:
     found = [str(problem) for problem in loaded.problems]
     if len(loaded.records) != facts.num_records:
         found.append(f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are {len(loaded.records)}")
     elif loaded.records:
         found += [f"{provenance.NAME} says something else than the records of: {name}"
                   for name, value in provenance.of_records(loaded.records).items() if getattr(facts, name) != value]
-    try:
-        asked = {cell.cell_id for cell in load_study(facts.study, folder / "config/studies").cells()}
-        of_study = f"{sum(record.cell_id in asked for record in loaded.records)} of the study's {plural(len(asked), 'cell')}"
-    except UserError as error:  # a study of plug-ins that are not here
-        of_study = f"of cells that are not known here ({error})"
-    return Check("records", not found, f"{plural(len(loaded.records), 'record')}, {of_study}, {_outcome(found, 'all valid')}", tuple(found))
+    return Check("records", not found, f"{plural(len(loaded.records), 'record')}, {_outcome(found, 'all valid')}", tuple(found))
 
 
-def _page(folder: Path, facts: Provenance, loaded: Loaded) -> Check:
+def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
     """Make page, figures and tables again and compare bytes; if they differ, name the versions that differ."""
+    if obstacle := _obstacle(folder, listed, HARDWARE):
+        return Check("page", False, f"cannot be made again: {HARDWARE} {obstacle}")
     try:
-        made = page_files(loaded.records, facts.title, folder / "config/hardware.yaml")
+        made = page_files(loaded.records, facts.title, folder / HARDWARE)
     except UserError as error:
         return Check("page", False, f"cannot be made again: {error}")
-    differing = [path for path, content in sorted(made.items()) if _read(folder / MEASURED / path) != content]
+    differing = [path for path, content in sorted(made.items()) if not _holds(folder, listed, f"{MEASURED}/{path}", content)]
     if not differing:
         return Check("page", True, f"{plural(len(made), 'file')} made again, byte for byte the same")
     causes = list(_causes(facts.page, provenance.page_maker()))
-    if (folder / PLUGINS).is_dir():
+    if any(name.startswith(f"{PLUGINS}/") for name in listed):
         causes.append(f"the bundle has plug-ins: set LONGCA_PLUGINS to its folder {PLUGINS} if you trust them")
     return Check("page", False, f"{len(differing)} of {plural(len(made), 'file')} differ: {', '.join(differing[:SHOWN])}",
                  tuple(causes or ["with the same code and packages: the records or the files were changed"]))
+
+
+def _holds(folder: Path, listed: dict[str, str], path: str, content: bytes) -> bool:
+    place = folder / path
+    return not _obstacle(folder, listed, path) and place.stat().st_size == len(content) and place.read_bytes() == content
 
 
 def _causes(then: PageMaker, now: PageMaker) -> Iterator[str]:
@@ -85,10 +133,6 @@ def _causes(then: PageMaker, now: PageMaker) -> Iterator[str]:
     for name, (before, here) in pairs.items():
         if before != here:
             yield f"{name} {before} then, {here} here"
-
-
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
 
 
 def _outcome(found: list[str] | tuple[str, ...], otherwise: str) -> str:

@@ -9,7 +9,9 @@ from longca.cli.options import Json, print_json, print_table
 app = typer.Typer(no_args_is_help=True, help="Container images: build or pull them once, and check them.")
 Wanted = Annotated[str | None, typer.Argument(help="Name in containers/, file, or URL with digest [default: the configured one]",
                                               show_default=False)]
+Listed = Annotated[str, typer.Argument(help="Name in containers/, file, URL with digest, or a JSON file of `longca image contents`")]
 Digest = Annotated[str | None, typer.Option(help="What it must be: sha256:…", show_default=False)]
+MOST_SHOWN = 40
 
 
 @app.command("list")
@@ -53,6 +55,52 @@ def fetch(name: Annotated[str, typer.Argument(help="Name in containers/")]) -> N
     from longca.images.recipe import load_recipe
 
     print(fetched(load_recipe(name)))
+
+
+@app.command()
+def contents(image: Wanted = None) -> None:
+    """Print what is in an image as JSON: packages of the system and of Python, and the hash of each file."""
+    from longca.images.contents import contents as listed
+
+    print_json(listed(_configured(image, None)[0].wanted))
+
+
+@app.command()
+def sbom(image: Wanted = None) -> None:
+    """Print an image's bill of materials (CycloneDX 1.5, JSON)."""
+    from longca.images.contents import bill_of_materials
+    from longca.images.contents import contents as listed
+
+    wanted = _configured(image, None)[0].wanted
+    print_json(bill_of_materials(wanted, listed(wanted)))
+
+
+@app.command()
+def diff(first: Listed, second: Listed, as_json: Json = False) -> None:
+    """Say in which two images differ, and whether that can touch a number. Exit code 1 if it can."""
+    from dataclasses import asdict
+
+    from longca.images.contents import contents as listed
+    from longca.images.contents import differences, finding
+
+    before, after = listed(first), listed(second)
+    found = differences(before, after)
+    sentence = finding(first, second, found, len(before["files"]))
+    if as_json:
+        print_json({"finding": sentence, "differences": [asdict(difference) for difference in found]})
+    else:
+        print(sentence)
+        if found:
+            shown = [[one.what, one.name, _short(one.before), _short(one.after), "can touch a number" if one.touches_numbers else ""]
+                     for one in found[:MOST_SHOWN]]
+            print_table(f"{len(shown)} of {len(found)} differences", ["what", "name", "first", "second", ""], shown)
+    if any(difference.touches_numbers for difference in found):
+        raise typer.Exit(1)
+
+
+def _short(version: str) -> str:
+    """A version, or the beginning of a hash."""
+    return version[:12] if len(version) == 64 else version or "–"
 
 
 def _configured(image: str | None, digest: str | None):

@@ -37,7 +37,8 @@ class Config(Frozen):
     disturbed: Literal["again", "keep"] = "again"
     """cells that were measured while others used the device: the next run measures them again, once; or they are kept, marked"""
     image: str = ""
-    """container of the workflow's jobs under `--sdm apptainer`: a name in containers/, a file, or a URL with digest; empty for none"""
+    """container of the workflow's jobs under `--sdm apptainer`, which the Slurm profile has: a name in containers/, a file, or a URL with
+    digest; if empty, the one that fits the site's GPUs"""
     image_digest: str = Field("", pattern=r"^(sha256:[0-9a-f]{64})?$")
     """what the image must be; as it was obtained if empty"""
     progress: Literal["auto", "rich", "plain"] = "auto"

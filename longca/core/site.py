@@ -43,6 +43,8 @@ class Site(Frozen):
     """CPU cores for each rank"""
     memory_per_gpu_gb: float = Field(default=32.0, gt=0)
     """main memory for each rank, at first; a retry asks for more"""
+    containers: bool = True
+    """off: jobs run in the Python that starts the workflow, for a site without Apptainer; their records name no container"""
 
     @field_validator("account", "partition", "cpu_partition", "constraint", "qos", "gpu_model", mode="before")
     @classmethod

@@ -18,18 +18,19 @@ PATIENCE_S = 5
 
 
 def fetch(recipe: Recipe) -> Path:
-    """Wheels and sources of the recipe's locks, in `images/wheels/<name>`. A file that is there with the right hash is not fetched again.
+    """Wheels and sources of the recipe's locks, in `images/wheels`. A file that is there with the right hash is not fetched again.
 
     Raises:
         UserError: something cannot be fetched, or is not what the lock says.
     """
-    folder = PACKAGE_ROOT.parent / WHEELS / recipe.name
+    folder = PACKAGE_ROOT.parent / WHEELS
     folder.mkdir(parents=True, exist_ok=True)
     version = recipe.python.replace(".", "")
     platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in range(GLIBC[recipe.python], OLDEST_GLIBC - 1, -1)]
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--require-hashes", "--no-deps",
                "--only-binary=:all:", "--implementation=cp", f"--python-version={recipe.python}", f"--abi=cp{version}", "--abi=abi3",
-               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d", str(folder), "-r", str(recipe.lock)]
+               "--abi=none", *platforms, "--platform=manylinux2014_x86_64", "--platform=any", "-d", str(folder), "-r", str(recipe.lock),
+               *(("-r", str(recipe.build_lock)) if recipe.kernels else ())]
     if recipe.index and reachable(recipe.index):  # else pip has to find its packages by its own settings
         command.append(f"--extra-index-url={recipe.index}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

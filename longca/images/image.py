@@ -1,6 +1,7 @@
 """An image as a file, and its stamp: the SHA-256 at the time when it was obtained, in the format of `sha256sum --check`."""
 
 import hashlib
+import platform
 import re
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from longca.images.recipe import names
 from longca.store.files import replace_file
 
 IMAGES = PACKAGE_ROOT.parent / "images"
+SIF_MAGIC, SIF_ARCH = slice(32, 41), slice(45, 47)  # places in its header
+SIF_ARCHS = {"x86_64": b"02", "aarch64": b"04"}
 PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
 
 
@@ -23,6 +26,11 @@ class Image:
     """name in containers/, file or URL, as given"""
     file: Path
     stamp: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The digest of the recipe that it was built from."""
+        return self.stamp.with_suffix(".recipe")
 
 
 def locate(wanted: str) -> Image:
@@ -64,6 +72,16 @@ def check(image: Image, digest: str = "", *, thorough: bool = False) -> str:
         raise UserError(f"Image '{image.file}' is not the one that is asked for", why=f"its digest is {found}, not {digest}",
                         todo="Get the right one, or correct image_digest")
     return found
+
+
+def check_architecture(image: Image) -> None:
+    """Raises UserError if the image is a SIF for another kind of processor than this machine's."""
+    with image.file.open("rb") as file:
+        head = file.read(SIF_ARCH.stop)
+    if head[SIF_MAGIC] == b"SIF_MAGIC" and (here := SIF_ARCHS.get(platform.machine())) is not None and head[SIF_ARCH] != here:
+        found = next((name for name, code in SIF_ARCHS.items() if code == head[SIF_ARCH]), "another kind of processor")
+        raise UserError(f"Image '{image.file}' is for {found}", why=f"this machine is {platform.machine()}",
+                        todo="Remove it, and get one for this machine")
 
 
 def check_or_exit(image: Image, digest: str = "") -> None:

@@ -1,20 +1,26 @@
 """Obtaining an image once: building it from its recipe, or pulling it by digest."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from longca.core.errors import UserError
 from longca.images.fetch import fetch, reachable
-from longca.images.image import IMAGES, Image, stamp
+from longca.images.image import IMAGES, Image, check_architecture, stamp
 from longca.images.recipe import Recipe, load_recipe, names
+from longca.images.render import BOUND, EPOCH, recipe_digest
+from longca.store.files import replace_file
 
+MACHINE = "x86_64"  # of the wheels in the locks
 HUB = {"docker.io": "registry-1.docker.io"}  # names that are no hosts
 LAST_LINES = 15
-QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3"}  # the default takes minutes longer and saves some percent
+QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the default takes minutes longer and saves some percent
+         "SOURCE_DATE_EPOCH": str(EPOCH)}
 
 
 def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
@@ -27,12 +33,19 @@ def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = p
     Raises:
         UserError: it can neither be built nor pulled here, or it is another image than asked for.
     """
-    if not image.file.exists():
-        if image.wanted in names():
-            _build(load_recipe(image.wanted), image, announce)
-        elif "://" in image.wanted:
-            announce(f"pulling {image.wanted}")
-            _into_place(image, [_apptainer(), "pull"], image.wanted)
+    recipe = load_recipe(image.wanted) if image.wanted in names() else None
+    if image.file.exists():
+        if recipe and image.recipe.is_file() and image.recipe.read_text(encoding="utf-8").strip() != recipe_digest(recipe):
+            raise UserError(f"Image '{image.file}' was built from another recipe than containers/{recipe.name} is now",
+                            todo=f"Remove it and {image.stamp.name} to build it anew, or name the file itself to keep it")
+    elif recipe:
+        _build(recipe, image, announce)
+        replace_file(image.recipe, f"{recipe_digest(recipe)}\n".encode())
+    elif "://" in image.wanted:
+        announce(f"pulling {image.wanted}")
+        _into_place(image, [_apptainer(), "pull"], image.wanted)
+    if image.file.is_file():
+        check_architecture(image)
     return stamp(image, digest)
 
 
@@ -49,9 +62,26 @@ def definition(recipe: Recipe) -> Path:
 
 def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> None:
     apptainer, source = _apptainer(), definition(recipe)
+    if platform.machine() != MACHINE:
+        raise UserError(f"Image '{recipe.name}' cannot be built here",
+                        why=f"its packages are for {MACHINE}, this machine is {platform.machine()}")
+    _check_space(recipe)
     announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}")
     fetch(recipe)
-    _into_place(image, [apptainer, "build", "--fakeroot"], str(source.relative_to(IMAGES.parent)))
+    binds = [f"--bind={IMAGES.parent / folder}:{target}" for folder, target in BOUND.items()]
+    for folder in BOUND:
+        (IMAGES.parent / folder).mkdir(parents=True, exist_ok=True)
+    _into_place(image, [apptainer, "build", "--fakeroot", *binds], str(source.relative_to(IMAGES.parent)))
+
+
+def _check_space(recipe: Recipe) -> None:
+    """Raises UserError if there is not enough of it where the build unpacks and where the image goes."""
+    for folder in (Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir()), IMAGES.parent):
+        free = shutil.disk_usage(folder).free / 1e9
+        if free < recipe.disk_gb:
+            raise UserError(f"There is not enough space to build image '{recipe.name}'",
+                            why=f"{folder} has {free:.1f} GB, and it takes up to {recipe.disk_gb:g} GB",
+                            todo="Free some, or set APPTAINER_TMPDIR to a folder that has it")
 
 
 def _into_place(image: Image, command: list[str], source: str) -> None:
@@ -62,7 +92,11 @@ def _into_place(image: Image, command: list[str], source: str) -> None:
         done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, capture_output=True, text=True, check=False,
                               env={**QUICK, **os.environ})
         if done.returncode:
-            print("\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:]), file=sys.stderr)
+            said = done.stdout + done.stderr
+            print("\n".join(said.splitlines()[-LAST_LINES:]), file=sys.stderr)
+            if "fakeroot" in said and os.geteuid() != 0:
+                raise UserError(f"Image '{image.wanted}' could not be made", why="this user may not build with --fakeroot, see above",
+                                todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to images/")
             raise UserError(f"Image '{image.wanted}' could not be made", why=f"`{' '.join(command[1:])} {source}` failed, see above")
         unfinished.replace(image.file)
     finally:

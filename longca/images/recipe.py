@@ -1,14 +1,16 @@
 """The recipe of an image: `containers/<name>/image.yaml`, the one source of its definition files."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from longca.core.errors import unknown
+from longca.core.errors import UserError, unknown
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
 CONTAINERS = PACKAGE_ROOT.parent / "containers"
+DEFAULT = "hopper-cu130"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
@@ -33,7 +35,7 @@ class Debian(Frozen):
 
 
 class SourcePackage(Frozen):
-    """A source package of PyPI that is built inside the image."""
+    """A source package of PyPI that is compiled inside the image."""
 
     package: str
     version: str
@@ -49,15 +51,23 @@ class Recipe(Frozen):
     python: str = Field(pattern=r"^3\.\d+$")
     apt: tuple[str, ...]
     """packages of the system"""
+    build_apt: tuple[str, ...] = ()
+    """packages of the system that are taken out again when all is compiled"""
     index: str = ""
     """a package index beside PyPI"""
     requirements: tuple[str, ...] = ()
     """pinned Python packages beside longca's own dependencies"""
+    build_requirements: tuple[str, ...] = ()
+    """pinned Python packages that compile the kernels and are taken out again: CUDA's compiler"""
     sources: tuple[SourcePackage, ...] = ()
-    build: str = ""
-    """script in the recipe's folder that builds the sources; its argument is their folder"""
-    uses: tuple[str, ...] = ()
-    """files of the project that the script needs"""
+    kernels: tuple[str, ...] = ()
+    """what tools/kernel_build makes, in this order"""
+    archs: tuple[str, ...] = ()
+    """compute capabilities for which it does, without the dot"""
+    gpus: tuple[str, ...] = ()
+    """the models of GPUs that take this image, as Slurm calls them"""
+    disk_gb: float = Field(gt=0)
+    """what a build takes beside the wheels, at most: the unpacked system and the image"""
     env: dict[str, str] = {}
     modules: tuple[str, ...] = Field(min_length=1)
     """Python modules that the finished image must have"""
@@ -70,6 +80,11 @@ class Recipe(Frozen):
     def lock(self) -> Path:
         """Python packages, with hashes."""
         return self.folder / "requirements.lock"
+
+    @property
+    def build_lock(self) -> Path:
+        """Python packages that only compile, with hashes."""
+        return self.folder / "build.lock"
 
     @property
     def sources_lock(self) -> Path:
@@ -86,5 +101,32 @@ def load_recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UserError if there is none, or it is not valid."""
     if name not in names():
         raise unknown("image", name, names(), todo="Images are the folders in containers/; a file or a URL can be given, too")
-    path = CONTAINERS / name / "image.yaml"
-    return parse(Recipe, {"name": name, **read_yaml(path)}, str(path.relative_to(CONTAINERS.parent)))
+    return parse(Recipe, {"name": name, **_merged(name)}, f"containers/{name}/image.yaml")
+
+
+def _merged(name: str) -> dict[str, Any]:
+    """The settings of a recipe over those of the one that it is like."""
+    own = read_yaml(CONTAINERS / name / "image.yaml")
+    like = own.pop("like", None)
+    if like is not None and (like == name or like not in names()):
+        raise UserError(f"Image '{name}' is like '{like}', and there is no such recipe", todo="Name a folder in containers/")
+    return {**(_merged(like) if like else {}), **own}
+
+
+def fitting(gpu_model: str, *, on_cpu: bool) -> str:
+    """The name of the image for a node: by the model of its GPU, as Slurm calls it. Hopper's if the model is not said.
+
+    Raises:
+        UserError: no image is for that model.
+    """
+    if on_cpu:
+        return "cpu"
+    if not gpu_model:
+        return DEFAULT
+    recipes = [load_recipe(name) for name in names()]
+    found = next((recipe.name for recipe in recipes if any(model in gpu_model.lower() for model in recipe.gpus)), None)
+    if found is None:
+        known = ", ".join(model for recipe in recipes for model in recipe.gpus)
+        raise UserError(f"No image in containers/ is for the GPU '{gpu_model}'", why=f"they are for {known}",
+                        todo="Set image in config/config.yaml, or `containers: off` in config/site.yaml")
+    return found

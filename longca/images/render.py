@@ -1,17 +1,25 @@
 """Renders a recipe as definition files: for Apptainer from a registry, for Apptainer from Debian's packages, and for Docker.
 
-All three run the same steps. Python packages come from a folder of wheels that were fetched by hash before. So the build itself needs
-the network for system packages only.
+All run the same steps. Python packages come from a folder of wheels that were fetched by hash before. So the build itself needs
+the network for system packages only. That folder and the compiler's cache are bound for the time of the build, not copied.
 """
 
 import hashlib
+import re
 
+from longca.core.plugin import PACKAGE_ROOT
 from longca.images.recipe import Recipe
 
 HEAD = "# Made by `make containers` from image.yaml beside it: edit that."
 WHEELS = "images/wheels"  # below the project's root
+OBJECTS = "images/objects"  # what was compiled already
+BOUND = {WHEELS: "/wheels", OBJECTS: "/ccache"}
 PARTS = "/opt/longca"  # in the image: locks and scripts
+CONTENTS = f"{PARTS}/contents.json"
 VENV = "/opt/venv"
+EPOCH = 1767225600  # 2026-01-01: the time of what is made, the same in every build
+QUIET_APT = "DEBIAN_FRONTEND=noninteractive apt-get"
+PIP = f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes -r {PARTS}"
 
 
 def definitions(recipe: Recipe) -> dict[str, str]:
@@ -29,24 +37,41 @@ def lock_digest(recipe: Recipe) -> str:
     return f"sha256:{hashlib.sha256(recipe.lock.read_bytes()).hexdigest()}"
 
 
+def recipe_digest(recipe: Recipe) -> str:
+    """A digest of all that a build is made from: definition, locks and the files that are copied in."""
+    found = hashlib.sha256(_dockerfile(recipe).encode())
+    for source, _ in _files(recipe):
+        path = PACKAGE_ROOT.parent / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            found.update(file.read_bytes())
+    return f"sha256:{found.hexdigest()}"
+
+
 def _steps(recipe: Recipe) -> list[str]:
-    """Commands that turn the base into the image; the wheels are in /wheels."""
-    steps = ["apt-get update -qq",
-             f"DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {' '.join(recipe.apt)}",
-             "rm -rf /var/lib/apt/lists/*",
+    """Commands that turn the base into the image; the wheels are in /wheels, the compiler's cache in /ccache."""
+    steps = [f"export SOURCE_DATE_EPOCH={EPOCH}",
+             "apt-get update -qq",
+             f"{QUIET_APT} install -y -qq --no-install-recommends {' '.join([*recipe.apt, *recipe.build_apt])}",
              f"python{recipe.python} -m venv {VENV}",
-             f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes"
-             f" -r {PARTS}/requirements.lock"]
-    if recipe.build:
-        steps.append(f"PATH={VENV}/bin:$PATH bash {PARTS}/{recipe.build} /wheels")
-    return steps
+             f"{PIP}/{recipe.lock.name}"]
+    if recipe.kernels:
+        compiled = f"python -m kernel_build /wheels --only {','.join(recipe.kernels)} --archs {','.join(recipe.archs)}"
+        taken_out = " ".join(re.findall(r"^([a-z0-9-]+)==", recipe.build_lock.read_text(encoding="utf-8"), re.MULTILINE))
+        steps += [f"{PIP}/{recipe.build_lock.name}",
+                  "export CCACHE_DIR=/ccache CCACHE_COMPILERCHECK=content CCACHE_MAXSIZE=20G",
+                  f"cd {PARTS} && PATH={VENV}/bin:$PATH {compiled}",
+                  f"{VENV}/bin/pip uninstall -q -y {taken_out}"]
+    if recipe.build_apt:
+        steps.append(f"{QUIET_APT} purge -y -qq --autoremove {' '.join(recipe.build_apt)}")
+    return [*steps, "rm -rf /var/lib/apt/lists/*", f"{VENV}/bin/python {PARTS}/image_contents.py {CONTENTS}"]
 
 
 def _files(recipe: Recipe) -> list[tuple[str, str]]:
-    """(path in the project, path in the image) of each file that stays in the image."""
-    own = [recipe.lock.name, *([recipe.sources_lock.name, recipe.build] if recipe.build else [])]
-    here = [(f"containers/{recipe.name}/{name}", f"{PARTS}/{name}") for name in own]
-    return here + [(path, f"{PARTS}/{path.rpartition('/')[2]}") for path in recipe.uses]
+    """(path in the project, path in the image) of each file or folder that stays in the image."""
+    own = [recipe.lock, *([recipe.build_lock, recipe.sources_lock] if recipe.kernels else [])]
+    here = [(f"containers/{recipe.name}/{path.name}", f"{PARTS}/{path.name}") for path in own]
+    return [*here, ("tools/image_contents.py", f"{PARTS}/image_contents.py"),
+            *([("tools/kernel_build", f"{PARTS}/kernel_build")] if recipe.kernels else [])]
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
@@ -61,10 +86,14 @@ def _check(recipe: Recipe) -> str:
 
 def _apptainer(recipe: Recipe, head: str) -> str:
     bootstrap, _, rest = head.partition("\n")  # Apptainer wants the header first of all
-    files = "\n".join(f"    {source} {target}" for source, target in [*_files(recipe), (f"{WHEELS}/{recipe.name}", "/wheels")])
-    steps = "\n".join(f"    {step}" for step in ["set -eu", *_steps(recipe), "rm -rf /wheels"])
+    binds = " ".join(f"--bind {source}:{target}" for source, target in BOUND.items())
+    files = "\n".join(f"    {source} {target}" for source, target in _files(recipe))
+    steps = "\n".join(f"    {step}" for step in ["set -eu", *_steps(recipe)])
     variables = "\n".join(f"    export {name}={value}" for name, value in _environment(recipe).items())
-    return (f"{bootstrap}\n{rest}\n{HEAD}\n# {recipe.about}\n\n%files\n{files}\n\n%post\n{steps}\n\n%environment\n{variables}\n\n"
+    places = " ".join(f'"${{APPTAINER_ROOTFS}}{target}"' for target in BOUND.values())
+    return (f"{bootstrap}\n{rest}\n{HEAD}\n# {recipe.about}\n# By hand, in the project's root, after `longca image fetch {recipe.name}`:\n"
+            f"#   apptainer build --fakeroot {binds} {recipe.name}.sif THIS\n\n"
+            f"%setup\n    mkdir -p {places}\n\n%files\n{files}\n\n%post\n{steps}\n\n%environment\n{variables}\n\n"
             f"%test\n    {_check(recipe)}\n\n%labels\n    org.longca.lock {lock_digest(recipe)}\n")
 
 
@@ -74,5 +103,5 @@ def _dockerfile(recipe: Recipe) -> str:
     variables = " \\\n    ".join(f"{name}={value}" for name, value in _environment(recipe).items())
     how = f"longca image fetch {recipe.name} && docker build -f containers/{recipe.name}/Dockerfile ."
     return (f"{HEAD}\n# {recipe.about}\n# In the project's root: {how}\nFROM {recipe.base.image}@{recipe.base.digest}\n{copies}\n"
-            f"RUN --mount=type=bind,source={WHEELS}/{recipe.name},target=/wheels \\\n    {steps}\n"
+            f"RUN --mount=type=bind,source={WHEELS},target=/wheels --mount=type=cache,target=/ccache \\\n    {steps}\n"
             f"ENV {variables}\nLABEL org.longca.lock={lock_digest(recipe)}\n")

@@ -189,16 +189,20 @@ def _downloads(ordered: Sequence[Record], values: dict[str, list[Any]], folder: 
     """The records' files beside the page; those that are there for other records stay as they are and are not offered."""
     are_new = not any((folder / name).exists() for name in EXPORTED)
     offered = []
-    for name, content in export_files(ordered, values):
+    for name, chunks in export_files(ordered, values).items():
         if are_new:
-            replace_file(folder / name, content)
-        if are_new or _holds(folder / name, content):
+            replace_file(folder / name, chunks)
+        if are_new or _holds(folder / name, chunks):
             offered.append(name)
     return offered
 
 
-def _holds(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+def _holds(path: Path, chunks: Iterable[bytes]) -> bool:
+    """True if these pieces are the content of a file."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return all(file.read(len(chunk)) == chunk for chunk in chunks) and not file.read(1)
 
 
 def _counted(column: pd.Series) -> list[tuple[str, int]]:

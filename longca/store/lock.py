@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from longca.core.errors import UserError
 
 NAME = ".lock"
 RETRY_SECONDS = 0.2
+LONGEST_SIGNATURE = 4096  # bytes; anybody who may write to the folder could write more
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
           given_up: Callable[[], bool]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise UserError(f"Cannot write '{folder}'", why=error.strerror or str(error),
                         todo="Give another folder with `--results`") from error
@@ -92,6 +94,21 @@ def _wait(file: int, mode: int, given_up: Callable[[], bool]) -> None:
     raise KeyboardInterrupt
 
 
+def _open(path: Path, flags: int) -> int:
+    """Open a lock's file. Raises OSError, also for a link or anything else that is no file: it could make us write somewhere else."""
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise OSError(error.errno, f"'{path.name}' in it is {'a link' if path.is_symlink() else 'no file'}: remove it") from error
+        raise
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(file)
+        raise OSError(errno.EINVAL, f"'{path.name}' in it is {'no file' if found.st_nlink == 1 else 'a hard link'}: remove it")
+    return file
+
+
 def _sign(file: int) -> None:
     """Write down who holds the lock, for the message that refuses others."""
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -103,17 +120,23 @@ def _sign(file: int) -> None:
 
 
 def _is_held(path: Path) -> bool:
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    try:
+        file = _open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
     return False
 
 
 def _signature(path: Path) -> str:
     try:
-        holder = json.loads(path.read_text(encoding="utf-8"))
+        with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+            holder = json.loads(file.read(LONGEST_SIGNATURE))
         return f"pid {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process that has not signed yet"

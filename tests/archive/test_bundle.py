@@ -43,7 +43,7 @@ def test_it_holds_what_repeats_and_what_explains(bundle):
 
 
 def test_its_settings_name_the_study(bundle):
-    with opened(bundle.path) as folder:
+    with opened(bundle.path) as (folder, _):
         settings = (folder / "config/config.yaml").read_text()
         assert "study: three\n" in settings and "results: results\n" in settings
 
@@ -63,7 +63,7 @@ def test_provenance_names_images_jobs_and_locks(bundle, records):
 
 
 def test_crate_describes_files_as_they_are(bundle):
-    with opened(bundle.path) as folder:
+    with opened(bundle.path) as (folder, _):
         graph = {entity["@id"]: entity for entity in json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]}
         for part in graph["./"]["hasPart"]:
             place, entity = folder / part["@id"], graph[part["@id"]]
@@ -77,7 +77,7 @@ def test_crate_describes_files_as_they_are(bundle):
 
 
 def test_every_reference_of_the_crate_leads_somewhere(bundle):
-    with opened(bundle.path) as folder:
+    with opened(bundle.path) as (folder, _):
         graph = json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]
     known = {entity["@id"] for entity in graph}
     for entity in graph:
@@ -89,7 +89,7 @@ def test_every_reference_of_the_crate_leads_somewhere(bundle):
 
 def test_a_bundle_can_be_made_from_an_unpacked_bundle(study, study_file, results, bundle, tmp_path, monkeypatch):
     """The same study gives the same bytes."""
-    with opened(bundle.path) as folder:
+    with opened(bundle.path) as (folder, _):
         monkeypatch.setattr(making, "ROOT", folder)
         again = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "again.tar.gz")
     assert again.digest == bundle.digest == sha256(again.path.read_bytes())
@@ -121,7 +121,7 @@ def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / "mine"))
     monkeypatch.setattr(making, "page_files", lambda *_: {"report.html": b"a page without figures"})
     made = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "b.tar.gz")
-    with opened(made.path) as folder:
+    with opened(made.path) as (folder, _):
         assert (folder / "plugins/figures/_shared.py").is_file() and "LONGCA_PLUGINS" in (folder / "BUNDLE.md").read_text()
 
 
@@ -156,7 +156,7 @@ def passes(content: bytes, folder: Path) -> bool:
     path = folder / "bundle.tar.gz"
     path.write_bytes(content)
     try:
-        with opened(path) as place:
+        with opened(path) as (place, _):
             return not list(differences(place, read_manifest((place / MANIFEST).read_bytes())))
     except (UserError, ValueError):
         return False
@@ -187,6 +187,6 @@ def test_a_byte_that_was_changed_before_it_was_compressed_is_found(tmp_path):
 
 
 def test_nothing_of_this_machine_is_in_it(bundle):
-    with opened(bundle.path) as folder:
+    with opened(bundle.path) as (folder, _):
         made = [folder / name for name in ("BUNDLE.md", "config/config.yaml", "provenance.json", "ro-crate-metadata.json")]
         assert not [path.name for path in made if str(Path.home()) in path.read_text() or str(bundle.path.parent) in path.read_text()]

@@ -1,3 +1,4 @@
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,16 @@ def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     found = software()
     assert found.env["OMP_NUM_THREADS"] == "3" and "SOMEBODYS_SECRET" not in found.env
     assert found.container == "sha256:abc"
+
+
+def test_an_image_that_was_entered_by_hand_is_named_by_its_stamp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(CONTAINER, raising=False)
+    monkeypatch.setattr(environment, "PACKAGE_ROOT", tmp_path / "longca")
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/images/cpu.sif")
+    assert software().container == "not obtained by longca: /images/cpu.sif"
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/cpu.sif.sha256").write_text(f"{'ab' * 32}  /images/cpu.sif\n")
+    assert software().container == f"sha256:{'ab' * 32}"
 
 
 def test_what_nvml_refuses_is_left_out() -> None:

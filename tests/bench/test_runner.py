@@ -18,6 +18,7 @@ from longca.bench.run import runner
 from longca.bench.run.progress import PlainProgress
 from longca.bench.run.runner import BATCH, Summary, run_cells, shuffled
 from longca.bench.workers.pool import Device, worker_key
+from longca.bench.workers.process import ending_signals
 from longca.core.cell import Cell
 from longca.core.config import Config
 from longca.core.errors import UserError
@@ -220,7 +221,8 @@ def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
     assert all(record.environment.source.version for record in records)
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGHUP, *(pytest.param(number, marks=pytest.mark.slow)
+                                                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))])
 def test_a_signal_stops_the_run_and_its_workers(plugins, tmp_path, store, number):
     run = start_run(tmp_path, [("quick", 16), ("sleeper", 16), ("sleeper", 24)])
     deadline = time.monotonic() + 120
@@ -236,6 +238,17 @@ def test_a_signal_stops_the_run_and_its_workers(plugins, tmp_path, store, number
     assert store.read_all()[1] == []
     with store.lock():
         pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_run_that_was_started_to_ignore_a_signal_goes_on_ignoring_it(number):
+    """As `nohup` starts it."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert number not in ending_signals() and signal.SIGTERM in ending_signals()
+    finally:
+        signal.signal(number, before)
+    assert number in ending_signals()
 
 
 def test_two_runs_at_once(plugins, tmp_path, store):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from longca.archive.manifest import sha256
 from longca.core.study import load_study
 from longca.store.cells import CellStore
 from tests.records import record
@@ -25,8 +26,11 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in):
         before = bundle.read_bytes()
         told = json.loads(longca("archive", tiny, "--json").stdout)
         assert bundle.read_bytes() == before and told["num_records"] == 1 and told["num_bytes"] == len(before)
+    sums = [line for line in done.stdout.splitlines() if " sha256:" in line]
+    assert f"bundle sha256:{sha256(bundle.read_bytes())}" in sums
     done = longca("verify", bundle)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if " sha256:" in line] == sums
     assert "byte for byte" in done.stdout
     subprocess.run(["tar", "-xzf", bundle, "-C", tmp_path], check=True)
     folder = tmp_path / "longca-tiny"
@@ -40,7 +44,8 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in):
     if told_in == "text":
         assert "files: measured/records.parquet was changed" in changed.stdout
     else:
-        assert [check["passed"] for check in json.loads(changed.stdout)] == [False, False, False]
+        assert {check["name"]: check["passed"] for check in json.loads(changed.stdout)["checks"]} == {
+            "files": False, "study": True, "records": False, "page": False}
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [

@@ -4,6 +4,7 @@ import http.server
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +19,9 @@ from tools.containers import current_digest
 DIGEST = f"sha256:{'cd' * 32}"
 APPTAINER = """#!/bin/sh
 echo "$@" >> "{log}"
-for word; do last=$word; done
+for word; do before=$last; last=$word; done
 case "$*" in *fail*) echo "FATAL: no such image"; exit 255;; esac
-case "$1" in build) target=$3;; pull) target=$2;; esac
+target=$before
 echo "image of $last" > "$target"
 """
 
@@ -48,7 +49,8 @@ def test_it_is_built_once(calls, tmp_path):
     first = obtain(locate("cpu"), announce=quiet)
     assert obtain(locate("cpu"), announce=quiet) == first
     assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
-    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["cpu.sif", "cpu.sif.sha256"]
+    assert sorted(path.name for path in (tmp_path / "images").iterdir() if path.is_file()) == [
+        "cpu.sif", "cpu.sif.recipe", "cpu.sif.sha256"]
 
 
 def test_it_is_pulled_by_digest(calls):
@@ -77,10 +79,10 @@ def test_without_apptainer(calls, monkeypatch, tmp_path):
 def test_without_a_registry_only_debian_can_be_built(monkeypatch):
     monkeypatch.setattr(obtaining, "reachable", lambda url: False)
     assert definition(load_recipe("cpu")).name == "apptainer-debian.def"
-    with pytest.raises(UserError, match=r"'hopper-cu130' cannot be built here: its base comes from docker\.io, which cannot be reached"):
-        definition(load_recipe("hopper-cu130"))
+    with pytest.raises(UserError, match=r"-nvidia' cannot be built here: its base comes from docker\.io, which cannot be reached"):
+        definition(load_recipe("hopper-cu130-nvidia"))
     monkeypatch.setattr(obtaining, "reachable", lambda url: True)
-    assert definition(load_recipe("hopper-cu130")).name == "apptainer.def"
+    assert definition(load_recipe("hopper-cu130-nvidia")).name == "apptainer.def"
 
 
 class Registry(http.server.BaseHTTPRequestHandler):
@@ -122,3 +124,33 @@ def test_the_digest_of_a_tag_is_asked_of_its_registry(registry, monkeypatch):
     assert current_digest(base) == DIGEST
     monkeypatch.setattr("tools.containers.HUB", {"here": "127.0.0.1:1"})
     assert current_digest(base) is None
+
+
+def test_an_image_of_another_recipe_is_not_used(calls, monkeypatch):
+    obtain(locate("cpu"), announce=quiet)
+    monkeypatch.setattr(obtaining, "recipe_digest", lambda recipe: "sha256:other")
+    with pytest.raises(UserError, match=r"was built from another recipe.*Remove it and cpu\.sif\.sha256"):
+        obtain(locate("cpu"), announce=quiet)
+
+
+def test_space_is_looked_at_before_the_build(calls, monkeypatch):
+    monkeypatch.setattr(obtaining.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1.5e9))
+    with pytest.raises(UserError, match=r"has 1\.5 GB, and it takes up to 3 GB"):
+        obtain(locate("cpu"), announce=quiet)
+    assert not calls.exists()
+
+
+def test_a_user_who_may_not_build_is_told_what_to_ask_for(calls, monkeypatch, tmp_path):
+    tool = tmp_path / "bin/apptainer"
+    tool.write_text("#!/bin/sh\necho 'FATAL: could not use fakeroot: no mapping entry found in /etc/subuid' >&2\nexit 255\n")
+    monkeypatch.setattr(obtaining.os, "geteuid", lambda: 1000)
+    with pytest.raises(UserError, match="may not build with --fakeroot"):
+        obtain(locate("cpu"), announce=quiet)
+
+
+def test_an_image_for_another_processor_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / "some.sif"
+    file.write_bytes(b"#!/usr/bin/env run-singularity".ljust(32, b"\0") + b"SIF_MAGIC\0" + b"01\0" + b"04\0")
+    monkeypatch.setattr(images.platform, "machine", lambda: "x86_64")
+    with pytest.raises(UserError, match="is for aarch64: this machine is x86_64"):
+        obtain(locate(str(file)), announce=quiet)

@@ -64,6 +64,27 @@ def test_each_mark_on_the_page_leads_to_its_records(name, quick):
     assert sorted(seen) == sorted(" ".join(ids).split(" "))
 
 
+ODD = ("$\\frac$", "$b$ _{c}", "a:b", '"<&>', "a%41/b,c+d")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", FIGURES)
+def test_odd_names_lose_no_figure_and_no_mark(name, odd):
+    table = derived([entry for entry in quick_study() if entry.cell.mask in SOME])
+    for column in ("method", "kernel", "mask", "strategy"):
+        table[column] = [f"{value}{odd}" if isinstance(value, str) else value for value in table[column]]
+    figure = Registry("figure").load(name)
+    data = figure.data(table)
+    methods = tuple(dict.fromkeys(table.method))
+    assert odd in "".join(ElementTree.fromstring(draw(figure, data, Style(methods))).itertext()), "it is written as it is"
+    own = inline(draw(figure, data, Style(methods, on_page=True)), "fig", "", {cell: row for row, cell in enumerate(table.cell_id)}).svg
+    groups = [group for group in ElementTree.fromstring(own).iter("g") if group.get("data-rows")]
+    ids = data.cell_ids if "cell_ids" in data else data.cell_id
+    assert sum(len(point.split("+")) for group in groups for point in group.get("data-rows").split(",")) == len(" ".join(ids).split())
+    assert {group.get("data-method") for group in groups} <= set(methods)
+
+
 def test_of_many_methods_the_best_have_colours():
     chosen = [entry for entry in gpu_study() if entry.cell.mask in ("full", "causal") and entry.cell.num_kv_heads == 8]
     figure = Registry("figure").load("throughput_forward")

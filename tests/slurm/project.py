@@ -63,6 +63,7 @@ class Project:
 
     def start(self, *arguments: str, profile: str = "slurm", settings: tuple[str, ...] = (), **environ: str) -> "Run":
         """Snakemake with the study, in the background."""
+        environ.setdefault("LONGCA_SITE_CONTAINERS", "on" if "apptainer" in arguments else "off")
         polling = QUICK_STATUS if profile == "slurm" else ()
         command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml", *settings]
         return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", LONGCA_DISTURBED="keep",

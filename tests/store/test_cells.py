@@ -1,9 +1,11 @@
 """The store keeps every finished record, whatever happens to the process that writes."""
 
 import errno
+import fcntl
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.record import Accuracy, Ok, Record, Samples
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.lock import holders
 
 WRITE_FOREVER = """
 import sys
@@ -151,16 +154,26 @@ def test_kill_9_leaves_the_old_record_or_the_new_one(tmp_path, make_record):
 def test_leftovers_are_ignored_and_removed_by_the_next_run(tmp_path, make_record):
     store = CellStore(tmp_path)
     folder = store.write(make_record()).parent
-    fresh, old = folder / ".0123456789abcdef.aa.tmp", folder / ".0123456789abcdef.bb.tmp"
-    for path in (fresh, old):
+    left, written = folder / ".0123456789abcdef.aa.tmp", folder / ".0123456789abcdef.bb.tmp"
+    for path in (left, written):
         path.write_text("{")
-    os.utime(old, (0, 0))
     assert len(store.read_all()[0]) == 1 and store.read_all()[1] == []
-    with store.lock("kernel-naive-0"):
-        assert fresh.exists() and not old.exists()  # another part may be writing the fresh one
+    with written.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as its writer does
+        with store.lock("kernel-naive-0"):
+            assert written.exists() and not left.exists()  # another part is writing the other one
     with store.lock():
-        assert not fresh.exists()
+        assert not written.exists()
     assert len(store.read_all()[0]) == 1
+
+
+def test_what_a_killed_writer_has_left_goes_with_the_next_write(tmp_path, make_record):
+    store = CellStore(tmp_path)
+    path = store.write(make_record())
+    left = path.with_name(f".{path.stem}.aa.tmp")
+    left.write_text("{")
+    store.write(make_record())
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -229,6 +242,23 @@ def test_a_second_run_is_refused_and_told_who_runs(tmp_path):
         first.wait()
     with CellStore(tmp_path).lock():  # what a killed run held is free
         pass
+
+
+@pytest.mark.parametrize("part", [None, "a"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
+def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, kind, part):
+    """Whoever may write to a shared folder could have another user's file emptied."""
+    other, results = tmp_path / "precious", tmp_path / "results"
+    results.mkdir()
+    lock = results / (".lock" if part is None else f".lock.{part}")
+    if kind != "dangling link":
+        other.write_text("of somebody else")
+    {"hard link": lambda: lock.hardlink_to(other), "FIFO": lambda: os.mkfifo(lock)}.get(kind, lambda: lock.symlink_to(other))()
+    expected = rf"Cannot write .*'{re.escape(lock.name)}' in it is (a|no) .*remove it"
+    with pytest.raises(UserError, match=expected), CellStore(results).lock(part):
+        pass
+    assert holders(results) == []
+    assert other.exists() == (kind != "dangling link") and (not other.exists() or other.read_text() == "of somebody else")
 
 
 def test_a_second_run_waits_if_told_to(tmp_path):

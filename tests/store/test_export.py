@@ -1,16 +1,18 @@
 """Exported files hold the records, and the same records give the same bytes."""
 
 import csv
+import io
 import json
 import math
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from longca.core.errors import UserError
 from longca.core.record import SCHEMA_VERSION, Accuracy, Incorrect
 from longca.store.columns import COLUMNS
-from longca.store.export import export, record_json
+from longca.store.export import csv_bytes, export, frame_csv, record_json
 from longca.store.files import replace_file
 from longca.store.load import load
 from longca.store.table import derived
@@ -47,6 +49,22 @@ def test_csv_has_one_line_a_record(records, tmp_path):
     assert {row["cell_id"] for row in content} == {entry.cell_id for entry in records}
     timed = next(row for row in content if row["status"] == "ok")
     assert len(timed["samples_ms"].split(" ")) == int(timed["num_samples"]) and timed["is_control"] in ("true", "false")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(A1)", " \t=1", "\n@x", "＝1", "-", "-1.5 apples", "=\"a,b\""])
+def test_a_spreadsheet_runs_no_cell(records, tmp_path, text):
+    """Not in the table of records, nor in any other one."""
+    path = export([records[0].model_copy(update={"study": text, "run_id": text})], tmp_path)[1]
+    for content in (path.read_bytes(), frame_csv(pd.DataFrame({text: [text]})), csv_bytes([text], [[text]])):
+        for cell in next(csv.reader(io.StringIO(content.decode()))), *csv.reader(io.StringIO(content.decode())):
+            assert all(not value.startswith(tuple("=+-@＝")) for value in cell)
+    assert "'" + " ".join(text.split()) in next(csv.DictReader(io.StringIO(path.read_text()))).values()
+
+
+def test_numbers_and_other_text_stay_as_they_are():
+    values = [-1.5, -3, "-1.5", "+2", "-.5e-3", -0.0, float("-inf"), "a=b", "1-2", "–", (-1.0, 2.0), None, True]
+    names, line = csv.reader(io.StringIO(csv_bytes(map(str, range(len(values))), [values]).decode()))
+    assert line == ["-1.5", "-3", "-1.5", "+2", "-.5e-3", "-0.0", "-inf", "a=b", "1-2", "–", "-1.0 2.0", "", "true"] and len(names) == 13
 
 
 def test_a_cell_of_more_operations_than_64_bits_count(records, tmp_path):

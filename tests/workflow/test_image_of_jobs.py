@@ -25,7 +25,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory):
 
     @cache
     def dry_run(profile: str, *settings: str) -> dict[str, str]:
-        done = snakemake("--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds", "--sdm", "apptainer",
+        by_hand = () if profile == "slurm" else ("--sdm", "apptainer")  # on a cluster it is the default
+        done = snakemake("--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds", *by_hand,
                          "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}", f"image={tmp_path}/some.sif",
                          *settings, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", LONGCA_SITE_GPUS_PER_NODE="2")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -39,15 +39,28 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
 
 
 def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
-    site = {"LONGCA_SITE_ACCOUNT": "bench", "LONGCA_SITE_GPU_MODEL": "h100", "LONGCA_SITE_GPUS_PER_NODE": "4"}
+    site = {"LONGCA_SITE_ACCOUNT": "bench", "LONGCA_SITE_GPU_MODEL": "h100", "LONGCA_SITE_GPUS_PER_NODE": "4",
+            "LONGCA_SITE_CONTAINERS": "off"}
     done = snakemake("--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper", **site)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tmp_path}/paper/report.html" in done.stdout
-    assert all(f"\n{stage} " in done.stdout for stage in STAGES)
+    assert all(f"\n{stage} " in done.stdout for stage in STAGES) and "\nimage " not in done.stdout
     jobs = [line for line in done.stdout.splitlines() if "resources:" in line and "retry=" in line]
     assert jobs and all("slurm_account=bench" in job and "gres=gpu:h100:" in job for job in jobs)
     widest = next(job for job in jobs if "nodes=24," in job)
     assert "tasks_per_node=4" in widest and "mpi=srun" in widest
+
+
+@pytest.mark.parametrize(("site", "image"), [
+    ({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")])
+@pytest.mark.sample(3)
+def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text("grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1'}]")
+    done = snakemake("--profile", "slurm", "--dry-run", "--printshellcmds", "--config", f"study={study}", f"results={tmp_path}",
+                     **{f"LONGCA_SITE_{name}": value for name, value in site.items()})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"image get {image} " in done.stdout and f"images/{image}.sif" in done.stdout
 
 
 def test_a_wrong_site_is_refused():

@@ -13,6 +13,7 @@ from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.source import source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate
+from longca.images.recipe import fitting
 
 # runs that outlive this workflow end at their next cell
 os.environ[WORKFLOW] = this_process()
@@ -33,8 +34,16 @@ SHARDS = {
         else shards(STUDY.cells(), CONFIG.shard_minutes)
     )
 }
-CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
-IMAGE = locate(CONFIG.image) if CONTAINED and CONFIG.image else None
+CONTAINED = (
+    SITE.containers
+    and DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+)
+ON_CPU = CONFIG.device == "cpu" or SITE.gpus_per_node == 0
+IMAGE = (
+    locate(CONFIG.image or fitting(SITE.gpu_model, on_cpu=ON_CPU))
+    if CONTAINED
+    else None
+)
 # `image` is run first; inside the container, records learn from its stamp which image it is
 LONGCA = (
     f"env LONGCA_CONTAINER=sha256:$(cut -c-64 {IMAGE.stamp}) python -m longca"

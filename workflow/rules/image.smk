@@ -9,7 +9,7 @@ rule image:
         outside
     params:
         longca=f"{sys.executable} -m longca",
-        image=CONFIG.image,
+        image=IMAGE.wanted if IMAGE else "",
         digest=CONFIG.image_digest,
     shell:
         "{params.longca} image get {params.image:q} --digest={params.digest:q} 2>&1 | tee {log:q}"

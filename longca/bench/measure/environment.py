@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.bench.measure.nvml import Gpu, open_gpu
+from longca.core.plugin import PACKAGE_ROOT
 from longca.core.record import Node, Software
 
 if TYPE_CHECKING:
     import torch
 
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
+ENTERED = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image's file, set in there
 LOCK = "LONGCA_LOCK"  # digest of the lock that an image was built from, set in the image
 LOCK_FILE = "longca-lock"  # the same in a virtual environment, written by tools/setup.py
+TORCH_FILE = "longca-torch"  # digest of the file that its torch was installed from, likewise
+TORCH_WHEEL = "torch wheel"  # its name among the packages
 PACKAGES = (
     "torch", "triton", "numpy", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
@@ -48,7 +52,7 @@ def software() -> Software:
     has_cuda = torch.version.cuda is not None
     return Software(python=platform.python_version(), packages=_packages(), cuda=torch.version.cuda,
                     cudnn=_dotted(torch.backends.cudnn.version()) if has_cuda else None,
-                    nccl=_nccl() if has_cuda else None, container=os.environ.get(CONTAINER), lock=_lock(),
+                    nccl=_nccl() if has_cuda else None, container=_container(), lock=_lock(),
                     env={name: os.environ[name] for name in ENV if name in os.environ})
 
 
@@ -58,9 +62,23 @@ def slurm_job() -> str | None:
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
+def _container() -> str | None:
+    """The digest of the image that this process is in: what the workflow says, or the stamp of an image that was entered by hand."""
+    entered = next((os.environ[name] for name in ENTERED if os.environ.get(name)), None)
+    if os.environ.get(CONTAINER) or entered is None:
+        return os.environ.get(CONTAINER)
+    stamp = PACKAGE_ROOT.parent / "images" / f"{Path(entered).name}.sha256"
+    return f"sha256:{stamp.read_text(encoding='utf-8')[:64]}" if stamp.is_file() else f"not obtained by longca: {entered}"
+
+
 def _lock() -> str | None:
-    file = Path(sys.prefix) / LOCK_FILE
-    return os.environ.get(LOCK) or (file.read_text(encoding="utf-8").strip() if file.is_file() else None)
+    return os.environ.get(LOCK) or _written(LOCK_FILE)
+
+
+def _written(name: str) -> str | None:
+    """What tools/setup.py has written down in this virtual environment."""
+    file = Path(sys.prefix) / name
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
 
 def device_name(device: torch.device) -> str:
@@ -94,7 +112,8 @@ def cpu_name() -> str:
 
 @functools.cache
 def _packages() -> dict[str, str]:
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    wheel = _written(TORCH_FILE)
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None} | ({TORCH_WHEEL: wheel} if wheel else {})
 
 
 def _version(package: str) -> str | None:

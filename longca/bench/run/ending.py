@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from longca.bench.workers.process import ending_signals
+
 VARIABLE = "LONGCA_WORKFLOW"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
@@ -34,12 +36,12 @@ class Stop:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stop]:
-    """Takes notice of SIGINT and SIGTERM."""
+    """Takes notice of the signals that end a run."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # signals are the main thread's
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = ending_signals()
     before = [signal.signal(number, lambda *_: stop.signal.set()) for number in numbers]
     try:
         yield stop

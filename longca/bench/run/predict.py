@@ -79,7 +79,9 @@ class Predictor:
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)
         kernel = self._plugin("kernel", cell.kernel)
-        unavailable, unsupported = self._unavailable(cell), self._unsupported(cell, traits)
+        unavailable = self._unavailable(cell)
+        # to divide a mask among many ranks takes ms: not for a method that is not here
+        unsupported = None if unavailable and cell.strategy else self._unsupported(cell, traits)
         work = kernel.work(cell)
         if work is not None:
             return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work.traffic_bytes or 0, work)

@@ -83,7 +83,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     Raises:
         UserError: another run uses the folder, it cannot be written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
-        KeyboardInterrupt: on SIGINT and SIGTERM, after all workers are stopped, and before the next cell if the workflow that started
+        KeyboardInterrupt: on a signal that ends it, after all workers are stopped, and before the next cell if the workflow that started
             this run is gone. Finished cells are stored.
     """
     store = CellStore(config.results / study.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message
 from longca.bench.workers.launch import RankPlacement, worker_options
-from longca.bench.workers.process import WorkerProcess, network, threads_per_rank
+from longca.bench.workers.process import WorkerProcess, ending_signals, network, threads_per_rank
 from longca.bench.workers.rendezvous import join_rendezvous
 from longca.bench.workers.task import Task
 from longca.core.errors import UserError
@@ -150,12 +150,12 @@ def threads_per_task(num_local: int) -> int:
 
 @contextmanager
 def _deaf_to_signals() -> Iterator[None]:
-    """Ignore SIGTERM and SIGINT meanwhile.
+    """Ignore signals that end a run meanwhile.
 
     A cluster that ends a job signals all its tasks. The runner alone reacts, for all of them: if a rank died of the signal first, its
     cell would look as if it had failed.
     """
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = ending_signals()
     before = [signal.signal(number, lambda *_: None) for number in numbers]  # not SIG_IGN, which children would inherit
     try:
         yield

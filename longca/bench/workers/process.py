@@ -20,6 +20,12 @@ WAIT_POLICY = "OMP_WAIT_POLICY"
 FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack as faulthandler prints it
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Signals that end a run in good order. One that this process was started to ignore, as `nohup` does with SIGHUP, stays ignored."""
+    others = (signal.SIGHUP, signal.SIGQUIT)  # the terminal is gone; Ctrl-\\
+    return (signal.SIGINT, signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN))
+
+
 class WorkerProcess:
     """`python -m longca.bench.workers.worker`, and the file for its output.
 

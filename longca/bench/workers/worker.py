@@ -10,7 +10,7 @@ import sys
 
 from longca.bench.workers.channel import Channel
 from longca.bench.workers.launch import RankPlacement
-from longca.bench.workers.process import STACK_SIGNAL
+from longca.bench.workers.process import STACK_SIGNAL, ending_signals
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 NCCL = {
@@ -27,7 +27,7 @@ def main() -> None:
     die_with(options.parent)
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL, all_threads=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all ranks
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)

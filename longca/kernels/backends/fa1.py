@@ -1,6 +1,6 @@
 """The first FlashAttention: flash-attn 1.0.9, the last release before FlashAttention-2.
 
-PyPI has its sources alone. `tools/build_fa1.py` compiles them for sm_90 with the machine's own nvcc into its extension,
+PyPI has its sources alone. `tools/kernel_build` compiles them for sm_90 with the machine's own nvcc into its extension,
 `flash_attn_cuda`, which is put on the path without the Python package beside it: that has FlashAttention-2's name.
 """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from longca.report.look.colours import Look
 
 RC: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "longca", "font.family": "DejaVu Sans", "font.size": 8.5,
-                      "path.simplify": False}
+                      "path.simplify": False, "text.parse_math": False}  # names are text: a $ begins no formula
 __all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
 POINTS = 72  # an inch
 PICTURE = 12  # points for each line of the title: room for the drawing of the mask before it
@@ -167,7 +167,7 @@ class Style:
     def mark(self, artist: Artist, method: str, cell_ids: Iterable[str] = ()) -> None:
         """Says in the SVG of which method and cells the artist is: its marks in order, each with the ids of its cells."""
         faint = "faint" if self.is_faint(method) else ""
-        artist.set_gid(f"points:{method}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}")
+        artist.set_gid(f"points:{quote(method, safe=' +')}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}")
 
     def legend_of(self, data: pd.DataFrame, *, dots: bool = False) -> Legend:
         """(label, look) of the methods in `data.method`, of directions if `data.direction` has two, and of failures."""

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import unescape
+from html import escape, unescape
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
@@ -135,7 +135,7 @@ def _named(match: re.Match[str]) -> str:
     kind, value = match[1], match[2]
     if kind == "points":
         method, faint, cells = value.split(":")
-        return f'<g class="points{" faint" if faint else ""}" data-method="{method}" data-cells="{cells}"'
+        return f'<g class="points{" faint" if faint else ""}" data-method="{escape(unquote(method))}" data-cells="{cells}"'
     if kind == "title":
         return '<g class="title"'
     return f'<g class="panel" data-panel="{value}"' if kind == "panel" else f'<g data-{kind}="{value}"'

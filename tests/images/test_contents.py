@@ -1,0 +1,65 @@
+"""Two images are compared by what is in them, and a bill of materials names all of it."""
+
+import json
+
+import pytest
+
+from longca.core.errors import UserError
+from longca.images.contents import bill_of_materials, contents, differences, finding
+from tools import image_contents
+
+LISTED = {"machine": "x86_64", "python": "3.11.2", "bytes": 7, "system": {"libc6:amd64": "2.36-9+deb12u13", "tzdata:all": "2026a"},
+          "packages": {"torch": "2.11.0", "einops": "0.8.1"},
+          "files": {"torch/lib/libtorch.so": "a" * 64, "torch/_tensor.py": "b" * 64, "torch-2.11.0.dist-info/RECORD": "c" * 64}}
+
+
+def test_the_same_is_the_same():
+    assert finding("a", "b", differences(LISTED, LISTED), 3) == (
+        "a and b are the same: 3 files of Python packages by hash, and all system packages by version.")
+
+
+@pytest.mark.parametrize(("after", "touches"), [
+    ({**LISTED, "system": {**LISTED["system"], "tzdata:all": "2026b"}}, False),
+    ({**LISTED, "system": {**LISTED["system"], "libc6:amd64": "2.41"}}, True),
+    ({**LISTED, "files": {**LISTED["files"], "torch/lib/libtorch.so": "d" * 64}}, True),
+    ({**LISTED, "files": {**LISTED["files"], "torch-2.11.0.dist-info/RECORD": "d" * 64}}, False),
+    ({**LISTED, "files": {name: value for name, value in LISTED["files"].items() if name != "torch/_tensor.py"}}, True),
+    ({**LISTED, "packages": {**LISTED["packages"], "einops": "0.9"}}, False),
+    ({**LISTED, "python": "3.12.1"}, True),
+])
+def test_it_is_said_whether_a_number_can_change(after, touches):
+    found = differences(LISTED, after)
+    assert len(found) == 1 and found[0].touches_numbers is touches
+    assert ("none of them" in finding("a", "b", found, 3)) is not touches
+
+
+def test_the_command_compares_lists(longca, tmp_path):
+    for name, listed in {"a": LISTED, "b": {**LISTED, "python": "3.12.1"}, "c": {**LISTED, "packages": 7}}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(listed))
+    done = longca("image", "diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert done.returncode == 1
+    assert "differ in 1 things; 1 of them can touch a number" in " ".join(done.stdout.split()) and "3.12.1" in done.stdout
+    assert json.loads(longca("image", "diff", str(tmp_path / "a.json"), str(tmp_path / "a.json"), "--json").stdout)["differences"] == []
+    broken = longca("image", "diff", str(tmp_path / "a.json"), str(tmp_path / "c.json"))
+    assert broken.returncode == 2 and "is no list of an image's contents" in " ".join(broken.stderr.split())
+
+
+def test_a_bill_of_materials_names_every_package():
+    bill = bill_of_materials("cpu", LISTED)
+    assert bill["bomFormat"] == "CycloneDX" and {component["purl"] for component in bill["components"]} == {
+        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u13", "pkg:deb/debian/tzdata@2026a", "pkg:pypi/torch@2.11.0", "pkg:pypi/einops@0.8.1"}
+
+
+def test_the_list_is_made_of_what_is_installed(monkeypatch, tmp_path):
+    (tmp_path / "one.py").write_text("1\n")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__/one.pyc").write_text("")
+    monkeypatch.setattr(image_contents.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(image_contents, "distributions", list)
+    monkeypatch.setattr(image_contents.subprocess, "run", lambda *words, **options: type("", (), {"stdout": "libc6:amd64\t2.36\n"}))
+    found = image_contents.contents()
+    assert found["system"] == {"libc6:amd64": "2.36"} and list(found["files"]) == ["one.py"] and found["bytes"] == 2
+    (tmp_path / "list.json").write_text(json.dumps(found))
+    assert contents(str(tmp_path / "list.json")) == found
+    with pytest.raises(UserError, match="There is no image"):
+        contents("ampere-cu130")
