@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,14 @@ from longca.core.plugin import PACKAGE_ROOT
 from tools.reliability import load, save
 
 STUDY = "load"
+TIMER = """
+import os, subprocess, sys, time
+begun = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
+"""in a process of its own: a child's peak of memory is never below what its parent had when it was started"""
 
 
 class Asked(NamedTuple):
@@ -75,16 +82,11 @@ def _timed(command: str, folder: Path) -> dict[str, float]:
     """Seconds, CPU seconds of all its processes, and the most memory of one of them in MiB."""
     words = [sys.executable, "-m", "longca", command, f"{STUDY}.yaml", "--results", "results"]
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT.parent), "CI": "1", "LONGCA_DEVICE": "cpu"}
-    begun = time.perf_counter()
-    process = subprocess.Popen(words, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    said = process.stderr.read().decode()
-    _, status, used = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begun
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1):  # 1 is a verdict: the committed records have failures
-        raise RuntimeError(f"`{' '.join(words)}` ended with {process.returncode}: {said}")
-    return {"seconds": round(seconds, 2), "cpu_s": round(used.ru_utime + used.ru_stime, 2), "mib": round(used.ru_maxrss / 1024)}
+    done = subprocess.run([sys.executable, "-c", TIMER, *words], cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    code, seconds, cpu_s, kib = map(float, done.stdout.splitlines()[-1].split())
+    if code not in (0, 1):  # 1 is a verdict: the committed records have failures
+        raise RuntimeError(f"`{' '.join(words)}` ended with {code:.0f}: {done.stderr}")
+    return {"seconds": round(seconds, 2), "cpu_s": round(cpu_s, 2), "mib": round(kib / 1024)}
 
 
 def _options() -> argparse.Namespace:

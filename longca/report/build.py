@@ -96,8 +96,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
     values = columns(ordered, hardware)
-    table = frame(values)
-    named = labelled(table)
+    table = labelled(frame(values))
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
@@ -105,10 +104,10 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
     linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
     linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
-    shown = on_page(named, linked)
+    shown = on_page(table, linked)
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}  # of a cell measured twice the first one
-    names = dict(zip(named.mask_label, named["mask"], strict=True))
-    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(named[~named.is_control.astype(bool)])))
+    names = dict(zip(table.mask_label, table["mask"], strict=True))
+    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)])))
     pictures = frozenset(mask.name for mask in shown_masks)
     paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
     figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
@@ -146,7 +145,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     }
     template = page_templates().get_template("page.html.j2")
     for level, left_out in LEVELS:
-        page = template.render(context | {"rows": rows_json([ordered[row] for row in shown], named.iloc[shown], **level), "left_out": left_out})
+        page = template.render(context | {"rows": rows_json([ordered[row] for row in shown], table.iloc[shown], **level), "left_out": left_out})
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())

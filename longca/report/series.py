@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
 SETTING = {"device": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
 
 
@@ -44,8 +45,13 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         mask_label: mask and variant, with the density asked where masks of that name differ in it.
         setting: in which of device, heads, head dim, dtype and corpus the table's rows differ; "" if in none.
         detail: all of these beside the mask's name.
+
+    A table that has its labels is given back as it is; a part of one gets labels of its own.
     """
+    if table.attrs.get(LABELLED) == len(table):
+        return table
     table = table.copy()
+    table.attrs[LABELLED] = len(table)
     table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)]
     keys = list(zip(table["mask"], table.mask_params, strict=True))
     names = _mask_names(dict.fromkeys(keys))  # a large study has many cells of few masks
