@@ -19,7 +19,8 @@ from tools.pages import ROOT, put
 FOLDER = ROOT / "reports/reliability"
 PAGE = ROOT / "docs/results/reliability.md"
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-VICTIMS = {"snakemake": "snakemake", "runner": "runner (`longca run`)", "worker": "worker of kernels", "rank": "rank of context parallelism"}
+VICTIMS = {"snakemake": "Snakemake", "runner": "runner (`longca run`)", "worker": "worker of kernels",
+           "rank": "rank of context parallelism"}
 OTHERS = {"stop": "stop (SIGSTOP, later SIGCONT)", "full disk": "full disk, later room again", "clock": "jump of the clock",
           "folder deleted": "results deleted while a run writes them"}
 Data = Mapping[str, Any]
@@ -74,7 +75,7 @@ def slurm(data: Data) -> str:
     said = ", ".join(f"{entry['what']} at {entry['at_s']:.0f} s" for entry in data["accidents"])
     return "\n\n".join([
         f"**{_verdict([data], plural(happened.total(), 'accident'))}.**",
-        f"{data['date']}, {data['machine']}, two nodes of Slurm on this machine; seed {data['seed']}, {data['num_starts']} starts of Snakemake, "
+        f"{data['date']}, {data['machine']}, two nodes of Slurm on it; seed {data['seed']}, {data['num_starts']} starts of Snakemake in "
         f"{number(data['seconds'] / 60)} minutes: {said}.", _table(["accident", "times"], rows)])
 
 
@@ -87,7 +88,7 @@ def load(data: Data) -> str:
     verdict = f"Missed by {names}" if missed else "Every command keeps its limit"
     return "\n\n".join([
         f"**{verdict} with {plural(data['num_records'], 'record')}; the page has {number(data['page_bytes'] / 1e6)} MB.**",
-        f"{data['date']}, {data['machine']}, load {data['load']:g} when it began. Records: {number(data['bytes'] / 1e6)} MB in as many files.",
+        f"{data['date']}, {data['machine']}, load {data['load']:g} when it began. The records have {number(data['bytes'] / 1e6)} MB.",
         _table(["command", "", "s", "CPU s", "GiB", "limit"], rows)])
 
 
@@ -98,8 +99,8 @@ def _verdict(trials: Sequence[Data], what: str) -> str:
     bad = sum(bool(trial["found"]) for trial in trials)
     if bad:
         return f"After {what}, {plural(bad, 'trial')} of {len(trials)} did not end as an undisturbed run does"
-    return (f"After {what}, all cells were those of an undisturbed run: none was lost, none measured beside another, and no process, lock or "
-            "temporary file was left")
+    return (f"After {what}, all cells were those of an undisturbed run: none was lost or measured twice, and no process, lock or temporary "
+            "file was left")
 
 
 def _short(accident: Data) -> str:

@@ -144,8 +144,9 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "generator": __version__,
     }
     template = page_templates().get_template("page.html.j2")
+    records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
     for level, left_out in LEVELS:
-        page = template.render(context | {"rows": rows_json([ordered[row] for row in shown], table.iloc[shown], **level), "left_out": left_out})
+        page = template.render(context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out})
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())

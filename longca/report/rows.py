@@ -39,8 +39,8 @@ POINT = (  # what the tip on a point says
     "budget_ratio", "error_tensor")
 
 
-def on_page(table: pd.DataFrame, first: Collection[str], most: int = MOST_ROWS) -> list[int]:
-    """The positions of the records that a page holds, in order: all, or `most` of more.
+def on_page(table: pd.DataFrame, first: Collection[str]) -> list[int]:
+    """The positions of the records that a page holds, in order: all, or `MOST_ROWS` of more.
 
     Those that the page names come first. Then, of each case and status one draw, then the second one of each, and so on.
 
@@ -48,10 +48,10 @@ def on_page(table: pd.DataFrame, first: Collection[str], most: int = MOST_ROWS) 
         table: `longca.report.series.labelled` of the records.
         first: cells that the page names.
     """
-    if len(table) <= most:
+    if len(table) <= MOST_ROWS:
         return list(range(len(table)))
     draw = table.groupby(CASE, sort=False, dropna=False).cumcount().where(~table.cell_id.isin(list(first)), -1)
-    return sorted(draw.to_numpy().argsort(kind="stable")[:most].tolist())
+    return sorted(draw.to_numpy().argsort(kind="stable")[:MOST_ROWS].tolist())
 
 
 def anchors(cell_ids: Iterable[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """The facts about cells that commands ask of a whole study at once: read from its records, and remembered for as long as these stay.
 
-A study of 100,000 cells takes long to read and check. `longca status` and the start of a run ask for a few facts only. These are kept in one
-file beside the cells, each with the size, time and inode of the cell's file that it was read from. Where one of these has changed, the
-cell's file is read again. The index itself may be lost or damaged at any time: it is then made anew.
+A study of 100,000 cells takes long to read and check. `longca status` and the start of a run ask for a few facts only. These are kept in
+one file beside the cells, each with the size, time and inode of the cell's file that it was read from. Where one of these has changed,
+the cell's file is read again. The index itself may be lost or damaged at any time: it is then made anew.
 """
 
 from __future__ import annotations
