@@ -47,6 +47,7 @@ def settings() -> str:
     """docs/reference/settings.md."""
     from longca.core.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
     from longca.core.plugin import Registry
+    from longca.core.reading import LIMITS
     from longca.core.site import PREFIX as SITE_PREFIX
     from longca.core.site import SBATCH, SITE_FILE, Site
     from longca.core.study import STUDIES, Grid, Measure, Study
@@ -73,6 +74,12 @@ def settings() -> str:
         "## Other variables",
         _table(("variable", "meaning"), [(", ".join(f"`{one}`" for one in name.split(", ")), meaning)
                                          for name, meaning in OTHER_VARIABLES.items()]),
+        "## Limits",
+        "Files from outside may be damaged, or made to harm. Before a file takes memory it is held to these limits, far beyond what "
+        "measuring needs. A file beyond one of them ends in a line that names its variable; of records, the file is named and skipped. "
+        "A variable takes a whole number of at least 1.",
+        _table(("variable", "default", "unit", "of what"), [(f"`{limit.variable}`", f"`{limit.default}`", limit.unit, limit.meaning)
+                                                           for limit in LIMITS]),
         "## A study",
         f"A study is a YAML file in `{STUDIES}`, or any path that ends in `.yaml`.", _table(fields, _fields(Study)),
         "### A grid",
@@ -175,7 +182,7 @@ def _values(entry: dict[str, Any], named: dict[str, Any]) -> str:
         return "mapping"
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}[entry["type"]]
     bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    limits = [f"{word} {entry[key]:g}" if entry[key] < 1 << 40 else "" for key, word in bounds.items() if key in entry]
+    limits = [f"{word} {entry[key]:,.12g}" if entry[key] < 1 << 40 else "" for key, word in bounds.items() if key in entry]
     return ", ".join([words if entry.get("format") != "path" else "path", *filter(None, limits)])
 
 

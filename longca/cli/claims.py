@@ -31,8 +31,8 @@ def command(
     from longca.core.errors import UserError
     from longca.store.table import derived
 
-    sources = [run for run in runs or [] if not run.isdigit()]
-    wanted = {int(run) for run in runs or [] if run.isdigit()} | ({number} if number is not None else set())
+    sources = [run for run in runs or [] if not _is_number(run)]
+    wanted = {int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set())
     claims = all_claims()
     strange = sorted(wanted - {claim.number for claim in claims})
     if strange:
@@ -46,12 +46,16 @@ def command(
                     "problems": [vars(problem) for problem in loaded.problems]})
         return
     for problem in loaded.problems:
-        print(f"skipped {problem.path}: {problem.reason}")
+        print(f"skipped {problem}")
     if wanted:
         print("\n\n".join(_whole(claim, verdict) for claim, verdict in judged))
     else:
         print(summary(verdict for _, verdict in judged))
         print("", *(_row(claim, verdict) for claim, verdict in judged), sep="\n")
+
+
+def _is_number(run: str) -> bool:
+    return run.isdecimal() and len(run) < 10
 
 
 def _row(claim: "Claim", verdict: "Verdict") -> str:

@@ -27,8 +27,9 @@ def list_corpora(as_json: Json = False) -> None:
 
 @app.command()
 def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Length to draw at")] = "8K",
-         seed: Annotated[int, typer.Option(min=0, help="Seed of the draw")] = 0, as_json: Json = False) -> None:
+         seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the draw")] = 0, as_json: Json = False) -> None:
     """Show a corpus and one draw of its documents."""
+    from longca.core.cell import MOST_TOKENS
     from longca.core.errors import UserError
     from longca.core.plugin import Registry
     from longca.core.units import parse_length
@@ -39,6 +40,8 @@ def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="
         num_tokens = parse_length(seqlen)
     except ValueError as error:
         raise UserError(str(error)) from None
+    if num_tokens > MOST_TOKENS:
+        raise UserError(f"{num_tokens} tokens are too many", todo=f"Give at most {MOST_TOKENS}")
     lengths = sample_documents(name, num_tokens, seed=seed).tolist()
     if as_json:
         print_json({"name": name, "num_documents": corpus.num_documents, "mean_length": corpus.mean_length, "drawn": lengths})

@@ -19,5 +19,5 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
                     "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})
         return
     for problem in loaded.problems:
-        print(f"skipped {problem.path}: {problem.reason}")
+        print(f"skipped {problem}")
     print(f"{len(loaded.records)} records → " + ", ".join(str(path) for path in paths))

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ COMMANDS = (  # in the order of use
     "archive", "verify", "data", "image", "config", "clean")
 
 COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
+NO_MEMORY = 3  # this machine cannot
 
 
 def build_app() -> typer.Typer:
@@ -46,12 +48,15 @@ def _version(asked: bool) -> None:
 def main() -> None:
     """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
     gc.set_threshold(*COLLECT)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
         sys.exit(build_app()(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
         message = error.format_message()
-        if "\n" in message:  # the help of a command that needs arguments and got none
+        if type(error).__name__ == "NoArgsIsHelpError":
             print(message, file=sys.stderr)
         else:
             path = error.ctx.command_path if error.ctx else "longca"
@@ -60,7 +65,14 @@ def main() -> None:
     except UserError as error:
         print(f"longca: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
-        sys.exit(130)
     except BrokenPipeError:  # the reader (head, less) has left
         sys.stderr.close()
+    except OSError as error:  # of a file that nothing else has told of: most often it is not readable, or its name is too long
+        name = f"'{error.filename}'" if error.filename is not None else "a file"
+        print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)
+        sys.exit(UserError.exit_code)
+    except MemoryError:
+        print(f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}", file=sys.stderr)
+        sys.exit(NO_MEMORY)
+    except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked
+        sys.exit(130)

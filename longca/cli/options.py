@@ -76,7 +76,7 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
 
 
 def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose kernel and strategy can be loaded, and why others cannot, which is also named on stderr.
+    """The cells whose kernel, strategy and corpus can be loaded, and why others cannot, which is also named on stderr.
 
     Raises:
         UserError: no cell is left.
@@ -84,13 +84,14 @@ def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
     from longca.core.errors import UserError
 
     broken: dict[tuple[str, str], UserError] = {}
-    for kind, names in (("kernel", {cell.kernel for cell in cells}), ("strategy", {cell.strategy for cell in cells if cell.strategy})):
-        for name in sorted(names):
+    kinds = ("kernel", "strategy", "corpus")  # masks are loaded when a study is expanded
+    for kind in kinds:
+        for name in sorted({name for cell in cells if (name := getattr(cell, kind))}):
             try:
                 Registry(kind).load(name)
             except UserError as error:
                 broken[kind, name] = error
-    left = [cell for cell in cells if ("kernel", cell.kernel) not in broken and ("strategy", cell.strategy) not in broken]
+    left = [cell for cell in cells if not any((kind, getattr(cell, kind)) in broken for kind in kinds)]
     if broken and not left:
         raise next(iter(broken.values()))
     reasons = [str(error) for error in broken.values()]

@@ -86,6 +86,7 @@ def command(
     for status in statuses - {*STATUSES, "disturbed"}:
         raise unknown("status", status, (*STATUSES, "disturbed"))
     cells, broken = loadable(cells)
+    broken = [*chosen.left_out, *broken]
     announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
     if as_json:

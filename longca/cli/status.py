@@ -33,7 +33,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         print_table(f"{chosen.name}: {total.total() - total['left']} of {total.total()} cells measured", ["", *columns],
                     [*rows, ["all", *(total[column] for column in columns)]])
         for problem in problems:
-            print(f"skipped {problem.path}: {problem.reason}")
+            print(f"skipped {problem}")
     if any(counts["error"] + counts["incorrect"] + counts["timeout"] for counts in methods.values()):
         raise typer.Exit(1)
 

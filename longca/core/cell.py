@@ -4,19 +4,23 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from longca.core.schema import Frozen
+from longca.core.schema import LARGEST_INT, MOST_NAMES, Frozen, Name
 
 Direction = Literal["fwd", "bwd"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 InputValues = Literal["normal", "signs", "small", "constant"]
-Scalar = bool | int | float | str
+Scalar = bool | Annotated[int, Field(ge=-LARGEST_INT, le=LARGEST_INT)] | float | Annotated[str, Field(max_length=1_000)]
+Named = Annotated[dict[Name, Scalar], Field(max_length=MOST_NAMES)]
+"""values by name"""
 
 DTYPE_BYTES: dict[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 MOST_TOKENS = (1 << 31) - 1  # of a mask: kernels count tokens in 32 bits, and the square of more does not fit 64
+MOST_RANKS = 1 << 20
+MOST_HEADS = 1 << 16  # and the largest size of one head
 AS_RELEASED = "as_released_"  # begins the names of kernels that repeat a defect of the study's code: they are never ranked
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
@@ -45,27 +49,27 @@ class Cell(Frozen):
     """One measurement request. Every field is resolved, so equal requests have equal ids on every machine."""
 
     kind: Literal["kernel", "cp"]
-    kernel: str
+    kernel: Name
     """the attention operator; under `cp` the one that each rank runs"""
-    strategy: str | None = None
+    strategy: Name | None = None
     """the context-parallel strategy; None for a kernel on one device"""
-    strategy_params: dict[str, Scalar] = {}
+    strategy_params: Named = {}
     """parameters of the strategy that differ from their defaults; without any, the field is left out of ids and of texts"""
-    world: int = Field(1, ge=1)
+    world: int = Field(1, ge=1, le=MOST_RANKS)
     """number of ranks"""
-    mask: str
-    mask_params: dict[str, Scalar] = {}
-    """all parameters of the mask, defaults included"""
-    corpus: str | None = None
+    mask: Name
+    mask_params: Named = {}
+    """all parameters of the mask, defaults included; `density` is the share of pairs asked for"""
+    corpus: Name | None = None
     """where document lengths come from; None for masks without documents"""
     seqlen: int = Field(ge=1, le=MOST_TOKENS)
     """tokens over all ranks, queries and keys alike"""
-    num_q_heads: int = Field(ge=1)
-    num_kv_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
+    num_q_heads: int = Field(ge=1, le=MOST_HEADS)
+    num_kv_heads: int = Field(ge=1, le=MOST_HEADS)
+    head_dim: int = Field(ge=1, le=MOST_HEADS)
     dtype: Dtype
     direction: Direction
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=LARGEST_INT)
     """seed of everything drawn in the mask; 0 where nothing is"""
     input_values: InputValues = "normal"
     """what q, k, v and the gradient of the output hold: see `longca.bench.check.inputs`. A GPU's power, and with it its clock, depends on
@@ -86,6 +90,9 @@ class Cell(Frozen):
             raise ValueError("a `kernel` cell runs on one device: world must be 1")
         if self.input_values == "constant" and self.direction == "bwd":
             raise ValueError("inputs of one value run forward alone: their gradients of q and k are 0, and no relative error can be told")
+        density = self.mask_params.get("density", 1)
+        if isinstance(density, bool | str) or not 0 < density <= 1:
+            raise ValueError(f"a mask's `density` is a share above 0 and at most 1, not {density!r:.80}")
         if self.sustained and self.kind != "kernel":
             raise ValueError("calls without a pause are timed on one device alone")
         return self

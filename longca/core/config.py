@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from longca.core.checkout import home_of_results, in_project
 from longca.core.errors import unknown
+from longca.core.reading import PREFIX as LIMIT_PREFIX
+from longca.core.reading import check_variables
 from longca.core.schema import Frozen, merge, parse, read_yaml
 from longca.core.site import PREFIX as SITE_PREFIX
 
@@ -32,7 +34,7 @@ class Config(Frozen):
     """auto takes the GPU where there is one"""
     launcher: Launch = "auto"
     """who starts the ranks: longca itself on this machine (local), or torchrun or srun, one task a rank; auto takes what is there"""
-    shard_minutes: float = Field(15.0, gt=0)
+    shard_minutes: float = Field(15.0, gt=0, le=1e6)
     """estimated minutes of measuring in one job"""
     disturbed: Literal["again", "keep"] = "again"
     """cells that were measured while others used the device: the next run measures them again, once; or they are kept, marked"""
@@ -43,6 +45,13 @@ class Config(Frozen):
     """what the image must be; as it was obtained if empty"""
     progress: Literal["auto", "rich", "plain"] = "auto"
     """plain lines where there is no terminal or CI is set"""
+
+    @field_validator("results")
+    @classmethod
+    def _can_be_a_folder(cls, value: Path) -> Path:
+        if "\0" in str(value):
+            raise ValueError("a folder's name has no NUL")
+        return value
 
 
 class Setting(NamedTuple):
@@ -84,11 +93,12 @@ def _layers(overrides: Mapping[str, Any] | None, path: Path | None, environ: Map
     environ = os.environ if environ is None else environ
     from_env = {}
     for key, value in environ.items():
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not key.startswith(SITE_PREFIX):
+        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not key.startswith((SITE_PREFIX, LIMIT_PREFIX)):
             name = key.removeprefix(PREFIX).lower()
             if name not in Config.model_fields:
                 raise unknown("environment variable", key, [PREFIX + field.upper() for field in Config.model_fields])
             from_env[name] = value
+    check_variables()
     from_file = read_yaml(path) if path.exists() else {}
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     return {str(path): from_file, VARIABLES: from_env, "Options": given}

@@ -1,30 +1,75 @@
-"""Errors for the user: something that they gave cannot be used."""
+"""Errors for the user: something that they gave cannot be used. Their text is safe to print, whatever was given."""
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+MOST_OF_VALUE = 250  # characters of a value in quotes
+MOST_OF_LINE = 2_000  # characters of one part of a message
+MOST_PROBLEMS = 20  # lines of a message that names several problems
+MOST_COMPARED = 100  # characters of a name that may be meant by another one
+
+_QUOTED = re.compile(rf"'[^']{{{MOST_OF_VALUE + 1},}}'")
 
 
 class UserError(Exception):
     """Something outside the program must change: the command prints this line and exits with code 2.
 
+    Control characters in it are escaped and long values are shortened, so that it is one line whatever was given.
+
     Args:
         what: what happened, with the offending value quoted.
         why: the rule it broke, where the first part does not say so.
         todo: what to do about it.
+        problems: of a thing `what` that has several: one text each. They are printed a line for each, the first ones of many.
+        num_more: problems that are not in that list.
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, *, why: str = "", todo: str = "") -> None:
-        self.what, self.why, self.todo = what, why, todo
+    def __init__(self, what: str, *, why: str = "", todo: str = "", problems: Sequence[str] = (), num_more: int = 0) -> None:
+        self.what, self.why, self.todo = shown(what), shown(why), shown(todo)
+        self.problems = tuple(shown(problem) for problem in problems[:MOST_PROBLEMS])
+        self.num_problems = len(problems) + num_more
         super().__init__(what, why, todo)
 
     def __str__(self) -> str:
+        if self.problems:
+            more = self.num_problems - len(self.problems)
+            lines = (*self.problems, *([f"… and {more:,} more"] if more else []))
+            return f"{self.what} has {self.num_problems:,} problems:" + "".join(f"\n  {line}" for line in lines)
         sentence = f"{self.what}: {self.why}" if self.why else self.what
-        if "\n" in sentence:  # several problems, one a line
-            return sentence
         stop = "" if sentence.endswith(("?", ".", "!")) else "."
         return f"{sentence}{stop} {self.todo}" if self.todo else sentence
+
+
+def shown(text: str, most: int = MOST_OF_LINE) -> str:
+    """The text on one line: control characters and halves of characters are escaped, the middle of what is too long is left out.
+
+    Args:
+        most: characters of the whole; a value in quotes has at most `MOST_OF_VALUE` of them.
+    """
+    if len(text) > MOST_OF_VALUE:
+        text = shortened(_QUOTED.sub(lambda match: f"'{shortened(match[0][1:-1], MOST_OF_VALUE)}'", text), most)
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def storable(text: str, most: int) -> str:
+    """The text as a record may hold it: halves of characters are escaped, the middle of what is too long is left out."""
+    return shortened(text, most).encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or of a longer one its begin and its end."""
+    return text if len(text) <= most else f"{text[:most - most // 3 - 1]}…{text[-(most // 3):]}"
+
+
+def _printable(character: str) -> str:
+    """Spaces of other widths stay; what moves the cursor, turns the direction or is not whole is escaped."""
+    if character.isprintable() or unicodedata.category(character) == "Zs":
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def raise_all(what: str, problems: Sequence[UserError]) -> None:
@@ -33,21 +78,20 @@ def raise_all(what: str, problems: Sequence[UserError]) -> None:
     Args:
         what: the thing that has them.
     """
-    lines = list(dict.fromkeys(map(str, problems)))
+    lines = list(dict.fromkeys(line for problem in problems for line in _lines(problem)))
     if len(lines) > 1:
-        raise UserError(several(what, lines))
+        raise UserError(what, problems=lines)
     if lines:
         raise problems[0]
 
 
-def several(what: str, problems: Sequence[str]) -> str:
-    """The text of several problems of one thing, a line for each."""
-    return f"{what} has {len(problems)} problems:" + "".join(f"\n  {problem}" for problem in problems)
+def _lines(error: UserError) -> list[str]:
+    return [f"{error.what}: {problem}" for problem in error.problems] or [str(error)]
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The `count` known names most like `name`, best first; empty where nothing is alike."""
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.45)
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.45) if len(name) <= MOST_COMPARED else []
 
 
 def unknown(kind: str, name: str, known: Iterable[str], todo: str = "") -> UserError:

@@ -22,6 +22,10 @@ from longca.core.errors import UserError, unknown
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
+class BrokenPlugin(UserError):
+    """A plug-in's file is there and cannot be used: it is named and left out, and the rest goes on."""
+
+
 class Plugin:
     """Base of every contract. `name` and `path` come from the file and are set by the registry."""
 
@@ -83,14 +87,21 @@ class Registry:
         """The plug-in of that name.
 
         Raises:
-            UserError: no file has that name (the nearest names are given), or the file does not hold one plug-in.
+            UserError: no file has that name (the nearest names are given).
+            BrokenPlugin: the file does not hold one plug-in.
         """
         path = self.paths().get(name)
         if path is None:
             raise unknown(self.kind.name, name, self.paths(), todo=f"`longca list {self.kind.plural}` shows all")
         module_name, _, class_name = self.kind.contract.partition(":")
         contract = getattr(importlib.import_module(module_name), class_name)
-        plugin = _from_module(path, contract) if self.kind.suffix == ".py" else contract.from_file(path)
+        if self.kind.suffix == ".py":
+            plugin = _from_module(path, contract)
+        else:
+            try:
+                plugin = contract.from_file(path)
+            except UserError as error:
+                raise BrokenPlugin(error.what, why=error.why, todo=error.todo, problems=error.problems) from error
         plugin.name, plugin.path = name, path
         return plugin
 
@@ -149,15 +160,27 @@ def _check_folder(folder: Path) -> None:
         raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="it holds no plug-ins", todo=todo)
 
 
+def as_broken(path: Path, error: Exception) -> BrokenPlugin:
+    """The error of a user's plug-in that has raised what its contract does not know. Raises the same error of a file of the package."""
+    if path.is_relative_to(PACKAGE_ROOT):
+        raise error
+    return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo="Mend or remove the file")
+
+
 def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
+    if path.exists() and not path.is_file():
+        raise BrokenPlugin(f"'{path}' is not a plug-in", why="it is no file", todo="Remove it or make it one")
     module = _import_file(path)
     classes = [value for value in vars(module).values()
                if inspect.isclass(value) and issubclass(value, contract) and value.__module__ == module.__name__
                and not value.__name__.startswith("_")]
     if len(classes) != 1:
-        raise UserError(f"'{path}' is not a plug-in", todo="Remove it or make it one",
+        raise BrokenPlugin(f"'{path}' is not a plug-in", todo="Remove it or make it one",
                         why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
-    return classes[0]()
+    try:
+        return classes[0]()
+    except Exception as error:
+        raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo="Mend or remove the file") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -165,12 +188,15 @@ def _import_file(path: Path) -> ModuleType:
         if path.is_relative_to(PACKAGE_ROOT):
             return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
         return _import_from_outside(path)
-    except Exception as error:
-        raise UserError(f"Plug-in '{path}' cannot be imported", todo="Mend or remove the file",
-                        why=f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo="Mend or remove the file") from error
 
 
-def _place(error: Exception) -> str:
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
     """The last frame of the traceback outside of Python's own import machinery, in brackets."""
     if isinstance(error, SyntaxError):
         return ""  # its message names file and line
@@ -190,7 +216,7 @@ def _import_from_outside(path: Path) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception:
+    except BaseException:
         del sys.modules[module_name]
         raise
     return module

@@ -1,14 +1,72 @@
-"""The record of a measured cell. It holds raw facts only; medians, TFLOP/s and verdicts are derived later."""
+"""The record of a measured cell. It holds raw facts only; medians, TFLOP/s and verdicts are derived later.
 
-from typing import Annotated, Any, Literal
+Every field has bounds, far beyond what any machine does and within what all that is derived can bear. A file that breaks them is damaged.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from longca.core.cell import Cell, Scalar
-from longca.core.schema import Frozen
+from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
+from longca.core.schema import MOST_NAMES, Count, Frozen, Name
 
 SCHEMA_VERSION = 1
+MOST_SAMPLES = 1_000_000  # of a rank
+MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
+MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
+UNITS = ("_bytes", "_w", "_mhz")  # end the names of a GPU's facts that are numbers
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+Milliseconds = Annotated[float, Field(ge=0, le=1e12)]
+"""at most three decades"""
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+SampleMs = Annotated[float, Field(ge=1e-6, le=1e12)]
+"""time of a call: at least a nanosecond"""
+Reading = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""of a sensor"""
+Line = Annotated[str, Field(max_length=MOST_LINE)]
+Error = Annotated[float, Field(allow_inf_nan=True)]
+"""infinite or NaN where a result is"""
+Errors = Annotated[dict[Name, Error], Field(max_length=MOST_NAMES)]
+"""by tensor"""
+Lines = Annotated[dict[Name, Line], Field(max_length=MOST_NAMES)]
+"""texts by name"""
+Costs = Annotated[dict[Name, Annotated[float, Field(ge=0, le=1e30)]], Field(max_length=MOST_NAMES)]
+Notes = Annotated[tuple[Line, ...], Field(max_length=10_000)]
+PerRank = Annotated[tuple[Count, ...], Field(max_length=MOST_RANKS)]
+"""a number of bytes for each rank"""
+Readings = Annotated[tuple[Reading, ...], Field(max_length=MOST_SAMPLES)]
+"""one beside each sample"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kind of cost of a cell beside its timed call, under the name by which kernels, strategies and the harness count it.
+
+    Of several ranks a record keeps the largest. A name that is not in `COSTS` is kept in the record all the same, without a column.
+    """
+
+    name: str
+    unit: Literal["ms", "bytes"]
+    meaning: str
+
+
+COSTS = (
+    Cost("mask_ms", "ms", "Building the mask"),
+    Cost("plan_ms", "ms", "Preparing the call: layout, indices, plan"),
+    Cost("schedule_ms", "ms", "Under cp, part of plan_ms: who computes what and what moves, before a kernel is prepared for any of it"),
+    Cost("compile_ms", "ms", "Compiling"),
+    Cost("permute_ms", "ms", "Bringing q, k and v from contiguous shards to the tokens that ranks hold; 0 where these are the same"),
+    Cost("oracle_ms", "ms", "Checking the result"),
+    Cost("metadata_bytes", "bytes", "The kernel's own form of the mask"),
+    Cost("workspace_bytes", "bytes", "Memory that the kernel's library asks for beside its tensors"),
+    Cost("moved_bytes", "bytes", "Moved between ranks, for each rank and call; empty where a library sends by itself"),
+    Cost("formula_bytes", "bytes", "What the strategy's formula says is moved"),
+    Cost("formula_replicated_bytes", "bytes", "The same where more ranks than KV heads need copies of these"),
+)
 
 
 class Ok(Frozen):
@@ -35,9 +93,9 @@ class OutOfMemory(Frozen):
     """It asked for more memory than there was."""
 
     status: Literal["oom"] = "oom"
-    requested_bytes: int | None
+    requested_bytes: Count | None
     """of the allocation that failed, where the allocator says so"""
-    where: str
+    where: Line
     """stage: inputs, prepare, oracle, fwd, bwd"""
 
 
@@ -52,9 +110,9 @@ class Failed(Frozen):
     """It raised, or its process died."""
 
     status: Literal["error"] = "error"
-    type: str
+    type: Line
     message: str
-    log: str = ""
+    log: str = Field("", max_length=MOST_LOG)
     """end of the traceback or of the process's output"""
 
 
@@ -62,7 +120,7 @@ class TimedOut(Frozen):
     """It was not done in time and was stopped."""
 
     status: Literal["timeout"] = "timeout"
-    seconds: float
+    seconds: Seconds
 
 
 Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Failed | TimedOut, Field(discriminator="status")]
@@ -72,45 +130,45 @@ STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "error", "ti
 class Samples(Frozen):
     """Times as measured, in order."""
 
-    time_ms: tuple[tuple[float, ...], ...]
+    time_ms: Annotated[tuple[Annotated[tuple[SampleMs, ...], Field(min_length=1, max_length=MOST_SAMPLES)], ...],
+                       Field(min_length=1, max_length=MOST_RANKS)]
     """[rank][iteration]"""
-    warmup: int
-    timer: str
-    """"cuda_event" or "monotonic" """
-    sm_clock_mhz: tuple[float, ...] = ()
+    warmup: Count
+    timer: Literal["cuda_event", "monotonic"]
+    sm_clock_mhz: Readings = ()
     """rank 0's SM clock beside each sample; empty where there is none"""
-    clock_event_reasons: tuple[str, ...] = ()
+    clock_event_reasons: tuple[Line, ...] = Field((), max_length=MOST_NAMES)
     """reasons for which the GPU held its clock back during the samples, as NVML names them"""
-    power_w: tuple[float, ...] = ()
-    temperature_c: tuple[float, ...] = ()
+    power_w: Readings = ()
+    temperature_c: Readings = ()
     stopped: Literal["repeats", "time"] = "repeats"
-    enqueue_ms: float | None = None
+    enqueue_ms: Milliseconds | None = None
     """what a call costs the host of a GPU, hidden from the times up to some 10 ms; of several ranks the most"""
 
 
 class Work(Frozen):
     """The work of one call of a control, by construction; each field where it applies. Attention's work follows from its mask instead."""
 
-    duration_ms: float | None = None
+    duration_ms: Milliseconds | None = None
     """it lasts so long"""
-    flops: int | None = None
+    flops: Annotated[int, Field(ge=0, le=MOST_FLOPS)] | None = None
     """floating-point operations"""
-    traffic_bytes: int | None = None
+    traffic_bytes: Count | None = None
     """read from the device's memory and written to it"""
 
 
 class Accuracy(Frozen):
     """Distance from the reference, for each tensor: ‖x − ref‖ / ‖ref‖ (Frobenius) and the largest absolute error."""
 
-    reference: str
+    reference: Line
     """what it was compared with: "float64"; for a control also "nominal duration" or "the source" """
-    scope: str
+    scope: Line
     """what part was compared: "all", or which heads"""
-    relative: dict[str, float]
-    max_abs: dict[str, float] = {}
-    budget: dict[str, float]
+    relative: Errors
+    max_abs: Errors = {}
+    budget: Errors
     """the relative error allowed, derived from the data: see `longca.bench.check.oracle`"""
-    worst_row: dict[str, float] = {}
+    worst_row: Errors = {}
     """largest error of one row over what is allowed there, above 1 is wrong; empty where rows were not looked at"""
     empty_rows_ok: bool | None = None
     """rows without keys gave out 0, LSE −∞ and gradients 0; None where the mask has none"""
@@ -119,10 +177,10 @@ class Accuracy(Frozen):
 class Memory(Frozen):
     """Memory per rank."""
 
-    peak_bytes: tuple[int, ...]
+    peak_bytes: PerRank
     """largest during one call, above what was resident before it"""
-    absolute_peak_bytes: tuple[int, ...]
-    above_shards_bytes: tuple[int, ...] = ()
+    absolute_peak_bytes: PerRank
+    above_shards_bytes: PerRank = ()
     """of context parallelism: the absolute peak above what was there before the strategy was prepared, less the rank's shards of q, k, v,
     dout, out and, backward, of the gradients: what a strategy takes for itself, kept or not; empty on one device"""
     source: Literal["cuda_allocator", "resident_set"]
@@ -131,12 +189,12 @@ class Memory(Frozen):
 class MaskFacts(Frozen):
     """The mask that was really used."""
 
-    digest: str
-    area: int
+    digest: Line
+    area: Count
     """visible pairs, summed over `num_groups` head groups"""
-    num_groups: int
-    num_bands: int
-    drawn: dict[str, Scalar] = {}
+    num_groups: int = Field(ge=1, le=1 << 20)
+    num_bands: Count
+    drawn: Named = {}
     """scalars that were drawn or follow from the draw: num_documents, longest_document, prefix …"""
 
 
@@ -172,42 +230,50 @@ class Others(Frozen):
 class Node(Frozen):
     """The machine that measured, as its own process saw it."""
 
-    hostname: str
-    os: str
-    cpu: str
-    num_cores: int
-    memory_bytes: int
-    gpu: dict[str, Any] = {}
-    """name, uuid, memory, driver, power limit, clocks, persistence, MIG … ; empty without a GPU"""
+    hostname: Line
+    os: Line
+    cpu: Line
+    num_cores: Count
+    memory_bytes: Count
+    gpu: Annotated[dict[Name, Scalar | None], Field(max_length=MOST_NAMES)] = {}
+    """name, uuid, memory_bytes, driver, power limit, clocks, persistence, MIG … ; empty without a GPU"""
+
+    @model_validator(mode="after")
+    def _numbers_are_numbers(self) -> "Node":
+        for name, value in self.gpu.items():
+            if name.endswith(UNITS) and (isinstance(value, bool | str) or value is None or value < 0
+                                         or (name.endswith("_bytes") and not isinstance(value, int))):
+                raise ValueError(f"the GPU's {name} is no such number")
+        return self
 
 
 class Software(Frozen):
-    python: str
-    packages: dict[str, str]
+    python: Line
+    packages: Lines
     """version of each package that matters"""
-    cuda: str | None = None
-    cudnn: str | None = None
-    nccl: str | None = None
-    container: str | None = None
+    cuda: Line | None = None
+    cudnn: Line | None = None
+    nccl: Line | None = None
+    container: Line | None = None
     """digest of the image, from LONGCA_CONTAINER"""
-    lock: str | None = None
+    lock: Line | None = None
     """digest of the lock that the packages were installed from; None where they were not"""
-    env: dict[str, str] = {}
+    env: Lines = {}
     """environment variables that change results, from a fixed list"""
 
 
 class Source(Frozen):
-    version: str
-    git_sha: str | None
+    version: Line
+    git_sha: Line | None
     git_dirty: bool | None
 
 
 class Environment(Frozen):
-    nodes: tuple[Node, ...]
+    nodes: Annotated[tuple[Node, ...], Field(max_length=MOST_RANKS)]
     """one for each rank"""
     software: Software
     source: Source
-    slurm_job: str | None = None
+    slurm_job: Line | None = None
     """number of the Slurm job, "123_4" in an array; None outside Slurm"""
 
 
@@ -215,11 +281,11 @@ class Record(Frozen):
     """One cell's result."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    cell_id: str
+    cell_id: str = Field(pattern=r"^[0-9a-f]{16}$")
     cell: Cell
-    study: str
-    run_id: str
-    method_version: str
+    study: str = Field(max_length=255)
+    run_id: Line
+    method_version: Line
     """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
     outcome: Outcome
     samples: Samples | None = None
@@ -228,22 +294,25 @@ class Record(Frozen):
     mask: MaskFacts | None = None
     work: Work | None = None
     """of a control, whatever came of it; None for attention"""
-    costs: dict[str, float] = {}
-    """outside the timed call: see `longca.core.costs`"""
-    notes: tuple[str, ...] = ()
+    costs: Costs = {}
+    """outside the timed call: see `Cost`"""
+    notes: Notes = ()
     """what a reader must know: repaired rows, expanded KV heads, layout"""
     others: Others | None = None
     """None where no process got as far as telling, and in records from before this was looked at"""
     environment: Environment | None = None
     """None where no process got as far as taking it"""
-    started_at: str
+    started_at: str = Field(max_length=40)
     """UTC, ISO 8601"""
-    seconds: float
+    seconds: Seconds
 
     @model_validator(mode="after")
     def _consistent(self) -> "Record":
         if self.cell_id != self.cell.cell_id:
             raise ValueError(f"cell_id is {self.cell_id}, its cell gives {self.cell.cell_id}")
+        _check_start(self.started_at)
+        if self.mask is not None and self.mask.area > self.mask.num_groups * self.cell.seqlen**2:
+            raise ValueError(f"its mask has {self.mask.area} visible pairs, more than there are")
         status = self.outcome.status
         if status == "ok" and (self.samples is None or self.accuracy is None):
             raise ValueError("an ok record needs samples and accuracy: no timing without a passed check")
@@ -252,3 +321,13 @@ class Record(Frozen):
         if status != "ok" and self.samples is not None:
             raise ValueError(f"a record that is {status} has no samples")
         return self
+
+
+def _check_start(text: str) -> None:
+    """Raises ValueError for what is no moment of UTC since 1970 to which some years can be added."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() != timedelta() or not EARLIEST <= moment <= LATEST:
+        raise ValueError(f"started_at is '{text}': it must be a time of UTC, such as 2026-01-31T12:00:00+00:00")

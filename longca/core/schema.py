@@ -1,26 +1,44 @@
 """Parsing of data from outside into frozen pydantic types, with one-line errors that name the nearest valid key."""
 
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from longca.core.errors import UserError, nearest, several
+from longca.core.errors import MOST_PROBLEMS, UserError, nearest, shortened
+from longca.core.reading import YAML, YAML_VALUES, read_file
 
-TYPE_NAMES = {"str", "int", "float", "bool"}  # in the place of a problem: one of several types that may stand there
+MOST_TEXT = 100_000  # characters of a text where its field says nothing else
+MOST_NAMES = 1_000  # entries of a mapping by name
+LARGEST_INT = (1 << 63) - 1  # that tables of records hold
+MOST_OF_INPUT = 80  # characters of a wrong value in a message
+
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^\P{C}+$")]
+"""the name of a plug-in, a parameter or the like: no control characters"""
+Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
+"""a number of things or bytes"""
+
+# in the place of a problem: one of several types that may stand there
+TYPE_NAMES = {"str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float"}
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class Frozen(BaseModel):
-    """A value: no unknown keys, no change after construction. Infinite and undefined floats survive JSON, as strings."""
+    """A value: no unknown keys, no change after construction.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
+    Texts are whole Unicode of bounded length and floats are finite, where a field does not say otherwise (`Field(allow_inf_nan=True)`: they
+    survive JSON, as strings).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings", allow_inf_nan=False,
+                              str_max_length=MOST_TEXT)
 
 
 def _resolvers() -> dict[str, Any]:
@@ -31,9 +49,14 @@ def _resolvers() -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without two of its traps: 64:8 is no number of base 60, and a key that stands twice is an error."""
+    """YAML without some of its traps: 64:8 is no number of base 60, a key that stands twice is an error, and so is half a character."""
 
     yaml_implicit_resolvers = _resolvers()
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.sizes: dict[int, int] = {}
+        self.num_nodes = 0
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -42,6 +65,33 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        text = super().construct_scalar(node)
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise yaml.constructor.ConstructorError(None, None, "a text holds half of a character (a surrogate)", node.start_mark)
+        return text
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
+        """A node of bounded size: an alias counts as all that it repeats, and nothing holds itself."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if is_alias and id(node) not in self.sizes:
+            raise yaml.constructor.ConstructorError(None, None, "a value holds itself", node.start_mark)
+        self._count(node)
+        return node
+
+    def _count(self, node: yaml.Node) -> None:
+        if id(node) not in self.sizes:
+            if isinstance(node, yaml.ScalarNode):
+                children = []
+            else:
+                children = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in node.value for child in pair]
+            self.sizes[id(node)] = 1 + sum(self.sizes[id(child)] for child in children)
+            self.num_nodes += 1
+        if max(self.sizes[id(node)], self.num_nodes) > YAML_VALUES.value():
+            raise yaml.constructor.ConstructorError(
+                None, None, f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}", node.start_mark)
 
 
 def parse(model: type[Model], data: Any, where: str) -> Model:
@@ -56,16 +106,22 @@ def parse(model: type[Model], data: Any, where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [_described(model, problem) for problem in _apart(error)]
+        problems, num_more = problems_of(model, error)
         if len(problems) == 1:
             raise UserError(f"{where}: {problems[0]}") from None
-        raise UserError(several(where, problems)) from None
+        raise UserError(where, problems=problems, num_more=num_more) from None
+
+
+def problems_of(model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS) -> tuple[list[str], int]:
+    """The first problems of an invalid value in words, and the number of others."""
+    found = _apart(error)
+    return [_described(model, problem) for problem in found[:most]], max(0, len(found) - most)
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; an empty file is an empty mapping."""
+    """The content of a YAML file; an empty file is an empty mapping. Raises UserError, also where it is larger than its limits."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, YAML).decode("utf-8")
     except OSError as error:
         raise UserError(f"Cannot read '{path}'", why=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
@@ -76,6 +132,10 @@ def read_yaml(path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         raise UserError(f"'{path}'{line} is not valid YAML", why=getattr(error, "problem", "") or "") from error
+    except RecursionError:
+        raise UserError(f"'{path}' is not valid YAML", why="it is nested too deeply") from None
+    except (ValueError, LookupError, AttributeError, TypeError) as error:  # PyYAML's own: a date or number that cannot be, a strange tag
+        raise UserError(f"'{path}' is not valid YAML", why=f"a value cannot be what it is written as ({error})") from error
 
 
 def _apart(error: ValidationError) -> list[Any]:
@@ -85,15 +145,18 @@ def _apart(error: ValidationError) -> list[Any]:
     """
     found: dict[tuple[int | str, ...], Any] = {}
     for problem in error.errors():
-        path = problem["loc"]
-        end = next((place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)), len(path))
-        found.setdefault(path[:end], problem)
+        found.setdefault(_place(problem["loc"]), problem)
     return [problem for path, problem in found.items()
             if problem["type"] != "too_short" or not any(other[:len(path)] == path and other != path for other in found)]
 
 
+def _place(path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The place of a problem, without the name of the type that it was tried as."""
+    return path[:next((place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)), len(path))]
+
+
 def _described(model: type[BaseModel], problem: Any) -> str:
-    path = list(problem["loc"])
+    path = list(_place(problem["loc"]))
     place = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
@@ -103,8 +166,26 @@ def _described(model: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "missing":
         return f"key '{place}' is missing"
     message = problem["msg"].removeprefix("Value error, ")
-    given = repr(problem["input"])
-    return f"'{place}' = {given if len(given) <= 80 else given[:77] + '...'}: {message}" if place else message
+    return f"'{place}' = {_given(problem['input'])}: {message}" if place else message
+
+
+def _given(value: Any) -> str:
+    """The value as in code, cut where it is long or deep: to write it whole might take more memory than there is."""
+    return shortened(_Brief().repr(value), MOST_OF_INPUT)
+
+
+class _Brief(reprlib.Repr):
+    """Texts of few entries and levels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 20
+        self.maxstring = self.maxlong = self.maxother = MOST_OF_INPUT
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write numbers of thousands of digits."""
+        return super().repr_int(x, level) if x.bit_length() < 10_000 else "a number of thousands of digits"
 
 
 def _fields_at(model: type[BaseModel], path: list[int | str]) -> list[str]:

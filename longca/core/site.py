@@ -37,11 +37,11 @@ class Site(Frozen):
     """sbatch --qos"""
     gpu_model: str = ""
     """the GPU's type as Slurm knows it, h100 in gpu:h100:4; any if empty"""
-    gpus_per_node: int = Field(default=8, ge=0)
+    gpus_per_node: int = Field(default=8, ge=0, le=10_000)
     """0: nodes have none, and none are asked for"""
-    cores_per_gpu: int = Field(default=8, ge=1)
+    cores_per_gpu: int = Field(default=8, ge=1, le=100_000)
     """CPU cores for each rank"""
-    memory_per_gpu_gb: float = Field(default=32.0, gt=0)
+    memory_per_gpu_gb: float = Field(default=32.0, gt=0, le=1e6)
     """main memory for each rank, at first; a retry asks for more"""
     containers: bool = True
     """off: jobs run in the Python that starts the workflow, for a site without Apptainer; their records name no container"""

@@ -1,6 +1,7 @@
 """The study: a YAML grid of cells, and the way to measure them."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,14 +9,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.cell import Cell, Direction, Dtype, InputValues, Scalar
+from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
 from longca.core.errors import UserError, raise_all, unknown
-from longca.core.plugin import Registry
-from longca.core.schema import Frozen, parse, read_yaml
+from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
+from longca.core.reading import CELLS
+from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 
 STUDIES = Path("config/studies")
+MOST_GRIDS = 1_000
+MOST_NAMED = 10  # unknown names of a grid in a message
+MOST_VALUES = 10_000  # of a list of a grid
+LONGEST_NAME = 200  # bytes; a file system takes 255, with a suffix
 
 Length = Annotated[int, BeforeValidator(parse_length)]
 Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
@@ -26,13 +32,13 @@ Messages = Literal["nccl", "symmetric"]
 class Measure(Frozen):
     """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
 
-    warmup: int = Field(default=3, ge=0)
+    warmup: int = Field(default=3, ge=0, le=1_000_000)
     """untimed calls before the samples"""
-    repeats: int = Field(default=10, ge=1)
+    repeats: int = Field(default=10, ge=1, le=1_000_000)
     """timed calls at most"""
-    max_seconds: float = Field(default=10.0, gt=0)
+    max_seconds: float = Field(default=10.0, gt=0, le=1e6)
     """timed calls stop after this long, but never before three"""
-    timeout_s: float = Field(default=300.0, gt=0)
+    timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """a cell that is not done by then ends as `timeout`"""
     messages: Messages = "nccl"
     """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
@@ -48,7 +54,7 @@ class Grid(Frozen):
     """names of `longca list kernels`"""
     strategy: tuple[Choice, ...] = ()
     """of context parallelism: a name of `longca list strategies`, or `name: {parameter: value or list of values}`"""
-    world: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
+    world: tuple[Annotated[int, Field(ge=1, le=MOST_RANKS)], ...] = (1,)
     """numbers of ranks"""
     mask: tuple[Choice, ...]
     """a name, or `name: {parameter: value or list of values}`"""
@@ -62,13 +68,13 @@ class Grid(Frozen):
     """tokens of each rank; a grid has this or `seqlen`"""
     heads: tuple[Annotated[str, BeforeValidator(str)], ...]
     """query heads and KV heads, `64:8`"""
-    head_dim: tuple[int, ...] = (128,)
+    head_dim: tuple[Annotated[int, Field(ge=1, le=MOST_HEADS)], ...] = (128,)
     """size of one head"""
     dtype: tuple[Dtype, ...] = ("bf16",)
     """type of q, k, v and of the result"""
     direction: tuple[Direction, ...] = ("fwd", "bwd")
     """forward, or backward alone"""
-    seed: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    seed: tuple[Annotated[int, Field(ge=0, le=LARGEST_INT)], ...] = (0,)
     """of all that is drawn in the mask"""
     input_values: tuple[InputValues, ...] = ("normal",)
     """what q, k, v and the gradient of the output hold: standard normal values, their signs alone (±1), 1 % of them, or 1 everywhere
@@ -82,7 +88,10 @@ class Grid(Frozen):
                      "dtype", "direction", "seed", "input_values", "sustained", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
-        return list(value) if isinstance(value, (list, tuple)) else [value]
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        if len(values) > MOST_VALUES:
+            raise ValueError(f"{len(values):,} values are more than {MOST_VALUES:,}")
+        return values
 
     @field_validator("heads")
     @classmethod
@@ -99,11 +108,11 @@ class Study(Frozen):
     """names the folder of results; the file's name if empty"""
     title: str = ""
     """stands above the page"""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=LARGEST_INT)
     """order in which the cells are measured"""
     measure: Measure = Measure()
     """how each cell is measured"""
-    grids: tuple[Grid, ...] = Field(min_length=1)
+    grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
     """cells are the union of all grids"""
 
     @model_validator(mode="before")
@@ -124,10 +133,18 @@ class Study(Frozen):
     def _names_a_folder(cls, value: str) -> str:
         if "/" in value or value in (".", ".."):
             raise ValueError("it names the folder of the study's results, which lies in `results`")
+        if not value.isprintable() or len(value.encode()) > LONGEST_NAME:
+            raise ValueError(f"it names a folder: at most {LONGEST_NAME} bytes, no control characters")
         return value
 
     def cells(self) -> list[Cell]:
-        """All cells, each once, in the order of the file. Raises UserError for a name or value that cannot be."""
+        """All cells, each once, in the order of the file, but for those of `left_out`, which are named on stderr.
+
+        Raises:
+            UserError: a name or value cannot be, or no cell is left.
+        """
+        for reason in self.left_out:
+            say_left_out(reason)
         return [cell for cell, _ in self._by_id.values()]
 
     def measure_of(self, cell: Cell) -> Measure:
@@ -137,24 +154,46 @@ class Study(Frozen):
         found = self._by_id.get(cell.cell_id)
         return self.measure if found is None else found[1]
 
-    @cached_property
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Why the cells of some masks are left out: one reason for each plug-in that is broken."""
+        return self._expanded[1]
+
+    @property
     def _by_id(self) -> dict[str, tuple[Cell, Measure]]:
+        return self._expanded[0]
+
+    @cached_property
+    def _expanded(self) -> tuple[dict[str, tuple[Cell, Measure]], tuple[str, ...]]:
+        num_cells = sum(_num_cells(grid) for grid in self.grids)
+        if num_cells > CELLS.value():
+            count = f"{num_cells:,}" if num_cells < 10**18 else f"more than {10**18:,}"
+            raise UserError(f"Study '{self.name}' would have {count} cells", why=f"at most {CELLS.value():,} are allowed", todo=CELLS.todo)
         found: dict[str, tuple[Cell, Measure]] = {}
         problems: list[UserError] = []
+        left_out: list[BrokenPlugin] = []
         for number, grid in enumerate(self.grids):
             where = f"study '{self.name}', grid {number + 1}"
             wrong = _wrong_names(grid, where)
             problems += wrong
-            try:
-                for cell in () if wrong else _expand(grid, where):
-                    found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
-            except UserError as error:
-                problems.append(error)
+            for entry in () if wrong else _one_name_each(grid.mask):
+                try:
+                    for cell in _expand(grid, entry, where):
+                        found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
+                except BrokenPlugin as error:
+                    left_out.append(error)
+                except UserError as error:
+                    problems.append(error)
+                except Exception as error:  # of the mask's own code
+                    [name] = [entry] if isinstance(entry, str) else entry
+                    left_out.append(as_broken(Registry("mask").paths()[name], error))
         raise_all(f"Study '{self.name}'", problems)
+        if not found and left_out:
+            raise left_out[0]
         if not found:
             raise UserError(f"Study '{self.name}' has no cells", why="its grids are empty",
                             todo="Give each grid at least one kernel, mask, length and head count")
-        return found
+        return found, tuple(dict.fromkeys(map(str, left_out)))
 
 
 def study_path(name_or_path: str, folder: Path | None = None) -> Path:
@@ -179,6 +218,19 @@ def load_study(name_or_path: str, folder: Path | None = None) -> Study:
     return parse(Study, data, str(path))
 
 
+def _num_cells(grid: Grid) -> int:
+    """The number of cells of a grid without making them; equal ones count each."""
+    others = (grid.kernel, grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim, grid.dtype,
+              grid.direction, grid.seed, grid.input_values, grid.sustained)
+    masks, strategies = (sum(map(_num_variants, entries)) for entries in (grid.mask, grid.strategy))
+    return masks * (strategies if grid.strategy else 1) * math.prod(map(len, others))
+
+
+def _num_variants(entry: Choice) -> int:
+    given = [] if isinstance(entry, str) else entry.values()
+    return sum(math.prod(len(value) for value in params.values() if isinstance(value, list)) for params in given) if given else 1
+
+
 def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     """The names that no plug-in bears."""
     strategies, masks = ([name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
@@ -186,14 +238,24 @@ def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
     # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
     known = {kind: Registry(kind).names() for kind in given}
-    return [unknown(kind, name, known[kind], todo=f"It stands in {where}")
-            for kind, names in given.items() for name in names if name not in known[kind]]
+    wrong = [(kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind]]
+    problems = [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]]
+    if len(wrong) > MOST_NAMED:
+        problems.append(UserError(f"{where}: {len(wrong) - MOST_NAMED:,} more names that nothing bears"))
+    return problems
 
 
-def _expand(grid: Grid, where: str) -> list[Cell]:
+def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
+    """The same choices, mappings of several names divided."""
+    return [choice for entry in entries
+            for choice in ([entry] if isinstance(entry, str) else [{name: given} for name, given in entry.items()])]
+
+
+def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
+    """The cells of a grid with one of its masks."""
     if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
         raise UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`")
-    masks = [variant for entry in grid.mask for variant in _variants(entry, Registry("mask"))]
+    masks = _variants(mask, Registry("mask"))
     plans: list[tuple[str | None, dict[str, Scalar]]] = []
     kind = "strategy"  # as above, no registry of strategies by that name
     for entry in grid.strategy:  # a plain name needs no look into the strategy

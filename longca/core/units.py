@@ -2,7 +2,12 @@
 
 import re
 
-_LENGTH = re.compile(r"(\d+)\s*([kKmM]?)")
+from longca.core.errors import shortened
+
+MOST_SHOWN = 80  # characters of a wrong value
+
+_LENGTH = re.compile(r"([0-9]{1,30})\s*([kKmM]?)")
+_HEADS = re.compile(r"\s*([0-9]{1,30})\s*(?::\s*([0-9]{1,30})\s*)?")
 _FACTOR = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 
@@ -11,7 +16,7 @@ def parse_length(text: int | str) -> int:
     match = _LENGTH.fullmatch(str(text).strip())
     value = int(match[1]) * _FACTOR[match[2].lower()] if match and not isinstance(text, bool) else 0
     if value < 1:
-        raise ValueError(f"{text!r} is not a length: use a whole number of at least 1, such as 4096 or 8K")
+        raise ValueError(f"{_given(text)} is not a length: use a whole number of at least 1, such as 4096 or 8K")
     return value
 
 
@@ -25,10 +30,14 @@ def format_length(num_tokens: int) -> str:
 
 def parse_heads(text: str | int) -> tuple[int, int]:
     """(query heads, KV heads) from "64:8"; a lone number means as many KV heads. Raises ValueError."""
-    parts = str(text).split(":")
-    if len(parts) > 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is not a head count: use QUERY:KV, such as '64:8'")
-    num_q_heads, num_kv_heads = int(parts[0]), int(parts[-1])
+    match = _HEADS.fullmatch(str(text))
+    num_q_heads, num_kv_heads = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not num_q_heads or not num_kv_heads:
+        raise ValueError(f"{_given(text)} is not a head count: use QUERY:KV, such as '64:8'")
     if num_q_heads % num_kv_heads:
         raise ValueError(f"'{text}': {num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads")
     return num_q_heads, num_kv_heads
+
+
+def _given(text: int | str) -> str:
+    return shortened(repr(text), MOST_SHOWN)

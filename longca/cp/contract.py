@@ -49,7 +49,7 @@ class PreparedStrategy:
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
         self.shard = shard
-        self.costs: dict[str, float] = {}  # by the names of `longca.core.costs`; permute_ms and moved_bytes are measured
+        self.costs: dict[str, float] = {}  # by the names of `longca.core.record.COSTS`; permute_ms and moved_bytes are measured
         self.notes: list[str] = []
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

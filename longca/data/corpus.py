@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from longca.core.errors import UserError
 from longca.core.plugin import Plugin
+from longca.core.reading import CORPUS, JsonError, read_file, read_json
 from longca.core.schema import Frozen, parse
 
 MOST = 1 << 40  # tokens of a document, and documents of a bin: far beyond any, so that sums stay inside int64
@@ -28,8 +29,8 @@ class Weight(NamedTuple):
     """Share of documents of `lo` to `hi` tokens, as a study published it."""
 
     lo: Annotated[int, Field(ge=0)]
-    hi: Annotated[int, Field(ge=1)]
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    hi: Annotated[int, Field(ge=1, le=MOST)]
+    weight: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 
 
 class LongDocuments(Frozen):
@@ -96,13 +97,11 @@ class Corpus(Plugin):
     def from_file(cls, path: Path) -> Self:
         """The corpus in a JSON file. Raises UserError, which names the file, if it does not hold one."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_json(read_file(path, CORPUS))
         except OSError as error:
             raise UserError(f"Cannot read '{path}'", why=error.strerror or str(error)) from error
-        except json.JSONDecodeError as error:
-            raise UserError(f"'{path}' line {error.lineno} is not valid JSON", why=error.msg) from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"'{path}' is not UTF-8 text", why=error.reason) from error
+        except JsonError as error:
+            raise UserError(f"'{path}'{f' line {error.line}' if error.line else ''} {error}") from error
         return cls(parse(CorpusFile, data, f"Corpus '{path}'"), path.stem, path)
 
     @cached_property

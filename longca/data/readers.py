@@ -4,17 +4,21 @@ import glob
 import gzip
 import io
 import json
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError, unknown
+from longca.core.reading import DOCUMENT, UNPACKED
 
 JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".parquet",)
 KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
 BLANK_LINE = "\n\n"
 CHUNK_CHARS = 1 << 20
+SURE_BYTES = 4 << 20  # up to so much, a packed file may hold anything
+MOST_FIELDS = 50  # named in a message
 Opened = gzip.GzipFile | io.BufferedReader
 
 
@@ -49,10 +53,12 @@ def read_documents(path: Path, *, field: str = "text", separator: str | None = N
         separator: what stands between documents in a text file, "" for blank lines; None for a document a file.
 
     Raises:
-        UserError: the file cannot be read, decoded or parsed, or has no such field.
+        UserError: the file cannot be read, decoded or parsed, has no such field, or is beyond a limit.
     """
     kind = _kind(path)
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"Cannot read '{path}'", why="it is not a file")
         if kind in PARQUET:
             yield from _read_parquet(path, field)
         else:
@@ -63,7 +69,7 @@ def read_documents(path: Path, *, field: str = "text", separator: str | None = N
 
 
 def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(_lines(path, file), 1):
         if not line.strip():
             continue
         try:
@@ -72,24 +78,62 @@ def _read_json_lines(path: Path, file: Opened, field: str) -> Iterator[str]:
             raise UserError(f"{path}:{number} is not UTF-8 text", why=error.reason) from error
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number} is not valid JSON", why=f"{error.msg} at column {error.colno}") from error
+        except (RecursionError, ValueError):
+            raise UserError(f"{path}:{number} is no document",
+                            why="it is nested too deeply, or has a number of thousands of digits") from None
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number} is not a JSON object", why="each line must be one, with the text in a field")
         if field not in row:
-            raise unknown("field", field, row, todo=f"{path}:{number} does not have it; choose another with `--field`")
+            raise unknown("field", field, list(row)[:MOST_FIELDS], todo=f"{path}:{number} does not have it; choose another with `--field`")
         yield _text(row[field], f"{path}:{number}", field)
+
+
+def _lines(path: Path, file: Opened) -> Iterator[bytes]:
+    """Lines of bounded length. Raises UserError."""
+    unpacked = _Unpacked(path, file)
+    most = DOCUMENT.num_bytes()
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise _too_long(path)
+        unpacked.add(len(line))
+        yield line
 
 
 def _read_text(path: Path, file: Opened, separator: str | None) -> Iterator[str]:
     pending = ""
+    unpacked = _Unpacked(path, file)
     try:
         for chunk in _decoded(file):
+            unpacked.add(len(chunk))
             pending += chunk
             if separator is not None:
                 *documents, pending = pending.split(separator or BLANK_LINE)
                 yield from (document.strip("\n") for document in documents)
+            if len(pending) > DOCUMENT.num_bytes():
+                raise _too_long(path)
     except UnicodeDecodeError as error:
         raise UserError(f"'{path}' is not UTF-8 text", why=error.reason) from error
     yield pending if separator is None else pending.strip("\n")
+
+
+def _too_long(path: Path) -> UserError:
+    return UserError(f"A document of '{path}' is larger than {DOCUMENT.value():,} MiB", todo=DOCUMENT.todo)
+
+
+class _Unpacked:
+    """What was unpacked of a packed file: a small file may hold more than anybody can read."""
+
+    def __init__(self, path: Path, file: Opened) -> None:
+        self._path, self._num_bytes = path, 0
+        self._packed = file.fileobj if isinstance(file, gzip.GzipFile) else None
+
+    def add(self, num_bytes: int) -> None:
+        """Count bytes, or characters. Raises UserError where they are far more than what was read of the packed file."""
+        self._num_bytes += num_bytes
+        if self._packed is None or self._num_bytes < SURE_BYTES:
+            return
+        if self._num_bytes > UNPACKED.value() * self._packed.tell():
+            raise UserError(f"'{self._path}' holds more than {UNPACKED.value():,} times its size", todo=UNPACKED.todo)
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
@@ -99,19 +143,23 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
     except ImportError as error:
         raise UserError("Parquet files need pyarrow", todo="`pip install pyarrow`") from error
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            if column not in file.schema_arrow.names:
-                raise unknown("column", column, file.schema_arrow.names,
-                              todo=f"'{path}' does not have it; choose another with `--field`")
+        schema = pyarrow.parquet.read_schema(path)
+        if column not in schema.names:
+            raise unknown("column", column, schema.names[:MOST_FIELDS], todo=f"'{path}' does not have it; choose another with `--field`")
+        texts = [column] if pyarrow.types.is_string(schema.field(column).type) else []
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(batch_size=256, columns=[column]):
-                yield from (_text(value, str(path), column) for value in batch.column(0).to_pylist())
+                for value in batch.column(0):  # one after another: the same text may stand in all rows
+                    yield _text(value.as_py(), str(path), column)
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise UserError(f"'{path}' is not a sound Parquet file", why=str(error)) from error
+        raise UserError(f"'{path}' is not a sound Parquet file", why=" ".join(str(error).split())) from error
 
 
 def _text(value: Any, where: str, field: str) -> str:
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: '{field}' holds {type(value).__name__}", why="it must hold text")
+    if value and len(value) > DOCUMENT.num_bytes():
+        raise UserError(f"{where}: a document is larger than {DOCUMENT.value():,} MiB", todo=DOCUMENT.todo)
     return value or ""
 
 

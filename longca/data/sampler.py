@@ -10,6 +10,7 @@ import numpy as np
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.core.reading import DOCUMENTS
 from longca.data.corpus import Corpus
 
 LONGEST_SHARE = 0.25  # of the sequence; longer documents are split, or one of them makes a document mask a full one
@@ -32,12 +33,24 @@ def sample_documents(corpus: str, seqlen: int, *, seed: int, paper_compat: bool 
         int64 lengths, each at least 1, that sum to `seqlen`.
 
     Raises:
-        UserError: unknown or damaged corpus, no tokens to fill, or no histogram for `paper_compat`.
+        UserError: unknown or damaged corpus, no tokens to fill, more documents than the limit, or no histogram for `paper_compat`.
     """
     if seqlen < 1:
         raise UserError(f"A sequence cannot have {seqlen} tokens", todo="Give a length of at least 1")
     source = Registry("corpus").load(corpus)
+    expected = int(seqlen / _mean_length(source, paper_compat))
+    if expected > DOCUMENTS.value():
+        raise UserError(f"{seqlen:,} tokens of corpus '{corpus}' are some {expected:,} documents",
+                        why=f"at most {DOCUMENTS.value():,} are drawn", todo=DOCUMENTS.todo)
     return draw_as_paper(source, seqlen, seed) if paper_compat else draw(source, seqlen, seed)
+
+
+def _mean_length(corpus: Corpus, paper_compat: bool) -> float:
+    """The mean length of the documents that will be drawn, before long ones are split or cut."""
+    histogram = corpus.content.histogram if paper_compat else ()
+    if not histogram:
+        return corpus.mean_length
+    return max(1.0, sum(part.weight * (part.lo + part.hi) / 2 for part in histogram) / sum(part.weight for part in histogram))
 
 
 def draw(corpus: Corpus, seqlen: int, seed: int) -> np.ndarray:

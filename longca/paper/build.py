@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -40,6 +41,7 @@ TITLES: dict[Section, str] = {"data": "Document lengths", "dense": "Dense kernel
                               "cp": "Context parallelism", "beyond": "Beyond the study", "released": "As released"}
 PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
+SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS,
+        "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
         "devices": sorted({device for device in table.device[table.status == "ok"] if device}),

@@ -20,7 +20,7 @@ def ranked(data: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         The points, the best first, with num_methods, place (1 is the first), share (of the best value), lead (over the next value; NA
         for the last) and tied (its spread and that of the best one overlap; the best one is tied if any other is).
     """
-    found = data[data.value.notna()].astype({"value": float, "noise": float}).sort_values("value", ascending=False, kind="stable")
+    found = _valued(data).astype({"value": float, "noise": float}).sort_values("value", ascending=False, kind="stable")
     groups = found.groupby(by, sort=False, dropna=False)
     best, noise, behind = groups.value.transform("first"), groups.noise.transform("first"), groups.value.shift(-1)
     place = groups.cumcount() + 1
@@ -28,6 +28,11 @@ def ranked(data: pd.DataFrame, by: list[str]) -> pd.DataFrame:
                          tied=(place > 1) & (2 * (best - found.value) <= best * noise + found.value * found.noise))
     ties = found.groupby(by, sort=False, dropna=False).tied.transform("any")
     return found.assign(tied=found.tied | ((found.place == 1) & ties))
+
+
+def _valued(data: pd.DataFrame) -> pd.DataFrame:
+    """The points with a value above 0: the rate of a mask without visible pairs ranks nowhere."""
+    return data[data.value.fillna(0).astype(float) > 0]
 
 
 def leaders(data: pd.DataFrame, by: list[str], most: int = 4) -> list[str]:
@@ -51,7 +56,7 @@ def fastest(data: pd.DataFrame, by: list[str], x: str = "seqlen") -> pd.DataFram
     """
     import numpy as np
 
-    ok = data[data.value.notna()]
+    ok = _valued(data)
     compared = ok[x].where(ok.groupby([*by, x], dropna=False).method.transform("nunique") > 1)
     keys = [ok[name] for name in by]
     at = compared.groupby(keys).transform("max").fillna(ok.groupby(by)[x].transform("max"))

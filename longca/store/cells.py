@@ -1,15 +1,14 @@
 """The store: one JSON file a cell, so that a killed run loses the cell in flight and nothing else."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from longca.core.errors import UserError
-from longca.core.record import SCHEMA_VERSION, Record
+from longca.core.errors import UserError, shown
+from longca.core.reading import CELL_FILE, read_file
+from longca.core.record import Record
+from longca.store.decode import Unusable, decode, encode
 from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
 from longca.store.lock import lock_folder
 
@@ -22,7 +21,7 @@ class UnusableFile:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+        return shown(f"{self.path}: {self.reason}")
 
 
 class CellStore:
@@ -44,7 +43,7 @@ class CellStore:
         path = self.path(record.cell_id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, record.model_dump_json().encode() + b"\n")
+            write_atomically(path, encode(record))
         except OSError as error:
             raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
                             todo="Finished cells are safe: make room or give another folder, and run again") from error
@@ -72,21 +71,11 @@ class CellStore:
 
     def _load(self, path: Path) -> Record | UnusableFile:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            record = decode(read_file(path, CELL_FILE))
         except OSError as error:
             return UnusableFile(path, f"cannot be read ({error.strerror})")
-        except (ValueError, RecursionError):
-            return UnusableFile(path, "is damaged (not JSON: cut off or overwritten)")
-        version = content.get("schema_version") if isinstance(content, dict) else None
-        if version != SCHEMA_VERSION:
-            return UnusableFile(path, f"has schema version {version}, this longca reads {SCHEMA_VERSION}" if version is not None
-                           else "is damaged (not a record: it has no schema version)")
-        try:
-            record = Record.model_validate(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            return UnusableFile(path, f"is damaged ({place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')})")
+        except Unusable as error:
+            return UnusableFile(path, str(error))
         if path != self.path(record.cell_id):
             return UnusableFile(path, f"is damaged (it holds cell {record.cell_id}, whose place is another)")
         return record

@@ -6,7 +6,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal
 
-from longca.core.costs import COSTS
+from longca.core.record import COSTS
 from longca.store.view import View
 
 

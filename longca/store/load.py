@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from longca.core.cell import LATER_FIELDS
 from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.record import SCHEMA_VERSION, Record
+from longca.core.reading import RECORDS, JsonError, read_file, read_json
+from longca.core.record import Record
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.decode import Unusable, decode, from_content
 from longca.store.export import RECORD_COLUMN
 from longca.store.table import derived
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 IDENTITY = ("cell_id", "method_version", "run_id", "started_at")  # equal in all of these: the same record
 
 COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, in a checkout, wherever the working folder is
+MOST_NAMED = 100  # rows of one file that cannot be used
 FILES = (".parquet", ".json")  # files of records end so
 
 
@@ -89,25 +89,19 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """None where the file is damaged, or from before one of the columns: then its records must tell."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from longca.store.parquet import BadTable, read_columns
 
     try:
-        with pq.ParquetFile(path) as file:
-            present = set(file.schema_arrow.names)
-            lacking = [name for name in columns if name not in present]
-            if not set(lacking) <= LATER_FIELDS.keys():
-                return None
-            frame = file.read([name for name in columns if name in present]).to_pandas()
-    except (pa.ArrowException, OSError):
+        frame = read_columns(path, columns, optional=LATER_FIELDS.keys())
+    except BadTable:
         return None
-    usual = {name: LATER_FIELDS[name] for name in lacking}
-    return frame.assign(**{name: "" if value == {} else value for name, value in usual.items()}).loc[:, columns]
+    lacking = [name for name in columns if name not in frame]
+    return frame.assign(**{name: "" if LATER_FIELDS[name] == {} else LATER_FIELDS[name] for name in lacking}).loc[:, columns]
 
 
 def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     if path.suffix in (".parquet", ".json"):
-        if not path.is_file():
+        if not path.exists() or path.is_dir():
             raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json")
         return _from_parquet(path) if path.suffix == ".parquet" else _from_json(path)
     if path.is_file():
@@ -118,46 +112,43 @@ def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
 
 
 def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from longca.store.parquet import BadTable, read_texts
 
+    records: list[Record] = []
+    problems: list[UnusableFile] = []
     try:
-        texts = pq.read_table(path, columns=[RECORD_COLUMN], page_checksum_verification=True)[RECORD_COLUMN].to_pylist()
-    except (pa.ArrowException, KeyError, OSError) as error:
-        return [], [UnusableFile(path, f"is damaged or no table of records ({_line(error)})")]
-    return _parse(path, texts)
+        for number, text in enumerate(read_texts(path, RECORD_COLUMN), 1):
+            try:
+                records.append(decode((text or "").encode()))
+            except Unusable as error:
+                problems.append(UnusableFile(path, f"row {number} {error}"))
+    except BadTable as error:
+        return [], [UnusableFile(path, str(error))]
+    return records, _first(problems)
 
 
 def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        return [], [UnusableFile(path, f"is damaged ({_line(error)})")]
+        content = read_json(read_file(path, RECORDS))
+    except OSError as error:
+        return [], [UnusableFile(path, f"cannot be read ({error.strerror})")]
+    except JsonError as error:
+        return [], [UnusableFile(path, f"is damaged ({f'line {error.line}' if error.line else 'it'} {error})")]
     entries = content.get("records") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         return [], [UnusableFile(path, "is no list of records")]
-    return _parse(path, [json.dumps(entry) for entry in entries])
-
-
-def _parse(path: Path, texts: Iterable[str | None]) -> tuple[list[Record], list[UnusableFile]]:
     records: list[Record] = []
     problems: list[UnusableFile] = []
-    for number, text in enumerate(texts, 1):
+    for number, entry in enumerate(entries, 1):
         try:
-            content = json.loads(text or "")
-            version = content.get("schema_version") if isinstance(content, dict) else None
-            if version == SCHEMA_VERSION:
-                records.append(Record.model_validate(content))
-                continue
-            reason = f"has schema version {version}, this longca reads {SCHEMA_VERSION}"
-        except ValidationError as error:
-            first = error.errors()[0]
-            reason = f"is damaged ({'.'.join(map(str, first['loc']))}: {first['msg']})"
-        except (ValueError, RecursionError):
-            reason = "is damaged (not JSON)"
-        problems.append(UnusableFile(path, f"row {number} {reason}"))
-    return records, problems
+            records.append(from_content(entry))
+        except Unusable as error:
+            problems.append(UnusableFile(path, f"row {number} {error}"))
+    return records, _first(problems)
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _first(problems: list[UnusableFile]) -> list[UnusableFile]:
+    """The first problems of a file, and one that counts the others."""
+    if len(problems) <= MOST_NAMED:
+        return problems
+    return [*problems[:MOST_NAMED], UnusableFile(problems[0].path, f"has {len(problems) - MOST_NAMED:,} more rows that cannot be used")]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from statistics import median
 
+from longca.core.errors import shown
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
+MOST_OF_REASON = 10_000  # characters
 Place = tuple[str, str, str]  # study, device, dtype
 
 
@@ -39,12 +41,12 @@ class View:
         outcome = self.record.outcome
         if isinstance(outcome, OutOfMemory):
             size = f", asking for {format_bytes(outcome.requested_bytes)}" if outcome.requested_bytes is not None else ""
-            return f"out of memory in {outcome.where}{size}"
+            return shown(f"out of memory in {outcome.where}{size}")
         if isinstance(outcome, Failed):
-            return " ".join(f"{outcome.type}: {outcome.message}".split())
+            return shown(" ".join(f"{outcome.type}: {outcome.message}".split()), MOST_OF_REASON)
         if isinstance(outcome, TimedOut):
             return f"stopped after {outcome.seconds:g} s"
-        return " ".join(getattr(outcome, "reason", "").split())
+        return shown(" ".join(getattr(outcome, "reason", "").split()), MOST_OF_REASON)
 
     @cached_property
     def times_ms(self) -> tuple[float, ...] | None:

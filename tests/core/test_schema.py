@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field, ValidationError, model_validator
@@ -19,7 +19,7 @@ class Cart(Frozen):
     name: str
     wheels: tuple[Wheel, ...] = ()
     spare: Wheel | None = None
-    load: dict[str, float] = Field(default={})
+    load: dict[str, Annotated[float, Field(allow_inf_nan=True)]] = Field(default={})
 
     @model_validator(mode="after")
     def _rolls(self) -> "Cart":

@@ -127,7 +127,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "not heads": ({"heads": "8/2"}, "'8/2' is not a head count"),
     "two kinds of length": ({"seqlen_per_rank": 64}, "the lengths are not clear. Give either `seqlen` or `seqlen_per_rank`"),
     "no length": ({"seqlen": []}, "the lengths are not clear"),
-    "no head dim": ({"head_dim": 0}, "grid 1: 'head_dim' = 0: Input should be greater than or equal to 1"),
+    "no head dim": ({"head_dim": 0}, "'grids.0.head_dim.0' = 0: Input should be greater than or equal to 1"),
     "no such type": ({"dtype": "fp8"}, "'grids.0.dtype.0' = 'fp8': Input should be 'bf16', 'fp16' or 'fp32'"),
     "no such direction": ({"direction": "both"}, "'grids.0.direction.0' = 'both': Input should be 'fwd' or 'bwd'"),
     "negative seed": ({"seed": -1}, "'grids.0.seed.0' = -1"),

@@ -75,12 +75,13 @@ def test_a_record_comes_back_as_it_was(tmp_path, make_record):
     assert CellStore(tmp_path / "nowhere").read_all() == ([], [])
 
 
-def test_nan_and_infinity_survive(tmp_path, make_record):
-    store, record = CellStore(tmp_path), make_record(time_ms=math.inf, relative=math.nan)
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_errors_that_are_not_finite_survive(tmp_path, make_record, error):
+    store, record = CellStore(tmp_path), make_record(relative=error)
     path = store.write(record)
-    assert "NaN" in path.read_text() and json.loads(path.read_text(), parse_constant=pytest.fail)
-    found = store.read(record.cell_id)
-    assert math.isnan(found.accuracy.relative["out"]) and found.samples.time_ms == ((math.inf, math.inf),)
+    assert "NaN" in path.read_text() or "Infinity" in path.read_text()
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert repr(store.read(record.cell_id).accuracy.relative["out"]) == repr(error)
 
 
 def test_a_second_write_replaces_the_first(tmp_path, make_record):
@@ -93,13 +94,23 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    (lambda text: "[" * 100_000, "not JSON"),
-    (lambda text: text[: len(text) // 2], "not JSON"),
-    (lambda text: "", "not JSON"),
-    (lambda text: "\x00" * 50, "not JSON"),
+    (lambda text: "[" * 100_000, "nested too deeply"),
+    (lambda text: text[: len(text) // 2], "not valid JSON"),
+    (lambda text: "", "not valid JSON"),
+    (lambda text: "\x00" * 50, "not valid JSON"),
+    (lambda text: text.replace('"run_id":"r"', '"run_id":"s"'), "its checksum says otherwise"),
+    (lambda text: text.replace('"checksum":"sha256:', '"checksum":"md5:'), "its checksum says otherwise"),
+    (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id":"r"'), "it has key 'run_id' twice"),
+    (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id" :"r"'), "it has key 'run_id' twice"),
+    (lambda text: text.replace('"out":1.0', '"out":1.0,"out":2.0'), "it has key 'out' twice"),
+    (lambda text: text.replace('"schema_version":1', '"schema_version":"1"'), "its schema version is '1', no whole number"),
+    (lambda text: text.replace('"schema_version":1', '"schema_version":true'), "its schema version is True, no whole number"),
+    (lambda text: text.replace('"schema_version":1', '"schema_version":1.0'), "its schema version is 1.0, no whole number"),
+    (lambda text: text.replace('"seconds":0.1', f'"seconds":{"9" * 5000}'), "it has a number of thousands of digits"),
+    (lambda text: text + " " * (9 << 20), "larger than 8 MiB"),
     (lambda text: "[1, 2]", "not a record"),
     (lambda text: text.replace('"schema_version":1', '"schema_version":99'), "schema version 99, this longca reads 1"),
-    (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "seconds: "),
+    (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "'seconds' = 'long'"),
     (lambda text: text.replace('"seqlen":128', '"seqlen":256'), "cell_id is"),
 ])
 def test_a_damaged_file_is_named_and_harms_nothing(tmp_path, make_record, content, reason):

@@ -5,9 +5,8 @@ import math
 import pytest
 
 from longca.core.cell import Cell
-from longca.core.costs import COSTS
 from longca.core.errors import UserError
-from longca.core.record import Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
+from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, derived, in_order, is_ranked
@@ -241,7 +240,7 @@ def test_ranks_are_held_against_their_kernel_alone():
     assert percent(single(1.5)) == pytest.approx(75.0) and rows([both, single(1.5)])[1]["single_percent"] is None
     early, late = (single(time_ms, started_at=f"2026-11-20T1{hour}:00:00Z") for time_ms, hour in ((1.5, 0), (1.0, 1)))
     assert percent(late, early) == pytest.approx(50.0)  # the later one
-    others = ({"direction": "bwd"}, {"seqlen": 50}, {"mask": "full"}, {"num_kv_heads": 4}, {"kernel": "naive"}, {"seed": 1})
+    others = ({"direction": "bwd"}, {"seqlen": 200}, {"mask": "full"}, {"num_kv_heads": 4}, {"kernel": "naive"}, {"seed": 1})
     assert all(percent(single(1.5, changed(**change))) is None for change in others)
     assert percent(single(1.5, study="other")) is percent(single(1.5, gpu="NVIDIA H200")) is percent() is None
     assert percent(record(CELL, Incorrect(reason="off"))) is None

@@ -6,8 +6,10 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from longca.core.errors import storable
 from longca.core.plugin import KINDS, PACKAGE_ROOT
-from longca.core.record import Failed, Outcome, OutOfMemory
+from longca.core.record import MOST_LINE, MOST_LOG, Failed, Outcome, OutOfMemory
+from longca.core.schema import LARGEST_INT, MOST_TEXT
 
 LOG_LINES = 30
 RAISED_AT = "raised at: "  # begins the line of a log that names the user's code
@@ -29,8 +31,12 @@ def failure(error: Exception, where: str) -> Outcome:
     text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")  # records are published: without folders of this machine
     place = _users_code(error)
     head = [f"while at: {where}", *([f"{RAISED_AT}{place.replace(f'{SOURCE}/', '')}"] if place else [])]
-    return Failed(type=type(error).__name__, message=str(error).strip() or type(error).__name__,
-                  log="\n".join([*head, *text.splitlines()[-LOG_LINES:]]))
+    return as_failed(type(error).__name__, str(error).strip() or type(error).__name__, "\n".join([*head, *text.splitlines()[-LOG_LINES:]]))
+
+
+def as_failed(kind: str, message: str, log: str = "") -> Failed:
+    """A failure whose texts are such that a record can hold them, whatever a process has printed."""
+    return Failed(type=storable(kind, MOST_LINE // 2), message=storable(message, MOST_TEXT // 8), log=storable(log, MOST_LOG // 8))
 
 
 def _users_code(error: BaseException) -> str:
@@ -74,4 +80,4 @@ def _requested_bytes(message: str) -> int | None:
     if not found:
         return None
     unit = next(size for name, size in _UNITS.items() if name.lower() == found[2].lower())
-    return int(float(found[1]) * unit)
+    return min(int(float(found[1]) * unit), LARGEST_INT)

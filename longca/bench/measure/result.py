@@ -1,9 +1,13 @@
 """The result of one cell as a measuring process sends it; the runner makes a record from it."""
 
 import math
+from typing import Annotated, Any, Self
 
-from longca.core.record import Accuracy, MaskFacts, Memory, Node, Others, Outcome, Samples, Software
-from longca.core.schema import Frozen
+from pydantic import Field, ValidationError
+
+from longca.bench.measure.failure import as_failed
+from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Others, Outcome, Samples, Software
+from longca.core.schema import Frozen, problems_of
 
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy
 
@@ -16,11 +20,20 @@ class Result(Frozen):
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     mask: MaskFacts | None = None
-    costs: dict[str, float] = {}
-    notes: tuple[str, ...] = ()
+    costs: Costs = {}
+    notes: Notes = ()
     nodes: tuple[Node, ...] = ()
     software: Software | None = None
     others: Others | None = None
+
+    @classmethod
+    def received(cls, content: Any) -> Self:
+        """The result that a measuring process has sent; a failure where no record could hold it: a time of 0, half of a character …"""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            [problem], _ = problems_of(cls, error, 1)
+            return cls(outcome=as_failed("InvalidResult", f"the measuring process sent a result that cannot be: {problem}"))
 
 
 class WrongRow(Frozen):
@@ -32,7 +45,7 @@ class WrongRow(Frozen):
     row: int
     head: int
     """query head of a query, KV head of a key"""
-    error: float
+    error: Annotated[float, Field(allow_inf_nan=True)]
     """‖x − reference‖ / ‖reference‖ of this row; infinite where it is not finite"""
     num_wrong: int
     """rows of the checked part that are clearly wrong, over heads"""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from longca.bench.measure.failure import as_failed
 from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import Message
@@ -105,8 +106,8 @@ class Group:
             return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
         except RankDied as lost:
             self.close(gently=False)
-            return Result(outcome=Failed(type="WorkerDied", message=f"worker died: {lost}", log=lost.log))
-        results = {rank: Result.model_validate(answer["result"]) for rank, answer in sorted(answers.items())}
+            return Result(outcome=as_failed("WorkerDied", f"worker died: {lost}", lost.log))
+        results = {rank: Result.received(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
@@ -179,7 +180,7 @@ class Group:
         if isinstance(outcome, Failed):
             printed = [f"printed{f' by rank {rank}' if world > 1 else ''}:\n{text}" for rank in failed
                        if (text := self.ranks[rank].tail())]
-            outcome = outcome.model_copy(update={"log": "\n".join(filter(None, (outcome.log, *printed)))})
+            outcome = as_failed(outcome.type, outcome.message, "\n".join(filter(None, (outcome.log, *printed))))
         if len(failed) < world:
             notes = (*notes, f"failed on rank {', '.join(map(str, failed))} of {world} alone")
         return result.model_copy(update={"outcome": outcome, "notes": notes})

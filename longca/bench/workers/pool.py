@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.measure.failure import as_failed
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
@@ -11,7 +12,7 @@ from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import Failed, Unavailable
+from longca.core.record import Unavailable
 from longca.core.schema import Frozen
 from longca.core.study import Measure
 
@@ -117,8 +118,8 @@ class Pool:
         except (StartTimeout, RankDied, RankWithoutDevice) as error:
             if self.launcher.lost != self._lost:  # a lost machine, not the cell, is the cause
                 return self.measure(cell, measure)
-            return Result(outcome=Failed(type="WorkerDidNotStart", log=getattr(error, "log", ""),
-                                         message=str(error) or "its processes did not get ready in time"))
+            return Result(outcome=as_failed("WorkerDidNotStart", str(error) or "its processes did not get ready in time",
+                                            getattr(error, "log", "")))
         result = group.measure(cell, measure)
         if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
             self._groups.pop(key).close(gently=False)

@@ -1,0 +1,155 @@
+"""Reading of files from outside: regular files alone, within limits, and JSON that means one thing only.
+
+Each limit is checked before memory is taken. Variables `LONGCA_LIMIT_*` change them: the environment alone, since the files of settings are
+read under them, too.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longca.core.errors import UserError, unknown
+
+PREFIX = "LONGCA_LIMIT_"
+LARGEST = 1 << 40
+CHUNK_BYTES = 1 << 20
+
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit: `default` holds unless its variable is set."""
+
+    name: str
+    default: int
+    unit: str
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    def value(self) -> int:
+        """The limit in force, in its unit. Raises UserError where its variable is no whole number of at least 1."""
+        text = os.environ.get(self.variable, "")
+        if not text:
+            return self.default
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and 1 <= int(text) <= LARGEST):
+            raise UserError(f"{self.variable} = '{text}' is no limit", todo=f"Give a whole number of {self.unit} from 1 to {LARGEST}")
+        return int(text)
+
+    def num_bytes(self) -> int:
+        """The same in bytes, of a limit in MiB."""
+        assert self.unit == "MiB"
+        return self.value() << 20
+
+    @property
+    def todo(self) -> str:
+        """The way to a larger limit, to end a message."""
+        return f"{self.variable} sets the limit"
+
+
+YAML = Limit("yaml_mib", 1, "MiB", "A file of YAML: a study, settings, or facts of hardware")
+YAML_VALUES = Limit("yaml_values", 50_000, "values", "Values of a file of YAML, each counted as often as aliases repeat it")
+CELLS = Limit("cells", 200_000, "cells", "Cells of a study, counted before equal ones become one")
+CELL_FILE = Limit("cell_file_mib", 8, "MiB", "The file of one measured cell, and one row of a table of records")
+RECORDS = Limit("records_mib", 1024, "MiB", "A file of records, `records.parquet` (unpacked) or `records.json`")
+ROWS = Limit("rows", 1_000_000, "rows", "Records of one file")
+CORPUS = Limit("corpus_mib", 4, "MiB", "The JSON file of a corpus")
+DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are drawn for one sequence")
+DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
+UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 4 MiB on")
+LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED)
+
+
+def check_variables() -> None:
+    """Raises UserError for a variable `LONGCA_LIMIT_*` that is no limit, or whose value cannot be."""
+    known = {limit.variable: limit for limit in LIMITS}
+    for name in os.environ:
+        if name.startswith(PREFIX):
+            if name not in known:
+                raise unknown("environment variable", name, known)
+            known[name].value()
+
+
+def read_file(path: Path, limit: Limit) -> bytes:
+    """The content of a file.
+
+    Raises:
+        OSError: there is none, it cannot be read, it is a pipe or the like (nothing waits for its other end), or it is larger than
+            `limit`. `strerror` says which.
+    """
+    if "\0" in str(path):
+        raise FileNotFoundError(errno.ENOENT, "A file's name has no NUL", str(path))
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else the opening of a pipe waits for a writer
+    try:
+        facts = os.fstat(file)
+        check_file(path, facts, limit)
+        content = os.read(file, facts.st_size + 1)
+        while len(content) <= limit.num_bytes() and (more := os.read(file, CHUNK_BYTES)):
+            content += more
+    finally:
+        os.close(file)
+    if len(content) > limit.num_bytes():  # it grew meanwhile
+        raise too_large(path, limit)
+    return content
+
+
+def check_file(path: Path, facts: os.stat_result, limit: Limit) -> None:
+    """Raises OSError where that is no regular file, or a larger one than `limit`."""
+    if stat.S_ISDIR(facts.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, f"It is {_KINDS.get(stat.S_IFMT(facts.st_mode), 'of another kind')}, not a file", str(path))
+    if facts.st_size > limit.num_bytes():
+        raise too_large(path, limit)
+
+
+def too_large(path: Path, limit: Limit) -> OSError:
+    """The error of a file that is larger than `limit`."""
+    return OSError(errno.EFBIG, f"It is larger than {limit.value():,} {limit.unit}; {limit.todo}", str(path))
+
+
+class JsonError(ValueError):
+    """A text that is no JSON, or JSON that could be read in two ways: "is not …" or "has …". `line` is where, if that is known."""
+
+    def __init__(self, says: str, line: int | None = None) -> None:
+        self.line = line
+        super().__init__(says)
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        JsonError: it is not JSON, nested too deeply, has a number of thousands of digits, or a key that stands twice in one object.
+    """
+    try:
+        return _decode(text if isinstance(text, str) else text.decode())
+    except UnicodeDecodeError as error:
+        raise JsonError(f"is not UTF-8 text: {error.reason}") from None
+    except json.JSONDecodeError as error:
+        raise JsonError(f"is not valid JSON: {error.msg}", error.lineno) from None
+    except RecursionError:
+        raise JsonError("is nested too deeply") from None
+    except JsonError:
+        raise
+    except ValueError:  # of Python's limit on the digits of a whole number
+        raise JsonError("has a number of thousands of digits") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise JsonError(f"has key '{twice}' twice")
+    return found
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object).decode

@@ -1,0 +1,126 @@
+"""The text of one record: written with a checksum, and read with the reason why it cannot be used."""
+
+import functools
+import hashlib
+import re
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from longca.core.errors import shown
+from longca.core.reading import CELL_FILE, JsonError, read_json
+from longca.core.record import SCHEMA_VERSION, Record
+from longca.core.schema import problems_of
+
+MOST_OF_REASON = 500  # characters
+
+_CHECKSUM = re.compile(rb',"checksum":"sha256:([0-9a-f]{64})"\}\s*\Z')
+
+
+class Unusable(ValueError):
+    """A text that is no record of this longca; it says why, to follow upon the name of a file or row."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(shown(reason, MOST_OF_REASON))
+
+
+def encode(record: Record) -> bytes:
+    """A line with the record as a JSON object. Its last key `checksum` has the SHA-256 of the record's JSON without that key."""
+    text = record.model_dump_json().encode()
+    return text[:-1] + f',"checksum":"sha256:{hashlib.sha256(text).hexdigest()}"}}\n'.encode()
+
+
+def decode(text: bytes) -> Record:
+    """The record in a text, with a checksum or (of tables, and of files from before there was one) without.
+
+    Raises:
+        Unusable: it is no record, breaks the bounds of a field, or is not as it was written.
+    """
+    if len(text) > CELL_FILE.num_bytes():
+        raise Unusable(f"is larger than {CELL_FILE.value():,} MiB; {CELL_FILE.todo}")
+    written = _as_written(text)
+    record = _decode_quickly(text.strip() if written is None else written)
+    if record is not None:
+        return record
+    try:
+        content = read_json(text)
+    except JsonError as error:
+        raise Unusable(f"is damaged (it {error})") from None
+    has_checksum = isinstance(content, dict) and content.pop("checksum", None) is not None
+    record = from_content(content)
+    if has_checksum and written is None:
+        raise Unusable("is damaged (its checksum says otherwise: it was changed after it was written)")
+    return record
+
+
+def _decode_quickly(text: bytes) -> Record | None:
+    """The record of a text as this project writes it; None for one that must be looked at more closely.
+
+    The parser keeps the last one of keys that stand twice. So the keys of the text are counted, and those of the record.
+    """
+    num_keys = _count_keys(text)
+    try:
+        record = None if num_keys is None else Record.model_validate_json(text)
+    except ValidationError:
+        return None
+    return record if record is not None and num_keys == _num_keys(record) else None
+
+
+def _count_keys(text: bytes) -> int | None:
+    """The number of keys in JSON without blanks before colons; None where that is not sure. To look for one character costs little."""
+    if b"\n" in text or b"\t" in text or b"\r" in text or b" :" in text:
+        return None
+    if b"\\" not in text:
+        return text.count(b'":')
+    return None if b'\\\\"' in text else text.count(b'":') - text.count(b'\\":')  # the second ones are inside of a text
+
+
+def _num_keys(value: Any) -> int:
+    """The number of keys of the JSON objects that a value was read from."""
+    if type(value) is dict:
+        return len(value)
+    if type(value) is tuple:
+        return sum(map(_num_keys, value))
+    if value is None:
+        return 0
+    count = len(value.model_fields_set)
+    for name in _with_keys(type(value)):
+        count += _num_keys(getattr(value, name))  # of a field that was left out it is empty
+    return count
+
+
+@functools.cache
+def _with_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    """The fields that may hold models or mappings."""
+    return tuple(name for name, field in model.model_fields.items() if _has_keys(field.annotation))
+
+
+def _has_keys(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is None:
+        return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return origin is dict or any(map(_has_keys, get_args(annotation)))
+
+
+def _as_written(text: bytes) -> bytes | None:
+    """The JSON that the checksum at the end of a text is of; None where there is none, or it is of another JSON."""
+    place = text.rfind(b',"checksum":')
+    match = _CHECKSUM.fullmatch(text, max(place, 0))
+    written = text[:place] + b"}"
+    return written if match is not None and hashlib.sha256(written).hexdigest() == match[1].decode() else None
+
+
+def from_content(content: Any) -> Record:
+    """The record that parsed JSON stands for. Raises Unusable."""
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version is None:
+        raise Unusable("is damaged (not a record: it has no schema version)")
+    if type(version) is not int:
+        raise Unusable(f"is damaged (its schema version is {version!r:.40}, no whole number)")
+    if version != SCHEMA_VERSION:
+        raise Unusable(f"has schema version {version}, this longca reads {SCHEMA_VERSION}")
+    try:
+        return Record.model_validate(content)
+    except ValidationError as error:
+        [first], num_more = problems_of(Record, error, 1)
+        raise Unusable(f"is damaged ({first}{f'; and {num_more} more' if num_more else ''})") from None

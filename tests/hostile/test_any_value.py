@@ -1,0 +1,139 @@
+"""Any value in any field of a record: the file is named and skipped, or every command works with it."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from longca.archive.project import project_files
+from longca.bench.run.scores import Score
+from longca.core.record import Record
+from longca.store.cells import CellStore
+from longca.store.decode import Unusable, decode, encode
+from longca.store.export import export
+from longca.store.load import load
+from longca.store.table import derived, in_order
+from tests.hostile.odd import KINDS, ODD, PLACES, Place, as_json, changed, put, values, whole_record
+from tests.support import examples
+
+STUDY = "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}]\n"
+FEW, MANY = 15, 300  # records of a study
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("any")
+
+
+@settings(examples(300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(PLACES), values)
+def test_it_is_refused_in_one_line_or_can_be_used(folder: Path, place: tuple[str, Place], value: Any):
+    text = as_json(changed(*place, value, 0)).encode()
+    try:
+        record = decode(text)
+    except Unusable as error:
+        assert str(error).isprintable() and len(str(error)) < 600
+        return
+    assert encode(decode(encode(record))) == encode(record)
+    assert in_order([record]) == [record] and str(Score.of(record).rate) is not None
+    export([record], folder)
+    assert len(load(folder / "records.parquet").records) == len(load(folder / "records.json").records) == 1
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 25))])
+def test_every_command_works_with_what_is_left(longca, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch):
+    """Damaged records are in one study, so that they are skipped; the others are in another one, which can be archived."""
+    monkeypatch.setattr("longca.archive.bundle.project_files", lambda root: {
+        name: file for name, file in project_files(root).items() if not name.startswith(("reports/", "docs/", "tests/"))})
+    study = tmp_path / "odd.yaml"
+    study.write_text(STUDY)
+    mixed, sound = CellStore(tmp_path / "mixed/odd"), CellStore(tmp_path / "sound/odd")
+    generator, num_damaged = random.Random(number), 0
+    put(sound, whole_record("ok", 1000))
+    put(mixed, whole_record("ok", 1000))
+    for position in range(MANY if number else FEW):
+        content = changed(*generator.choice(PLACES), generator.choice(ODD), position)
+        path = put(mixed, content)
+        if path.stem == content["cell_id"] and not isinstance(mixed.read(path.stem), Record):
+            num_damaged += 1
+        elif isinstance(mixed.read(path.stem), Record):
+            put(sound, content)
+    assert num_damaged > FEW // 3
+    commands = [["status", study, "--results", tmp_path / "mixed"], ["export", study, "--results", tmp_path / "mixed"],
+                ["claims", mixed.folder], ["compare", mixed.folder, sound.folder],
+                *([["report", mixed.folder / "records.parquet"]] if number else []),  # to archive makes such a page, too
+                ["archive", study, "--results", tmp_path / "sound"], ["verify", tmp_path / "sound/odd.tar.gz"]]
+    for command in commands:
+        done = longca(*command)
+        assert done.returncode == 0, (command[0], done.stdout[-2000:], done.stderr[-2000:])
+        if command[0] in ("status", "export"):
+            assert done.stdout.count("skipped ") >= num_damaged
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_without_a_change_can_be_used(kind: str):
+    assert len(derived([decode(as_json(whole_record(kind, 0)).encode())])) == 1
+
+
+BROKE: list[tuple[str, str, Any]] = [
+    ("ok", "mask.num_groups", 0), ("ok", "mask.area", 2**63), ("ok", "mask.area", 10**400), ("control", "work.flops", 10**400),
+    ("ok", "cell.mask_params.density", float("nan")), ("ok", "cell.mask_params.density", "abc"),
+    ("ok", "cell.mask_params.scores", "9" * 5000), ("ok", "notes.0", "\ud800"), ("ok", "environment.nodes.0.gpu.mig", [[]]),
+    ("ok", "environment.nodes.0.gpu.memory_bytes", "much"), ("ok", "environment.nodes.0.gpu.power_limit_w", "much"),
+    ("ok", "samples.time_ms", []), ("ok", "samples.time_ms.0", []), ("ok", "samples.time_ms.0.0", 0), ("ok", "samples.time_ms.0.0", -1.0),
+    ("ok", "samples.time_ms.0.0", float("nan")), ("ok", "samples.time_ms.0.0", 1e308), ("ok", "memory.peak_bytes.0", 2**63),
+    ("ok", "costs.plan_ms", float("inf")), ("ok", "started_at", "yesterday"), ("ok", "started_at", "9999-12-31T23:59:59+00:00"),
+    ("ok", "started_at", "2026-01-01T00:00:00+02:00"), ("ok", "seconds", -1), ("ok", "cell.world", 10**20), ("ok", "cell.head_dim", 10**9),
+    ("ok", "cell.seed", 2**63)]
+
+
+@pytest.mark.parametrize(("kind", "place", "value"), BROKE, ids=[f"{number}-{place}" for number, (_, place, _) in enumerate(BROKE)])
+def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, value: Any):
+    keys = tuple(int(key) if key.isdecimal() else key for key in place.split("."))
+    with pytest.raises(Unusable, match="is damaged"):
+        decode(as_json(changed(kind, keys, value, 0)).encode())
+
+
+def test_a_cell_with_a_damaged_record_is_not_measured(longca, tmp_path: Path):
+    """One of the two cells of a study has a time of 0."""
+    from longca.core.study import load_study
+    from tests.records import record
+
+    study = tmp_path / "odd.yaml"
+    study.write_text(STUDY)
+    store = CellStore(tmp_path / "results/odd")
+    first, second = load_study(str(study)).cells()
+    store.write(record(second))
+    path = store.write(record(first))
+    text = path.read_text()
+    times = text[text.index('"time_ms":') + 10:text.index(',"warmup"')]
+    path.write_text(text.replace(times, "[[0.0]]"))
+    done = longca("status", study)
+    assert "1 of 2 cells measured" in done.stdout and f"skipped {path}: is damaged ('samples.time_ms.0.0' = 0.0" in done.stdout
+
+
+def test_every_field_has_bounds():
+    """A field that is added to the record needs some, too. Texts have them from `Frozen`, floats must be finite there."""
+    lacking = list(_without_bounds(TypeAdapter(Record).json_schema(), "Record"))
+    assert lacking == []
+
+
+def _without_bounds(schema: Any, where: str) -> Iterator[str]:
+    if isinstance(schema, list):
+        for number, part in enumerate(schema):
+            yield from _without_bounds(part, f"{where}.{number}")
+    if not isinstance(schema, dict):
+        return
+    kind = schema.get("type")
+    needed = {"integer": {"minimum", "maximum"}, "array": {"maxItems"}}.get(kind if isinstance(kind, str) else "", set())
+    if kind == "object" and "properties" not in schema:
+        needed = {"maxProperties"}
+    if needed - schema.keys() and "const" not in schema and "enum" not in schema:
+        yield where
+    for key, part in schema.items():
+        yield from _without_bounds(part, f"{where}.{key}")
