@@ -9,6 +9,7 @@ from longca.core.cell import Cell
 from longca.core.checkout import home_of_results, in_project, project_root
 from longca.core.config import Config, load_config
 from longca.core.plugin import Registry, say_left_out
+from longca.core.schema import parse
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
 
@@ -64,8 +65,9 @@ def _scalar(text: str) -> Any:
 
 def selection(kernel: str, strategy: str, mask: str, direction: str, seqlen: str, world: str = "", seed: str = "",
               heads: str = "") -> Selection:
-    return Selection(kernel=kernel, strategy=strategy, mask=mask, direction=direction, seqlen=seqlen, world=world, seed=seed,
-                     heads=heads)
+    filters = {"kernel": kernel, "strategy": strategy, "mask": mask, "direction": direction, "seqlen": seqlen, "world": world,
+               "seed": seed, "heads": heads}
+    return parse(Selection, filters, "Options")
 
 
 def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]:

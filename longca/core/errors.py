@@ -10,7 +10,7 @@ MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
 MOST_COMPARED = 100  # characters of a name that may be meant by another one
 
-_QUOTED = re.compile(rf"'[^']{{{MOST_OF_VALUE + 1},}}'")
+_QUOTED = re.compile(rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'")  # not from the end of one value to the begin of the next
 
 
 class UserError(Exception):

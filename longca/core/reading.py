@@ -65,7 +65,8 @@ CORPUS = Limit("corpus_mib", 4, "MiB", "The JSON file of a corpus")
 DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are drawn for one sequence")
 DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
 UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 4 MiB on")
-LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED)
+CODE = Limit("code_mib", 4, "MiB", "The Python file that `longca bench` is given")
+LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE)
 
 
 def check_variables() -> None:

@@ -43,9 +43,9 @@ def test_samples_are_what_the_calls_took_in_order(clock: Clock) -> None:
 
 def test_what_a_call_costs_the_host_is_kept(clock: Clock) -> None:
     stopwatch = HostStopwatch(lambda: clock.now_ns)
-    assert collect(stopwatch, lambda: None, Measure(warmup=1, repeats=1), NOTHING).enqueue_ms is None
+    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure(warmup=1, repeats=1), NOTHING).enqueue_ms is None
     stopwatch.enqueue_ms = 1.5
-    assert collect(stopwatch, lambda: None, Measure(warmup=1, repeats=1), NOTHING).enqueue_ms == 1.5
+    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure(warmup=1, repeats=1), NOTHING).enqueue_ms == 1.5
 
 
 def test_what_comes_before_a_call_is_not_timed(clock: Clock) -> None:

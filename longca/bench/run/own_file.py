@@ -23,6 +23,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.checkout import source
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.core.reading import CODE, read_file
 from longca.core.record import Environment, Failed, Record, TimedOut
 from longca.core.schema import parse
 from longca.core.study import Measure, Study
@@ -188,10 +189,12 @@ def _as_plugin(file: Path) -> Iterator[str]:
 def _check_file(file: Path) -> bool:
     """True if the file is a kernel plug-in, False if it has a function `forward`. It is read, not run. Raises UserError."""
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        tree = ast.parse(read_file(file, CODE), str(file))
     except OSError as error:
         raise UserError(f"Cannot read '{file}'", why=error.strerror or str(error),
                         todo="`longca new kernel NAME` writes a file to begin with") from error
+    except (RecursionError, MemoryError):
+        raise UserError(f"'{file.name}' is not valid Python", why="it is nested too deeply") from None
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UserError(f"'{file.name}'{line} is not valid Python", why=getattr(error, "msg", None) or str(error)) from error

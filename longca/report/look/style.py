@@ -167,7 +167,7 @@ class Style:
     def mark(self, artist: Artist, method: str, cell_ids: Iterable[str] = ()) -> None:
         """Says in the SVG of which method and cells the artist is: its marks in order, each with the ids of its cells."""
         faint = "faint" if self.is_faint(method) else ""
-        artist.set_gid(f"points:{quote(method, safe=' +')}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}")
+        artist.set_gid(f"points:{_quoted(method)}:{faint}:{','.join(ids.replace(' ', '+') for ids in cell_ids)}")
 
     def legend_of(self, data: pd.DataFrame, *, dots: bool = False) -> Legend:
         """(label, look) of the methods in `data.method`, of directions if `data.direction` has two, and of failures."""
@@ -192,7 +192,7 @@ class Style:
     def legend(self, canvas: Canvas, legend: Legend) -> None:
         """Draw it along the upper edge; for the page only say what it has."""
         if self.on_page:
-            entries = (f"{quote(label, safe=' +')}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
+            entries = (f"{_quoted(label)}/{look.get('marker', '')}/{self._kind(label)}/{self._colour_of_sign(label, look)}"
                        for label, look in legend)
             canvas.set_gid("legend:" + ",".join(entries))
             return
@@ -215,6 +215,11 @@ class Style:
     def _legend_columns(self, legend: Legend) -> int:
         widest = max((len(label) for label, _ in legend), default=1)
         return max(int((self.width_in - 0.5) / (0.45 + 0.085 * widest)), 1)
+
+
+def _quoted(name: str) -> str:
+    """A name inside of the drawing's own tags, where numbers with decimals are rounded: it has no point."""
+    return quote(name, safe=" +").replace(".", "%2E")
 
 
 def _fullest(count: int, most: int) -> int:
