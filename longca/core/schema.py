@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep)
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+    def construct_scalar(self, node: Any) -> Any:
         text = super().construct_scalar(node)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise yaml.constructor.ConstructorError(None, None, "a text holds half of a character (a surrogate)", node.start_mark)
@@ -76,6 +76,7 @@ class _Loader(yaml.SafeLoader):
         """A node of bounded size: an alias counts as all that it repeats, and nothing holds itself."""
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
+        assert node is not None, "an event of a node or of an alias is next"
         if is_alias and id(node) not in self.sizes:
             raise yaml.constructor.ConstructorError(None, None, "a value holds itself", node.start_mark)
         self._count(node)

@@ -125,7 +125,7 @@ class _Unpacked:
 
     def __init__(self, path: Path, file: Opened) -> None:
         self._path, self._num_bytes = path, 0
-        self._packed = file.fileobj if isinstance(file, gzip.GzipFile) else None
+        self._packed: Any = file.fileobj if isinstance(file, gzip.GzipFile) else None
 
     def add(self, num_bytes: int) -> None:
         """Count bytes, or characters. Raises UserError where they are far more than what was read of the packed file."""

@@ -73,8 +73,9 @@ def _within_limits(path: Path, table: pa.Table) -> pa.Table:
     """The same table. Raises OSError if its texts, written out, are larger than the limit."""
     import pyarrow.compute as pc
 
+    total, length = pc.sum, pc.binary_length  # pyright: ignore[reportAttributeAccessIssue]  # made when pyarrow is imported
     numbered = [chunk for column in table.columns if _is_numbered(column.type) for chunk in column.chunks]
-    if sum(pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in numbered) > RECORDS.num_bytes():
+    if sum(total(length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in numbered) > RECORDS.num_bytes():
         raise too_large(path, RECORDS)
     return table
 

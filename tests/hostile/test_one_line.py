@@ -123,8 +123,8 @@ def test_a_folder_that_cannot_be_written(longca, tmp_path: Path, command: list[s
 
 
 BROKEN = {
-    "syntax": ("class X(\n", "SyntaxError"), "raises": ("1 / 0", "ZeroDivisionError"), "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
-    "empty": ("", "exactly one subclass"), "deep": ("x = " + "(" * 5000, "Error"),
+    "syntax": ("class X(\n", "SyntaxError"), "raises": ("1 / 0", "ZeroDivisionError"),
+    "exits": ("import sys; sys.exit(3)", "SystemExit: 3"), "empty": ("", "exactly one subclass"), "deep": ("x = " + "(" * 5000, "Error"),
     "check": ("from longca.masks.contract import Pattern\nclass X(Pattern):\n    family, definition = 'regular', 'x'\n"
               "    def check(self, seqlen, params): raise TypeError('a\\nb\\x1b')\n", "TypeError: a b"),
 }
