@@ -3,12 +3,15 @@
 # make test     a few honest cases of everything: minutes
 # make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root
+# make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
+SEED ?= 0
+KILLS ?= 100
 STUDY ?= quick
 ARGS ?=
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report paper test test-all test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report paper test test-all test-chaos test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
@@ -23,6 +26,10 @@ test: setup
 # random tests take as many examples as they name, not a part of them
 test-all: setup
 	@python -m pytest -m 'not slurm and not images' --hypothesis-profile=default $(ARGS)
+
+# ends by itself; says which trial was bad and the command that runs it again. ARGS=--save writes docs/results/reliability.md
+test-chaos: setup
+	@python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
