@@ -15,7 +15,7 @@ from longca.images.image import check, locate
 from longca.images.obtain import obtain
 from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
-from tests.images.built import cpu_image
+from tests.images.built import built
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def digest() -> str:
-    return cpu_image()[1]
+    return built("cpu")[1]
 
 
 @pytest.fixture
