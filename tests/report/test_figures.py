@@ -25,7 +25,12 @@ SOME = ("full", "causal_document", "prefix_lm", "block_sparse_uniform")
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["some masks", "all masks"])
 def quick(request):
     """The time that a figure takes grows with its panels: one for each mask."""
-    return derived([entry for entry in quick_study() if request.param or entry.cell.mask in SOME])
+    return _with_power(derived([entry for entry in quick_study() if request.param or entry.cell.mask in SOME]))
+
+
+def _with_power(table):
+    """A CPU tells of no power: every timed call of attention gets an energy."""
+    return table.assign(joules_per_token=table.time_ms_median.where(~table.is_control.astype(bool)) / 1e3)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -71,7 +76,7 @@ ODD = ("$\\frac$", "$b$ _{c}", "a:b", '"<&>', "a%41/b,c+d")
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", FIGURES)
 def test_odd_names_lose_no_figure_and_no_mark(name, odd):
-    table = derived([entry for entry in quick_study() if entry.cell.mask in SOME])
+    table = _with_power(derived([entry for entry in quick_study() if entry.cell.mask in SOME]))
     for column in ("method", "kernel", "mask", "strategy"):
         table[column] = [f"{value}{odd}" if isinstance(value, str) else value for value in table[column]]
     figure = Registry("figure").load(name)
