@@ -18,6 +18,7 @@ from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
 from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
+from longca.report.predicted import with_predictions
 from longca.report.rows import rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in which they build on each other
 MAX_BYTES = 4_000_000
-SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
-            "accuracy": "Accuracy", "noise": "Noise and ceilings"}
+SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
+            "predicted": "Predicted beside measured", "memory": "Memory", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
 LEVELS = (  # what the page's records hold, and what it says of the rest; the first that is small enough is taken
     ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"))
@@ -89,7 +90,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
-    table = derived(ordered, hardware)
+    table = with_predictions(derived(ordered, hardware), ordered)
     named = labelled(table)
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
