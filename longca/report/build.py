@@ -13,12 +13,12 @@ from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
+from longca.report.decide.predicted import with_predictions
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
 from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.predicted import with_predictions
 from longca.report.rows import rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile

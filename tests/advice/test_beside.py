@@ -4,9 +4,9 @@ import pytest
 
 from longca.advice.beside import predictions
 from longca.advice.recorded import OWN
+from longca.report.decide.predicted import with_predictions
 from longca.report.figures.predicted_choices import PredictedChoices
 from longca.report.figures.predicted_errors import PredictedErrors
-from longca.report.predicted import with_predictions
 from longca.store.load import load
 from longca.store.table import derived
 from tests.records import quick_study

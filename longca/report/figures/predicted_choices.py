@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.report.contract import Figure
+from longca.report.decide.predicted import choices, judged
 from longca.report.look.style import INK, MUTED
-from longca.report.predicted import choices, judged
 from longca.report.series import labelled
 from longca.store.text import percent, plural
 
