@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
     "predict": {"core", "masks", "lowering", "store"},
     "claims": {"core", "store"},
-    "report": {"core", "store"},
+    "report": {"core", "store", "advice"},
     "paper": {"core", "data", "masks", "store", "published", "claims", "report", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},

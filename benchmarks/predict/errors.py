@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.predict.held_out import Choice, Residual, by_group, by_mask, choices
+from benchmarks.predict.held_out import REPEATS_WITHIN, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
 from longca.advice.recorded import OWN, PAPER, measured_cells
 from longca.core.units import format_length
 from longca.predict.fitted import load_fitted
@@ -137,7 +137,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
                  (columns[0], columns[-1]))
 
 
-def choice_table(found: Sequence[Choice]) -> Table:
+def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
     """How often each rule takes the best strategy, and what it costs where it does not."""
     rows, lines = [], []
     for rule in dict.fromkeys(one.rule for one in found):
@@ -156,10 +156,27 @@ def choice_table(found: Sequence[Choice]) -> Table:
             rows.append((rule, name, str(len(regrets)), percent(right.mean()), percent(regrets.mean()), percent(regrets.max()),
                          ("met" if met else "missed") if rule == "predicted" else EMPTY))
     caption = ("Choices among own strategies in settings where three or more were measured: how often a rule takes the best or one "
-               "within the noise of it (the middle half of samples, 1 % at least), and how much longer its choice takes. Wanted: 90 %, "
-               "1 % in the mean, 5 % at most.")
+               f"within the noise of it (the middle half of samples; at least the {percent(float(np.quantile(repeats, REPEATS_WITHIN)))} "
+               f"below which {percent(REPEATS_WITHIN)} of {len(repeats)} pairs of records of one plan differ), and how much longer its "
+               "choice takes. Wanted: 90 %, 1 % in the mean, 5 % at most.")
     columns = ("rule", "settings", "number", "right", "regret, mean", "most", "verdict")
     return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
+
+
+def wrong(found: Sequence[Choice]) -> Table:
+    """The settings in which the predicted best costs more than is wanted."""
+    here = sorted((one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret)
+    lines, rows = [], []
+    for one in here:
+        world, seqlen, mask, _, kernel, direction, _ = one.setting
+        where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
+        lines.append({"setting": where, "mask": mask, "kernel": kernel, "direction": direction, "taken": one.taken, "best": one.best,
+                      "regret": one.regret, "older_backward": one.is_older})
+        facts = str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)
+        rows.append((where, *facts, "yes" if one.is_older else ""))
+    columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret", "older backward")
+    return Table("predict_wrong", "The predicted best where it is beyond the noise of the measured best.", columns, tuple(rows),
+                 tuple(lines), (*columns[:6], columns[7]))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -173,8 +190,8 @@ def main(arguments: Sequence[str]) -> int:
     own = [cell for cell in cells if cell.work is not None][::2]
     groups = {"ranks": by_group(own, lambda cell: f"{cell.record.cell.world} ranks"),
               "strategy": by_group(own, lambda cell: str(cell.record.cell.strategy))}
-    for table in (splits(residuals, groups), strategies(residuals), masks(residuals), coverage(residuals), choice_table(choices(residuals)),
-                  kernels()):
+    for table in (splits(residuals, groups), strategies(residuals), masks(residuals), coverage(residuals),
+                  choice_table(choices(residuals), repeated(settings_of(residuals))), wrong(choices(residuals)), kernels()):
         table.publish(options)
     return 0
 

@@ -23,7 +23,7 @@ from longca.store.hardware import load_hardware
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
 OLDER_BACKWARD = "50cde0b"  # of this commit are most 4-GPU records backward; `band` then added dQ in an order that some masks made slow
-SURE = 0.01  # two times that differ by less are one: records of one cell on two machines differ by more
+REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,41 @@ class Choice:
         return self.regret <= self.noise
 
 
-def choices(residuals: Sequence[Residual]) -> list[Choice]:
-    """What rules take in each setting in which the same kernel ran three own strategies or more."""
-    settings: dict[tuple[Hashable, ...], dict[str, Residual]] = {}
+Settings = dict[tuple[Hashable, ...], dict[str, Residual]]
+"""(world, length, mask, its parameters, kernel, direction, seed) → own strategies that chose their parameters themselves"""
+
+
+def settings_of(residuals: Iterable[Residual]) -> Settings:
+    """The cells of own strategies by their setting."""
+    found: Settings = {}
     for one in residuals:
         cell = one.cell.record.cell
         if cell.strategy in OWN and not cell.strategy_params:
             key = cell.world, cell.seqlen, cell.mask, str(cell.mask_params), cell.kernel, cell.direction, cell.seed
-            settings.setdefault(key, {})[str(cell.strategy)] = one
+            found.setdefault(key, {})[str(cell.strategy)] = one
+    return found
+
+
+def repeated(settings: Settings) -> np.ndarray:
+    """By how much two records of one plan differ, (n,): strategies may choose the same plan, and each is measured for itself."""
     found = []
+    for ran in settings.values():
+        for one, other in itertools.combinations(ran.values(), 2):
+            if _plan(one) and _plan(one) == _plan(other):
+                quick, slow = sorted((one.cell.seconds, other.cell.seconds))
+                found.append(slow / quick - 1)
+    return np.array(found)
+
+
+def _plan(one: Residual) -> str:
+    notes = "; ".join(one.cell.record.notes).replace("heads among 2; heads in", "heads in")
+    return "; ".join(note for note in notes.split("; ") if not note.startswith("messages"))
+
+
+def choices(residuals: Sequence[Residual]) -> list[Choice]:
+    """What rules take in each setting in which the same kernel ran three own strategies or more."""
+    settings, found = settings_of(residuals), []
+    sure = float(np.quantile(repeated(settings), REPEATS_WITHIN))
     for key, ran in settings.items():
         if len(ran) < 3:
             continue
@@ -120,7 +146,7 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
         is_older = key[5] == "bwd" and any(_commit(one).startswith(OLDER_BACKWARD) for one in ran.values())
         for rule, taken in rules.items():
-            noise = max(ran[taken].cell.noise, ran[best].cell.noise, SURE)
+            noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
             found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))
     return found
 

@@ -10,7 +10,6 @@ from longca.core.cell import DTYPE_BYTES, CallSpec
 from longca.core.errors import UserError, unknown
 from longca.core.plugin import Registry
 from longca.predict.fitted import FittedKernels, load_fitted
-from longca.predict.kernel import Interval
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -113,9 +112,3 @@ def _named(kind: str, name: str, known: Sequence[Any]) -> Any:
         if one.name == name:
             return one
     raise unknown(kind, name, [one.name for one in known], todo="They stand in config/hardware.yaml")
-
-
-def widest(intervals: Sequence[Interval]) -> Interval:
-    """The interval that holds all of these."""
-    return Interval(min(one.low for one in intervals), max(one.high for one in intervals), max(one.median for one in intervals),
-                    max(one.p95 for one in intervals), min(one.num_records for one in intervals))

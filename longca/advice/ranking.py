@@ -12,10 +12,11 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict
-from longca.advice.question import question_of, widest
+from longca.advice.question import question_of
 from longca.core.errors import UserError
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
+from longca.predict.kernel import widest
 from longca.store.text import format_bytes
 
 if TYPE_CHECKING:

@@ -87,15 +87,21 @@ class MeasuredCell:
 def measured_cells(records: Iterable[Record]) -> list[MeasuredCell]:
     """The cells that ran, of own strategies and of those in the style of the study."""
     masks: dict[str, Mask] = {}
-    found = []
-    for record in records:
-        cell = record.cell
-        if cell.kind != "cp" or record.outcome.status != "ok" or cell.strategy not in (*OWN, *PAPER) or record.samples is None:
-            continue
-        name = mask_name(cell)
-        mask = masks[name] if name in masks else masks.setdefault(name, cell_mask(cell))
-        found.append(MeasuredCell(record, mask, None if cell.strategy in PAPER else partition_of(record, mask)))
-    return found
+    return [found for record in records if (found := measured_cell(record, masks)) is not None]
+
+
+def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None:
+    """The cell of a record; None for what has no time or no forecast.
+
+    Args:
+        masks: that have been built, by name; its own is added.
+    """
+    cell = record.cell
+    if cell.kind != "cp" or record.outcome.status != "ok" or cell.strategy not in (*OWN, *PAPER) or record.samples is None:
+        return None
+    name = mask_name(cell)
+    mask = masks[name] if name in masks else masks.setdefault(name, cell_mask(cell))
+    return MeasuredCell(record, mask, None if cell.strategy in PAPER else partition_of(record, mask))
 
 
 def partition_of(record: Record, mask: Mask) -> WorkPartition:

@@ -85,6 +85,12 @@ class Interval:
         return Interval(max(centre - half, -0.95), centre + half, self.median, self.p95, self.num_records)
 
 
+def widest(intervals: Sequence[Interval]) -> Interval:
+    """The interval that holds all of these."""
+    return Interval(min(one.low for one in intervals), max(one.high for one in intervals), max(one.median for one in intervals),
+                    max(one.p95 for one in intervals), min(one.num_records for one in intervals))
+
+
 @dataclass(frozen=True)
 class KernelModel:
     """The fitted costs of one kernel in one direction."""
