@@ -84,11 +84,12 @@ def load(data: Data) -> str:
     rows = [[f"`longca {entry['command']}`", entry["what"], number(entry["seconds"]), number(entry["cpu_s"]),
              number(entry["mib"] / 1024, 2), _limit(entry)] for entry in data["commands"]]
     missed = [entry for entry in data["commands"] if not _keeps(entry)]
-    names = ", ".join(f"`{entry['command']}` ({entry['what']})" for entry in missed)
-    verdict = f"Missed by {names}" if missed else "Every command keeps its limit"
+    verdict = f"Limits are missed by {', '.join(map(_miss, missed))}" if missed else "Every command keeps its limits"
+    waited = [f"`{entry['command']}`" for entry in missed if _keeps({**entry, "seconds": entry["cpu_s"]})]
     return "\n\n".join([
         f"**{verdict} with {plural(data['num_records'], 'record')}; the page has {number(data['page_bytes'] / 1e6)} MB.**",
-        f"{data['date']}, {data['machine']}, load {data['load']:g} when it began. The records have {number(data['bytes'] / 1e6)} MB.",
+        f"{data['date']}, {data['machine']}, load {data['load']:g} when it began. The records have {number(data['bytes'] / 1e6)} MB."
+        + (f" Its own CPU seconds are within the limit of {', '.join(waited)}: there it waited for others." if waited else ""),
         _table(["command", "", "s", "CPU s", "GiB", "limit"], rows)])
 
 
@@ -111,6 +112,14 @@ def _short(accident: Data) -> str:
 def _keeps(entry: Data) -> bool:
     return ((entry["limit_s"] is None or entry["seconds"] <= entry["limit_s"])
             and (entry["limit_gib"] is None or entry["mib"] <= 1024 * entry["limit_gib"]))
+
+
+def _miss(entry: Data) -> str:
+    """The command, and by how much it missed its limits."""
+    over = [f"{number(entry['seconds'])} s of {entry['limit_s']:g}"] if entry["seconds"] > entry["limit_s"] else []
+    if entry["limit_gib"] is not None and entry["mib"] > 1024 * entry["limit_gib"]:
+        over.append(f"{number(entry['mib'] / 1024, 2)} GiB of {entry['limit_gib']:g}")
+    return f"`{entry['command']}` ({' and '.join(over)})"
 
 
 def _limit(entry: Data) -> str:

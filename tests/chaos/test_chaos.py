@@ -105,6 +105,17 @@ def test_the_page_says_what_was_found():
     assert "1 trial of 1 did not end as an undisturbed run does" in bad and "a lock is held" in bad
 
 
+def test_the_page_says_which_limits_were_missed():
+    status = {"command": "status", "what": "", "limit_s": 2.0, "limit_gib": None, "seconds": 1.5, "cpu_s": 1.4, "mib": 100}
+    report = {**status, "command": "report", "limit_s": 60.0, "limit_gib": 2.0, "seconds": 50.0, "cpu_s": 49.0, "mib": 2000}
+    data = {"date": "2026-11-23", "machine": "a CPU", "load": 0.5, "num_records": 100_000, "bytes": 1e9, "page_bytes": 3e6}
+    good = reliability.load({**data, "commands": [status, report]})
+    assert "Every command keeps its limits with 100,000 records" in good and "waited for others" not in good
+    bad = reliability.load({**data, "commands": [{**status, "seconds": 2.5}, {**report, "seconds": 70.0, "cpu_s": 69.0, "mib": 3072}]})
+    assert "Limits are missed by `status` (2.50 s of 2), `report` (70.0 s of 60 and 3.0 GiB of 2)" in bad
+    assert "within the limit of `status`: there it waited for others" in bad
+
+
 def test_the_committed_page_is_current():
     assert reliability.PAGE.read_text() == reliability.page(reliability.PAGE.read_text()), "run `python -m tools.reliability`"
 
