@@ -39,11 +39,24 @@ def write() -> None:
 
 def page(text: str) -> str:
     """The page with all that is measured in its places."""
+    files = {name: FOLDER / f"{name}.json" for name in TABLES}
+    measured = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
     for name, table in TABLES.items():
-        file = FOLDER / f"{name}.json"
-        content = table(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else "Not measured yet."
-        text = put(text, name, content)
-    return text
+        text = put(text, name, table(measured[name]) if name in measured else "Not measured yet.")
+    return put(text, "summary", summary(measured))
+
+
+def summary(measured: Mapping[str, Data]) -> str:
+    """What was found, in the first sentences of the page.
+
+    Args:
+        measured: by the name of its table.
+    """
+    found = [_accidents(measured[name], where) for name, where in (("chaos", "on one machine"), ("slurm", "on a cluster"))
+             if name in measured]
+    if "load" in measured:
+        found.append(_verdict_of_load(measured["load"]) + ".")
+    return f"**{' '.join(found)}**" if found else "Nothing is measured yet."
 
 
 def chaos(data: Data) -> str:
@@ -59,7 +72,7 @@ def chaos(data: Data) -> str:
     by_trial = [[str(trial["number"]), trial["way"], ", ".join(map(_short, trial["accidents"])), str(trial["num_starts"]),
                  str(trial["num_repaired"]), number(trial["seconds"]), "; ".join(trial["found"]) or "nothing"] for trial in trials]
     again = f"`python -m tests.chaos --kills {data['kills']} --seed {data['seed']} --trial N` runs one trial again."
-    what = f"{kills.total()} kills and {plural(len(happened) - kills.total(), 'other accident')}"
+    what = f"{plural(kills.total(), 'kill')} and {plural(len(happened) - kills.total(), 'other accident')}"
     return "\n\n".join([
         f"**{_verdict(trials, what)}.**",
         f"{data['date']}, {data['machine']}, load {data['load']:g}; seed {data['seed']}, {plural(len(trials), 'trial')} of "
@@ -84,11 +97,11 @@ def load(data: Data) -> str:
     rows = [[f"`longca {entry['command']}`", entry["what"], number(entry["seconds"]), number(entry["cpu_s"]),
              number(entry["mib"] / 1024, 2), _limit(entry)] for entry in data["commands"]]
     missed = [entry for entry in data["commands"] if not _keeps(entry)]
-    names = ", ".join(f"`{entry['command']}` ({entry['what']})" for entry in missed)
-    verdict = f"Missed by {names}" if missed else "Every command keeps its limit"
+    waited = [f"`{entry['command']}`" for entry in missed if _keeps({**entry, "seconds": entry["cpu_s"]})]
     return "\n\n".join([
-        f"**{verdict} with {plural(data['num_records'], 'record')}; the page has {number(data['page_bytes'] / 1e6)} MB.**",
-        f"{data['date']}, {data['machine']}, load {data['load']:g} when it began. The records have {number(data['bytes'] / 1e6)} MB.",
+        f"**{_verdict_of_load(data)}; the page has {number(data['page_bytes'] / 1e6)} MB.**",
+        f"{data['date']}, {data['machine']}, load {data['load']:g} when it began. The records have {number(data['bytes'] / 1e6)} MB."
+        + (f" Its own CPU seconds are within the limit of {', '.join(waited)}: there it waited for others." if waited else ""),
         _table(["command", "", "s", "CPU s", "GiB", "limit"], rows)])
 
 
@@ -103,6 +116,23 @@ def _verdict(trials: Sequence[Data], what: str) -> str:
             "file was left")
 
 
+def _accidents(data: Data, where: str) -> str:
+    """One sentence about accidents, of either kind of data."""
+    trials = data.get("trials", [data])
+    happened = Counter(entry["what"] for trial in trials for entry in trial["accidents"])
+    bad = [text for trial in trials for text in trial["found"]]
+    if bad:
+        was = "was" if len(bad) == 1 else "were"
+        return f"After {plural(happened.total(), 'accident')} {where}, {plural(len(bad), 'thing')} {was} not as it should be: see below."
+    return f"After {plural(happened.total(), 'accident')} {where}, no finished cell was lost or changed, and nothing was left behind."
+
+
+def _verdict_of_load(data: Data) -> str:
+    missed = [_miss(entry) for entry in data["commands"] if not _keeps(entry)]
+    count = plural(data["num_records"], "record")
+    return f"With {count}, limits are missed by {', '.join(missed)}" if missed else f"With {count}, every command keeps its limits"
+
+
 def _short(accident: Data) -> str:
     words = " ".join(filter(None, (accident["what"], accident["victim"], accident["signal"].removeprefix("SIG"))))
     return f"{words.removeprefix('kill ')} {accident['at_s']:.0f}"
@@ -111,6 +141,14 @@ def _short(accident: Data) -> str:
 def _keeps(entry: Data) -> bool:
     return ((entry["limit_s"] is None or entry["seconds"] <= entry["limit_s"])
             and (entry["limit_gib"] is None or entry["mib"] <= 1024 * entry["limit_gib"]))
+
+
+def _miss(entry: Data) -> str:
+    """The command, and by how much it missed its limits."""
+    over = [f"{number(entry['seconds'])} s of {entry['limit_s']:g}"] if entry["seconds"] > entry["limit_s"] else []
+    if entry["limit_gib"] is not None and entry["mib"] > 1024 * entry["limit_gib"]:
+        over.append(f"{number(entry['mib'] / 1024, 2)} GiB of {entry['limit_gib']:g}")
+    return f"`{entry['command']}` ({' and '.join(over)})"
 
 
 def _limit(entry: Data) -> str:

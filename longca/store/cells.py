@@ -8,7 +8,7 @@ from pathlib import Path
 from longca.core.errors import UserError, shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
-from longca.store.decode import Unusable, decode, encode
+from longca.store.decode import Decoder, Unusable, encode
 from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
 from longca.store.lock import lock_folder
 
@@ -30,6 +30,7 @@ class CellStore:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.cells = self.folder / "cells"
+        self._decoder = Decoder()
 
     def path(self, cell_id: str) -> Path:
         return self.cells / cell_id[:2] / f"{cell_id}.json"
@@ -71,11 +72,11 @@ class CellStore:
 
     def _load(self, path: Path) -> Record | UnusableFile:
         try:
-            record = decode(read_file(path, CELL_FILE))
+            record = self._decoder.decode(read_file(path, CELL_FILE))
         except OSError as error:
             return UnusableFile(path, f"cannot be read ({error.strerror})")
         except Unusable as error:
             return UnusableFile(path, str(error))
-        if path != self.path(record.cell_id):
+        if path.stem != record.cell_id or path.parent.name != path.stem[:2]:
             return UnusableFile(path, f"is damaged (it holds cell {record.cell_id}, whose place is another)")
         return record

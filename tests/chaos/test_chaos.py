@@ -101,8 +101,25 @@ def test_the_page_says_what_was_found():
     trial = {"number": 0, "way": "longca run", "seconds": 9.0, "num_starts": 2, "num_repaired": 1, "found": [], "accidents": accidents}
     data = {"seed": 5, "kills": 1, "seconds": 60, "skipped": {}, "date": "2026-11-23", "machine": "a CPU", "load": 0.5, "num_cells": 4}
     good, bad = (reliability.chaos({**data, "trials": [{**trial, "found": found}]}) for found in ([], ["a lock is held"]))
-    assert "After 1 kills and 1 other accident, all cells were those of an undisturbed run" in good and "rank HUP 3, clock 5" in good
+    assert "After 1 kill and 1 other accident, all cells were those of an undisturbed run" in good and "rank HUP 3, clock 5" in good
     assert "1 trial of 1 did not end as an undisturbed run does" in bad and "a lock is held" in bad
+    first = [reliability.summary({"chaos": {"trials": [{**trial, "found": found}]}, "slurm": {**trial, "found": []}})
+             for found in ([], ["a lock is held"])]
+    rest = "After 2 accidents on a cluster, no finished cell was lost or changed, and nothing was left behind.**"
+    assert first == [f"**After 2 accidents on one machine, no finished cell was lost or changed, and nothing was left behind. {rest}",
+                     f"**After 2 accidents on one machine, 1 thing was not as it should be: see below. {rest}"]
+    assert reliability.summary({}) == "Nothing is measured yet."
+
+
+def test_the_page_says_which_limits_were_missed():
+    status = {"command": "status", "what": "", "limit_s": 2.0, "limit_gib": None, "seconds": 1.5, "cpu_s": 1.4, "mib": 100}
+    report = {**status, "command": "report", "limit_s": 60.0, "limit_gib": 2.0, "seconds": 50.0, "cpu_s": 49.0, "mib": 2000}
+    data = {"date": "2026-11-23", "machine": "a CPU", "load": 0.5, "num_records": 100_000, "bytes": 1e9, "page_bytes": 3e6}
+    good = reliability.load({**data, "commands": [status, report]})
+    assert "With 100,000 records, every command keeps its limits" in good and "waited for others" not in good
+    bad = reliability.load({**data, "commands": [{**status, "seconds": 2.5}, {**report, "seconds": 70.0, "cpu_s": 69.0, "mib": 3072}]})
+    assert "With 100,000 records, limits are missed by `status` (2.50 s of 2), `report` (70.0 s of 60 and 3.0 GiB of 2)" in bad
+    assert "within the limit of `status`: there it waited for others" in bad
 
 
 def test_the_committed_page_is_current():
