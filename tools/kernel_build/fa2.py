@@ -1,8 +1,8 @@
 """FlashAttention 2: head dims 64 and 128, bf16 and fp16, causal or not, windows, packed documents and GQA, for sm_80 and sm_90.
 
-Other head dims are left out and raise, as do dropout, ALiBi, soft caps and KV caches. That leaves 16 CUDA units of 72, each a fraction of its
-size. Among those that are left out are the kernels that divide the keys among blocks: FlashAttention takes them by itself where there are too
-few queries and heads to fill a GPU. Such calls run undivided here: the same result, more slowly than in the released build.
+Other head dims are left out and raise, as do dropout, ALiBi, soft caps and KV caches. That leaves 16 CUDA units of 72, each a fraction
+of its size. Among those that are left out are the kernels that divide the keys among blocks: FlashAttention takes them by itself where
+there are too few queries and heads to fill a GPU. Such calls run undivided here: the same result, more slowly than in the released build.
 """
 
 from __future__ import annotations
