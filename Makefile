@@ -34,7 +34,7 @@ test-chaos: setup
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
 	$(if $(findstring all,$@),@tools/install_apptainer.sh)
-	@python -m pytest tests/slurm -m 'slurm$(if $(findstring all,$@),, and not slow)' -v -rs --durations=0 $(ARGS)
+	@python -m pytest tests/slurm -m 'slurm and not $(if $(findstring all,$@),hopper,slow)' -v -rs --durations=0 $(ARGS)
 
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: there is no $(PYTHON). Install Python 3.11 or newer (\`apt-get install python3 python3-venv\`)" >&2; exit 2; }
@@ -73,9 +73,15 @@ images: setup
 # builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
 test-images: setup
 	@tools/install_apptainer.sh
-	@python -m pytest -m images -rs tests/images $(ARGS)
+	@python -m pytest -m 'images and not hopper' -rs tests/images $(ARGS)
 
-.PHONY: containers lock-containers images test-images
+# the Hopper image as well, and the quick study in it on a Slurm of two nodes: hours where it is built for the first time
+test-images-all: setup
+	@tools/install_apptainer.sh
+	@python -m tests.slurm.cluster.machine
+	@python -m pytest -m 'images or hopper' -rs tests/images tests/slurm $(ARGS)
+
+.PHONY: containers lock-containers images test-images test-images-all
 
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
 # pictures of the masks, the README's heat map

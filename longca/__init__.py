@@ -6,11 +6,13 @@ For notebooks and scripts, each loaded at its first use:
     out = longca.attention(q, k, v, mask)                        # the quickest right operator here
     cp = longca.context_parallel(mask, group)                    # the same over many GPUs
     frame = longca.load("quick")                                 # records of a study as a DataFrame
+    found = longca.advise(mask, gpus=64, num_q_heads=64, num_kv_heads=8)    # ways to run it, by predicted time
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from longca.advice.ranking import advise
     from longca.cp.public import context_parallel
     from longca.dispatch.api import attention
     from longca.masks.build import build_mask
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
     from longca.store.frame import load
 
 __version__ = "0.1.0"
-__all__ = ["Mask", "attention", "build_mask", "context_parallel", "load"]
+__all__ = ["Mask", "advise", "attention", "build_mask", "context_parallel", "load"]
 
-_PLACES = {"Mask": "longca.masks.mask", "attention": "longca.dispatch.api", "build_mask": "longca.masks.build",
-           "context_parallel": "longca.cp.public", "load": "longca.store.frame"}
+_PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advice.ranking", "attention": "longca.dispatch.api",
+           "build_mask": "longca.masks.build", "context_parallel": "longca.cp.public", "load": "longca.store.frame"}
 
 
 def __getattr__(name: str) -> Any:

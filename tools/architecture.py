@@ -33,8 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "ops.band": {"core", "masks", "ops.band"},
     "kernels": {"core", "masks", "lowering", "ops"},
     "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
+    "predict": {"core", "masks", "lowering", "store"},
     "claims": {"core", "store"},
-    "report": {"core", "store"},
+    "report": {"core", "store", "advice"},
     "paper": {"core", "data", "masks", "store", "published", "claims", "report", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},
@@ -45,13 +46,18 @@ ALLOWED: dict[str, set[str]] = {
     "cp.schedule": {"core", "masks", "cp.partition"},
     "cp.traffic_formula": {"cp.partition"},
     "cp.contract": {"core", "kernels"},
+    "cp.forecast": {"core", "masks", "kernels", "predict", "store", "cp.partition", "cp.schedule"},
+    "cp.paper_style_forecast": {"core", "masks", "predict", "cp.baselines", "cp.schedule", "cp.forecast"},
     "cp.runtime": {*_PLANNED, "ops", "cp.comm"},
     "cp.kernel_support": {*_PLANNED, "cp.runtime"},
     "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime", "cp.kernel_support"},
     "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
     "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
-    "cp.api": {"core", "masks", "kernels", "cp.comm", "cp.contract", "cp.partition", "cp.runtime", "cp.schedule"},
+    "cp.api": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition", "cp.runtime",
+               "cp.schedule"},
     "cp.public": {"core", "masks", "cp.api", "cp.comm"},
+    "advice": {"core", "masks", "kernels", "store", "predict", "cp.contract", "cp.partition", "cp.schedule", "cp.forecast",
+               "cp.paper_style_forecast"},
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
@@ -59,12 +65,12 @@ ALLOWED: dict[str, set[str]] = {
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
     "cli": {"core", "data", "masks", "kernels", "cp", "store", "published", "claims", "report", "paper", "compare",
-            "archive", "images", "bench"},
+            "archive", "images", "bench", "advice", "predict"},
 }
 HEAVY = {"torch", "triton", "pandas", "pyarrow", "matplotlib", "jinja2"}  # imported inside functions, where at all
 AT_TOP = {"bench": {"torch"}, "dispatch": {"torch"}, "ops": {"torch", "triton"}, "templates": {"torch"}}  # they only run beside them
-NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "cp.partition",
-               "cp.schedule")
+NEVER_TORCH = ("core", "data", "masks", "store", "published", "claims", "report", "compare", "archive", "images", "predict", "advice",
+               "cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast")
 DRAWN = {"": "Packages", "cp": "Context parallelism", "ops.band": "Band attention", "bench": "Measuring"}
 
 

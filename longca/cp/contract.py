@@ -139,7 +139,12 @@ class HeadStrategy(Strategy):
 
     def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
                        sharding: Sharding | None = None) -> WorkPartition:
-        """Divides the work among `world` ranks, as `prepare` will do it. It is made from the problem alone, without any rank.
+        """`partition_call` for a problem."""
+        return self.partition_call(problem.mask, problem.call_spec, world, kernel, problem.device.type, weights, sharding)
+
+    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
+                       weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
+        """Divides the work among `world` ranks, as `prepare` will do it. It is made without any rank, and without torch.
 
         Args:
             weights: as of `prepare`.

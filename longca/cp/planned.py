@@ -11,10 +11,8 @@ from longca.cp.contract import HeadStrategy
 from longca.cp.kernel_support import KernelSupport, rank_calls, step_traits, unknown_part
 from longca.cp.partition.heads import HeadPlan, plan_heads
 from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.cost import UnitCosts, cost_of
-from longca.cp.schedule.head_chunking import HeadCost, choose_chunks, received_head_bytes
 from longca.cp.schedule.planner import Planner
-from longca.cp.schedule.work_partition import WorkPartition, partition_heads
+from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.cp.traffic_formula import formula_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
+    from longca.cp.schedule.cost import UnitCosts
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.plan import Plan, Schedule
     from longca.kernels.contract import Kernel, Problem
@@ -109,22 +108,13 @@ class PlannedStrategy(HeadStrategy):
         prepared.costs["formula_bytes"] = formula_bytes(problem, work.mesh)
         return prepared
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
-        mesh, mask, call = self.mesh(world, problem.num_kv_heads), problem.mask, problem.call_spec
+    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
+                       weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
+        mesh = self.mesh(world, call.num_kv_heads)
         if mesh.ring == 1 and mesh.heads > 1:
             return partition_heads(mask, call, world, weights)
-        plan = self._plan_for(mask, call, world, kernel, problem.device.type, sharding)
-        chunks = choose_chunks(self._heads(call, world), mask.num_groups, self._head_cost(plan, call, mesh), problem.needs_backward,
-                               weights if mesh.heads > 1 else (1,))
-        return WorkPartition(mesh, plan, chunks)
-
-    def _head_cost(self, plan: Plan, call: CallSpec, mesh: Mesh) -> HeadCost:
-        """The cost of heads over the whole ring: the KV that moves there, too, is that of a chunk's heads."""
-        num_q_heads, mask = call.num_q_heads // mesh.heads, plan.partition.mask
-        costs = replace(self._unit_costs(call, mesh, mask), call_s=0.0)
-        held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
-        return HeadCost(cost_of(plan, costs).total_s / num_q_heads, held, plan.num_steps)
+        plan = self._plan_for(mask, call, world, kernel, device_type, sharding)
+        return partition_on(mesh, plan, call, weights)
 
     def _plan_for(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str, sharding: Sharding | None = None
                   ) -> Plan:
@@ -141,16 +131,12 @@ class PlannedStrategy(HeadStrategy):
             sharding: of all plans. None: of each schedule the one that promises to be quickest.
         """
         mesh = self.mesh(world, call.num_kv_heads)
-        costs = self._unit_costs(call, mesh, mask)
+        costs = unit_costs(call, mesh, mask)
         schedules, planner = self.schedules(mesh), self._planners.setdefault(costs, Planner(costs))
         choices = ([planner.choice(mask, mesh.ring, schedule) for schedule in schedules] if sharding is None else
                    planner.choices_on(mask, sharding, schedules))
         order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)
         return [choices[number].plan for number in order]
-
-    def _unit_costs(self, call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:
-        return UnitCosts.of(call.num_q_heads // mesh.heads, call.num_kv_heads // mesh.heads, call.head_dim, num_groups=mask.num_groups,
-                            elem_bytes=call.elem_bytes)
 
     def _support(self, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> KernelSupport:
         return KernelSupport(kernel, device_type, call, self._heads(call, world))

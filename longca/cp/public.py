@@ -39,7 +39,7 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         mask: of the whole sequence, T × T; or several masks, for layers that differ: they share one sharding.
         group: a `torch.distributed` process group, or a `DeviceMesh` of one dimension. None: all ranks, those of torchrun, or this
             process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" takes the one that the cost model says is quickest.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" takes the one that is predicted to be quickest.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
         kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim, on GPUs; else `naive`, which

@@ -13,6 +13,7 @@ from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
+from longca.report.decide.predicted import with_predictions
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in which they build on each other
 MAX_BYTES = 4_000_000
 MOST_LINKS = 3  # cells that the page names for one reason
-SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism", "memory": "Memory",
-            "accuracy": "Accuracy", "noise": "Noise and ceilings"}
+SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
+            "predicted": "Predicted beside measured", "memory": "Memory", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
 LEVELS = (  # what the page's records hold, and what it says of the rest; the first that is small enough is taken
     ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"))
@@ -96,7 +97,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
     values = columns(ordered, hardware)
-    table = labelled(frame(values))
+    table = labelled(with_predictions(frame(values), ordered))
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)

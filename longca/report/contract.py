@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Figure(Plugin):
     """A drawing of the derived table (`longca.store.table.derived`), with the data it shows."""
 
-    section: ClassVar[Literal["dense", "sparse", "cp", "memory", "accuracy", "noise"]]
+    section: ClassVar[Literal["dense", "sparse", "cp", "predicted", "memory", "accuracy", "noise"]]
     order: ClassVar[int] = 100  # within the section
     caption: ClassVar[str] = ""  # how it was measured and how to read it
 

@@ -1,4 +1,4 @@
-"""Peak rates of GPUs, from config/hardware.yaml."""
+"""Peak rates of GPUs and the speed of messages between them, from config/hardware.yaml."""
 
 from pathlib import Path
 
@@ -32,10 +32,39 @@ class GpuModel(Frozen):
     """10^9 bytes of memory"""
 
 
+class Stated(Frozen):
+    """A number, and where it is from: a URL, records of this project, or an assumption that says so."""
+
+    value: float = Field(gt=0)
+    source: str = Field(min_length=8)
+
+
+class Network(Frozen):
+    """A profile of messages between GPUs: those of one node, and those of different ones."""
+
+    name: str
+    summary: str
+    gpu: str
+    """the model of GPU that such machines have"""
+    ranks_per_node: int = Field(ge=1)
+    intra_gb_s: Stated
+    """10^9 bytes a second that a GPU sends to others of its node, and as much that it receives"""
+    inter_gb_s: Stated
+    """the same to other nodes: of one GPU, while all GPUs of its node send"""
+    intra_us: Stated
+    """microseconds of a batch of messages in addition to its bytes"""
+    inter_us: Stated
+    overlap: Stated
+    """time that kernels lose to overlapped messages, as a share of these"""
+    measured: bool = False
+    """its numbers within a node are fitted on records; else nothing of it was measured by this project"""
+
+
 class Hardware(Frozen):
-    """All GPUs that are known."""
+    """All GPUs and networks that are known."""
 
     gpus: tuple[GpuModel, ...] = ()
+    networks: tuple[Network, ...] = ()
 
     def find(self, gpu_name: str) -> GpuModel | None:
         """The GPU that reports this very name: "NVIDIA H20" is no "NVIDIA H200"."""
@@ -62,9 +91,10 @@ def load_hardware(path: Path | None = None) -> Hardware:
         path = next((folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
         if path is None:
             return Hardware()
-    hardware = parse(Hardware, {"gpus": read_yaml(path) or []}, str(path))
-    names = [name for gpu in hardware.gpus for name in gpu.gpu_names]
+    content = read_yaml(path) or []
+    hardware = parse(Hardware, content if isinstance(content, dict) else {"gpus": content}, str(path))  # once it was a list of GPUs
+    names = [*(name for gpu in hardware.gpus for name in gpu.gpu_names), *(network.name for network in hardware.networks)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UserError(f"{path}: '{twice[0]}' stands twice", todo="Each name belongs to one GPU")
+        raise UserError(f"{path}: '{twice[0]}' stands twice", todo="Each name belongs to one GPU or network")
     return hardware

@@ -13,6 +13,7 @@ from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
 MOST_OF_REASON = 10_000  # characters
+SETTLED_MS = 160.0  # calls timed alone that last as long: a GPU's reading of power is a mean over a second, which shorter ones do not fill
 Place = tuple[str, str, str]  # study, device, dtype
 
 
@@ -142,6 +143,15 @@ class View:
         if self.gb_per_s is not None:
             return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
         return _percent(self.per_device(self.median_ms), self.peak_tflops)
+
+    @cached_property
+    def joules_per_token(self) -> float | None:
+        """Energy of a call of all ranks, each with the power of rank 0, for a token; None where the reading of power holds pauses, too."""
+        if self.is_control or self.samples is None or not self.samples.power_w or not self.median_ms:
+            return None
+        if not self.cell.sustained and self.median_ms < SETTLED_MS:
+            return None
+        return median(self.samples.power_w) * self.cell.world * self.median_ms / 1e3 / self.cell.seqlen
 
     @cached_property
     def ceiling_tflops(self) -> float | None:

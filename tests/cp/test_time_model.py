@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longca.cp.partition.load_balance import make_sharding
 from longca.cp.schedule.cost import UnitCosts, cost_of
 from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.plan import Plan, StepMessages
 from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, Timeline, head_pipeline, timeline
 from longca.masks import build_mask
@@ -34,6 +34,14 @@ def drawn(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return step_s, rng.exponential(1, (plan.world, plan.world)) * rng.choice([0.1, 1, 10])
 
 
+def dense(steps: tuple[StepMessages, ...], world: int) -> np.ndarray:
+    """Tokens by (step, receiver, sender)."""
+    found = np.zeros((len(steps), world, world), dtype=np.int64)
+    for number, step in enumerate(steps):
+        np.add.at(found[number], (step.receiver, step.sender), step.tokens)
+    return found
+
+
 def even(world: int, seconds: float) -> np.ndarray:
     return np.full((world, world), seconds)
 
@@ -42,10 +50,17 @@ def even(world: int, seconds: float) -> np.ndarray:
 @given(plans())
 def test_traffic_is_that_of_the_plan(plan: Plan):
     traffic = PlanTraffic.of(plan)
-    np.testing.assert_array_equal(traffic.kv.sum(axis=2).T, plan.received_kv)
-    np.testing.assert_array_equal(traffic.kv.sum(axis=1).T, plan.sent_kv)
+    kv, dkv = dense(traffic.kv, plan.world), dense(traffic.dkv, plan.world)
+    listed = np.zeros_like(kv)
+    for rank in range(plan.world):
+        for number in range(plan.num_steps):
+            for transfer in plan.receives(rank, number):
+                listed[number, rank, transfer.peer] += len(transfer)
+    np.testing.assert_array_equal(kv, listed)
+    np.testing.assert_array_equal(kv.sum(axis=2).T, plan.received_kv)
+    np.testing.assert_array_equal(kv.sum(axis=1).T, plan.sent_kv)
     home = [[sum(map(len, plan.dkv_receives(rank, number))) for number in range(1, plan.num_steps)] for rank in range(plan.world)]
-    np.testing.assert_array_equal(traffic.dkv.sum(axis=2).T[:, 1:], home)
+    np.testing.assert_array_equal(dkv.sum(axis=2).T[:, 1:], home)
     times = zip(traffic.post_after, traffic.forwarded_from, strict=True)
     assert all(after < number and before < number for number, (after, before) in enumerate(times) if number)
 
@@ -57,7 +72,7 @@ def test_no_rank_is_quicker_than_what_it_computes_or_slower_than_everything_one_
     line = timeline(traffic, step_s, kv_s, 0.5, backward=backward)
     assert np.all(line.end_s >= line.compute_s)
     np.testing.assert_allclose(line.compute_s, step_s.sum(axis=1))
-    moved = traffic.kv + traffic.dkv * backward
+    moved = dense(traffic.kv, plan.world) + dense(traffic.dkv, plan.world) * backward
     assert np.all(line.end_s <= step_s.sum() + (moved * kv_s).sum() + 0.5 * (moved > 0).sum() + 1e-9)
     assert np.all(line.total_s(0.0) == line.end_s)
     assert np.all(line.total_s(1.0) >= line.compute_s + line.moving_s - 1e-9)

@@ -76,6 +76,17 @@ def test_share_of_peak_where_a_source_gives_one():
         assert unknown["peak_tflops"] is None and unknown["peak_percent"] is None
 
 
+def test_energy_is_told_where_power_has_settled():
+    cell = CELL.model_copy(update={"kind": "cp", "strategy": "ulysses", "world": 2})
+    long = samples((200.0,), (190.0,), power_w=(600.0, 700.0, 650.0))
+    assert one(cell, samples=long)["joules_per_token"] == pytest.approx(650 * 2 * 0.2 / cell.seqlen)
+    short = samples((20.0,), (19.0,), power_w=(650.0,))
+    assert one(cell, samples=short)["joules_per_token"] is None, "the reading holds pauses"
+    without_pauses = one(CELL.model_copy(update={"sustained": True}), samples=samples((20.0,), power_w=(650.0,)))
+    assert without_pauses["joules_per_token"] == pytest.approx(650 * 0.02 / CELL.seqlen)
+    assert one(cell, samples=samples((200.0,), (190.0,)))["joules_per_token"] is None
+
+
 def test_a_control_does_no_attention():
     row = one(CELL.model_copy(update={"kernel": "control"}))
     assert row["is_control"] and row["nominal_ms"] == 100 / 1024 and row["time_ms_median"] is not None

@@ -24,6 +24,7 @@ from longca.core.errors import UserError
 from longca.cp.api.group import all_or_none
 from longca.cp.api.request import AUTO
 from longca.cp.comm.buffers import ReceiveBuffers
+from longca.cp.forecast import Forecaster
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 
@@ -59,7 +60,8 @@ class MaskPlan:
     inverse: np.ndarray
     """the place of each token among those of all ranks, one rank after another, (T,) int64"""
     estimated_s: dict[str, float]
-    """seconds of one attention call of each mask, with its backward, by strategy, at the rates of the cost model"""
+    """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an H200; at the rates
+    of the cost model where no record tells"""
     refused: dict[str, str]
     """by strategy, the reason why it was left out"""
     plan_ms: float
@@ -87,6 +89,7 @@ class MaskPlanner:
         self._strategies = sorted(request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name))  # simple ones first
         ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
         self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
+        self._forecaster = Forecaster(self._kernel, request.messages, int(ranks_per_node)) if request.device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "longca-plans")
         self._started: dict[Key, Future[MaskPlan | _Choice]] = {}
         self._kept: OrderedDict[Key, MaskPlan] = OrderedDict()
@@ -176,8 +179,14 @@ class MaskPlanner:
         return min(map(partition, shardings), key=lambda works: self._seconds(works, problems))
 
     def _seconds(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> float:
-        return sum(estimated_s(work, problem.call_spec, self._links, needs_backward=problem.needs_backward)
-                   for work, problem in zip(works, problems, strict=True))
+        return sum(self._call_s(work, problem) for work, problem in zip(works, problems, strict=True))
+
+    def _call_s(self, work: WorkPartition, problem: Problem) -> float:
+        """Seconds of a call by the fitted kernels; by rates alone where no record tells of such calls."""
+        forecast_s = self._forecaster.seconds(work, problem.call_spec) if self._forecaster is not None else None
+        if forecast_s is not None:
+            return forecast_s
+        return estimated_s(work, problem.call_spec, self._links, needs_backward=problem.needs_backward)
 
 
 class DeferredComm:

@@ -56,6 +56,10 @@ class BufferSchedule:
                 a comm stream keeps its order without the host. Else transfers are posted one step ahead.
         """
         self._plan = plan
+        self._readers: list[list[int]] = [[] for _ in range(plan.num_steps)]
+        """of each step, the later steps for which its KV is forwarded"""
+        for number in range(1, plan.num_steps):
+            self._readers[plan.forwarded_from(number)].append(number)
         self._last_step: list[int] = []
         """of each buffer, the last step that uses it so far"""
         self.comm_steps: list[CommStep] = []
@@ -90,7 +94,7 @@ class BufferSchedule:
 
     def _free_after(self, held: int, number: int) -> int | None:
         """The step after whose kernel the KV of step `held` is needed no more; None if it is forwarded for step `number` or later."""
-        readers = [later for later in range(held + 1, self._plan.num_steps) if self._plan.forwarded_from(later) == held]
+        readers = self._readers[held]
         if any(later >= number for later in readers):
             return None
         return max([held, *(self.comm_steps[later - 1].post_after for later in readers)])

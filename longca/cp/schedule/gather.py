@@ -18,7 +18,7 @@ import numpy as np
 
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.mask_partition import MaskPartition
-from longca.cp.schedule.plan import Plan, Transfer
+from longca.cp.schedule.plan import Plan, StepMessages, Transfer
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KvRange
@@ -68,6 +68,8 @@ class GatherPlan(Plan):
         self._step[ranks, ranks] = 0 if stages else 1
         self.step_areas, self.step_band_rows = self._by_step(partition.areas, 1), self._by_step(partition.band_rows, 1)
         num_kv[ranks, ranks] = 0
+        self._num_kv = num_kv
+        """KV tokens that a rank gets from an owner, (P, P) by (rank, owner)"""
         self.received_kv, self.sent_kv = self._by_step(num_kv, 1), self._by_step(num_kv, 0)
 
     def _by_step(self, counts: np.ndarray, axis: int) -> np.ndarray:
@@ -92,6 +94,14 @@ class GatherPlan(Plan):
 
     def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
+
+    def messages(self, number: int) -> StepMessages:
+        receiver, sender = np.nonzero((self._step == number) & (self._num_kv > 0))
+        return StepMessages(receiver, sender, self._num_kv[receiver, sender])
+
+    def dkv_messages(self, number: int) -> StepMessages:
+        there = self.messages(number)
+        return StepMessages(there.sender, there.receiver, there.tokens)
 
     def _owners(self, rank: int, number: int) -> np.ndarray:
         """The other ranks with whose KV a rank computes in a step."""

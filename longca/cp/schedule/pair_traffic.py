@@ -52,12 +52,11 @@ class PairTraffic:
             for receiver in set(mesh.group(sender)) - {sender}:
                 arriving, leaving = of_share[mesh.of(receiver)[1]][0], of_share[mesh.of(sender)[1]][1]
                 heads[sender, receiver] = (tokens[sender] * arriving + tokens[receiver] * leaving) * row_bytes
-        of_ring = PlanTraffic.of(plan)
-        moved = of_ring.kv.sum(axis=0) + (of_ring.dkv.sum(axis=0) if call.direction == "bwd" else 0)
+        moved, in_steps = PlanTraffic.of(plan).tokens(backward=call.direction == "bwd")
         for number, share in enumerate(shares):
             ring = np.ix_(mesh.ring_of(number), mesh.ring_of(number))
             kv[ring] = moved.T * 2 * len(share.kv) * row_bytes
-            hops[ring] = (of_ring.kv > 0).sum(axis=0).T
+            hops[ring] = in_steps.T
         return cls(heads, kv, hops)
 
     def placed(self, places: Sequence[int]) -> PairTraffic:

@@ -26,6 +26,7 @@ Methods of a plan; `rank` and `step` are their arguments:
     forwarded_from   the step in which the sender had the KV of a later step in its own buffer; 0: it is the sender's own
     post_after       the step after whose kernel the transfers of a step should be posted; −1: before the first kernel
     stream           the name of the comm stream of a step's transfers; streams do not wait for each other
+    messages         all transfers of a step between ranks, and `dkv_messages` those of dK and dV, as arrays
 
 Shapes: P ranks, T steps. KV are counted in tokens, and ranges of KV are local indices of their owner.
 """
@@ -59,6 +60,27 @@ class Transfer:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class StepMessages:
+    """All messages of one step between ranks, as arrays (n,) int64; each two ranks have one at most."""
+
+    receiver: np.ndarray
+    sender: np.ndarray
+    tokens: np.ndarray
+    """that move, more than 0"""
+
+    @classmethod
+    def of(cls, receiver: np.ndarray, sender: np.ndarray, tokens: np.ndarray) -> StepMessages:
+        """Those of these in which something moves."""
+        some = tokens > 0
+        return cls(receiver[some], sender[some], tokens[some])
+
+    @cached_property
+    def one_each(self) -> bool:
+        """No rank receives from two ranks, or sends to two."""
+        return all(len(np.unique(side)) == len(side) for side in (self.receiver, self.sender))
 
 
 @dataclass(frozen=True)
@@ -184,6 +206,14 @@ class Plan:
     def dkv_receives(self, rank: int, number: int) -> list[Transfer]:
         """Transfers of dK and dV of the rank's own KV, after the same step of others, by peer."""
         return self.sends(rank, number)
+
+    def messages(self, number: int) -> StepMessages:
+        """The transfers of all ranks for a step, summed by pair of ranks."""
+        raise NotImplementedError
+
+    def dkv_messages(self, number: int) -> StepMessages:
+        """The transfers of dK and dV of all ranks after a step, likewise."""
+        raise NotImplementedError
 
     def _own_kv(self, rank: int) -> tuple[KvRange, ...]:
         return ((rank, 0, int(self.sharding.num_tokens[rank])),)

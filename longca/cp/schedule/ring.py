@@ -20,7 +20,7 @@ import numpy as np
 
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.mask_partition import MaskPartition
-from longca.cp.schedule.plan import Plan, Transfer
+from longca.cp.schedule.plan import Plan, StepMessages, Transfer
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KvRange
@@ -114,6 +114,15 @@ class RingPlan(Plan):
             return []
         peer = int(self._walk(np.asarray(rank), number, 1))
         return [Transfer(peer, *part) for part in self._needed_of(peer, rank)]
+
+    def messages(self, number: int) -> StepMessages:
+        ranks = np.arange(self.world)
+        return StepMessages.of(ranks, self.senders(number) if number else ranks, self.received_kv[:, number])
+
+    def dkv_messages(self, number: int) -> StepMessages:
+        ranks, owner = np.arange(self.world), self._owner[:, number]
+        width = np.maximum(self._needed[1][ranks, owner] - self._needed[0][ranks, owner], 0)
+        return StepMessages.of(owner, ranks, width * (number > 0))
 
     def _walk(self, rank: np.ndarray, number: int, way: int) -> np.ndarray:
         """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""

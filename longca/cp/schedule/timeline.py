@@ -25,7 +25,7 @@ from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S, MESSAGE_S, OVERLAP_SLOWDOWN, UnitCosts, head_pipeline
 from longca.cp.schedule.head_chunking import received_head_bytes
-from longca.cp.schedule.plan import Plan, Transfer
+from longca.cp.schedule.plan import Plan, StepMessages
 
 if TYPE_CHECKING:
     from longca.core.cell import CallSpec
@@ -47,6 +47,8 @@ class LinkSpeeds:
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S
     message_s: float = MESSAGE_S
     """seconds of a batch of messages in addition to its bytes"""
+    inter_node_message_s: float | None = None
+    """the same where some of its ranks are on different nodes; None: as much"""
     overlap_slowdown: float = OVERLAP_SLOWDOWN
     """time that kernels lose to overlapped messages, as a share of these"""
     ranks_per_node: int = RANKS_PER_NODE
@@ -56,40 +58,47 @@ class LinkSpeeds:
         node = np.asarray(ranks) // self.ranks_per_node
         return np.where(node[:, None] == node, 1 / self.intra_node_bytes_per_s, 1 / self.inter_node_bytes_per_s)
 
+    def batch_s(self, ranks: Sequence[int]) -> float:
+        """Seconds of a batch of messages among these ranks in addition to its bytes."""
+        one_node = len({rank // self.ranks_per_node for rank in ranks}) == 1
+        return self.message_s if one_node or self.inter_node_message_s is None else self.inter_node_message_s
+
 
 @dataclass(frozen=True)
 class PlanTraffic:
     """All transfers of a plan, of all ranks, and the order in which they are posted."""
 
-    kv: np.ndarray
-    """KV tokens that arrive for each step, (T, P, P) int64 by (step, receiver, sender)"""
-    dkv: np.ndarray
-    """tokens whose dK and dV arrive at their owner after each step, likewise"""
+    kv: tuple[StepMessages, ...]
+    """KV that arrives for each step"""
+    dkv: tuple[StepMessages, ...]
+    """dK and dV that arrive at their owner after each step"""
     computes: np.ndarray
     """a rank has a kernel in a step, (P, T) bool"""
     forwarded_from: tuple[int, ...]
     """`Plan.forwarded_from` of each step"""
     post_after: tuple[int, ...]
-    """`CommStep.post_after` of each step; −1 for before the first kernel"""
+    """the step after whose kernel the messages of each step are posted; −1 for before the first kernel"""
     streams: tuple[str, ...]
     """the comm stream of each step"""
 
     @classmethod
     def of(cls, plan: Plan) -> PlanTraffic:
         """The traffic on GPUs, where a comm stream keeps its order without the host."""
-        kv, dkv = (np.zeros((plan.num_steps, plan.world, plan.world), dtype=np.int64) for _ in range(2))
-        for rank in range(plan.world):
-            for number in range(1, plan.num_steps):
-                _count(kv[number, rank], plan.receives(rank, number))
-                _count(dkv[number, :, rank], plan.dkv_sends(rank, number))
-        comm_steps, later = BufferSchedule(plan, 0, early=True).comm_steps, range(1, plan.num_steps)  # times are the same on all ranks
-        return cls(kv, dkv, plan.step_areas > 0, (0, *map(plan.forwarded_from, later)), (-1, *(step.post_after for step in comm_steps)),
-                   ("", *map(plan.stream, later)))
+        numbers = range(plan.num_steps)
+        return cls(tuple(map(plan.messages, numbers)), tuple(map(plan.dkv_messages, numbers)), plan.step_areas > 0,
+                   (0, *map(plan.forwarded_from, numbers[1:])),
+                   (-1, *(step.post_after for step in BufferSchedule(plan, 0, early=True).comm_steps)),
+                   ("", *map(plan.stream, numbers[1:])))
 
-
-def _count(row: np.ndarray, transfers: list[Transfer]) -> None:
-    for transfer in transfers:
-        row[transfer.peer] += len(transfer)
+    def tokens(self, *, backward: bool) -> tuple[np.ndarray, np.ndarray]:
+        """(tokens whose KV or, `backward`, dK and dV moves, steps in which KV moves), (P, P) int64 each by (receiver, sender)."""
+        world = len(self.computes)
+        moved, hops = np.zeros((world, world), dtype=np.int64), np.zeros((world, world), dtype=np.int64)
+        for step in self.kv:
+            hops[step.receiver, step.sender] += 1
+        for step in (*self.kv, *(self.dkv if backward else ())):
+            moved[step.receiver, step.sender] += step.tokens
+        return moved, hops
 
 
 @dataclass(frozen=True)
@@ -140,40 +149,52 @@ class _Batches:
     """Messages of all ranks, stream by stream."""
 
     def __init__(self, kv_s: np.ndarray, message_s: float, world: int) -> None:
-        self._kv_s, self._message_s = kv_s, message_s
+        self._kv_s, self._message_s, self._world = kv_s, message_s, world
         self._free: dict[str, np.ndarray] = {}
         """of each stream, when each rank's last batch is over"""
         self.moving_s = np.zeros(world)
 
-    def post(self, stream: str, tokens: np.ndarray, ready: np.ndarray, there: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def post(self, stream: str, step: StepMessages, ready: np.ndarray, there: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """(when a rank has all that it receives, when its batch is over), (P,) each; 0 where there is nothing.
 
         A batch has the link for itself. All its messages end together, when the busier side of each has moved its own.
 
         Args:
-            tokens: that move, (P, P) by (receiver, sender).
             ready: when each rank posts its batch.
             there: when it has what it sends.
         """
-        free = self._free.setdefault(stream, np.zeros(len(ready)))
-        some, seconds = tokens > 0, tokens * self._kv_s
-        incoming, outgoing = seconds.sum(axis=1), seconds.sum(axis=0)
+        free = self._free.setdefault(stream, np.zeros(self._world))
+        if not len(step.tokens):
+            return np.zeros(self._world), np.zeros(self._world)
+        seconds = step.tokens * self._kv_s[step.receiver, step.sender]
+        incoming, outgoing = (np.bincount(side, seconds, self._world) for side in (step.receiver, step.sender))
         begins = np.maximum(ready, free)
-        start = np.maximum(begins, _latest(some, np.maximum(begins, there)))
-        arrived = np.where(some.any(axis=1), start + np.maximum(incoming, _latest(some, outgoing)) + self._message_s, 0.0)
-        over = np.maximum(arrived, _latest(some.T, arrived))
+        start = np.maximum(begins, _latest(step, step.receiver, np.maximum(begins, there)[step.sender], self._world))
+        ends = start + np.maximum(incoming, _latest(step, step.receiver, outgoing[step.sender], self._world)) + self._message_s
+        arrived, own_s = np.zeros(self._world), np.zeros(self._world)
+        arrived[step.receiver] = ends[step.receiver]
+        over = np.maximum(arrived, _latest(step, step.sender, arrived[step.receiver], self._world))
         self._free[stream] = np.maximum(free, over)
-        self.moving_s += np.maximum(incoming, outgoing) + self._message_s * (some.any(axis=0) | some.any(axis=1))
+        own_s[step.receiver] = own_s[step.sender] = self._message_s
+        self.moving_s += np.maximum(incoming, outgoing) + own_s
         return arrived, over
 
     def end(self) -> np.ndarray:
         """When each rank's last batch is over."""
         return np.max([np.zeros_like(self.moving_s), *self._free.values()], axis=0)
 
+def _latest(step: StepMessages, side: np.ndarray, times: np.ndarray, world: int) -> np.ndarray:
+    """The latest of the times (n,) of each rank's messages, (P,); 0 without messages.
 
-def _latest(some: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The latest time of the peers of each row of (P, P), (P,); 0 without peers."""
-    return np.where(some, times, 0.0).max(axis=1, initial=0.0)
+    Args:
+        side: the rank of each message, its receiver or its sender.
+    """
+    found = np.zeros(world)
+    if step.one_each:
+        found[side] = times
+    else:
+        np.maximum.at(found, side, times)
+    return found
 
 
 @dataclass(frozen=True)
@@ -244,7 +265,8 @@ def _call_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: Li
             if groups not in traffic:
                 traffic[groups] = PlanTraffic.of(work.plan_of(groups))
             kv_bytes = 2 * len(chunk.heads.ranks[head_rank].kv) * call.head_dim * call.elem_bytes
-            line = timeline(traffic[groups], steps[place, head_rank], links.byte_s(mesh.ring_of(head_rank)) * kv_bytes, links.message_s,
+            line = timeline(traffic[groups], steps[place, head_rank], links.byte_s(mesh.ring_of(head_rank)) * kv_bytes,
+                            links.batch_s(mesh.ring_of(head_rank)),
                             backward=backward)
             compute_s[:, head_rank] += line.compute_s
             work_s[:, place] = line.total_s(links.overlap_slowdown)
@@ -260,10 +282,11 @@ def _all_to_all_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, ring_r
     mesh = work.mesh
     if mesh.heads == 1:
         return [0.0] * len(work.chunks), [0.0] * len(work.chunks)
-    byte_s = np.delete(links.byte_s(mesh.group(ring_rank * mesh.heads + head_rank))[head_rank], head_rank).mean()
+    group = mesh.group(ring_rank * mesh.heads + head_rank)
+    message_s, byte_s = links.batch_s(group), np.delete(links.byte_s(group)[head_rank], head_rank).mean()
     head_s = received_head_bytes(call, int(work.plan.sharding.num_tokens[ring_rank]), mesh.heads) * float(byte_s)
     heads = [_moving_heads(chunk, head_rank, backward) for chunk in work.chunks]
-    arriving, leaving = ([links.message_s * (count > 0) + count * head_s for count in counts] for counts in zip(*heads, strict=True))
+    arriving, leaving = ([message_s * (count > 0) + count * head_s for count in counts] for counts in zip(*heads, strict=True))
     return arriving, leaving
 
 

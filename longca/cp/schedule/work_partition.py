@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from longca.cp.partition.heads import plan_heads
@@ -63,3 +63,27 @@ def partition_heads(mask: Mask, call: CallSpec, world: int, weights: ChunkWeight
     cost = HeadCost(cost_of(whole, costs).compute_s, received_head_bytes(call, mask.seqlen_q, world))
     heads = plan_heads(call.num_q_heads, call.num_kv_heads, world)
     return WorkPartition(Mesh(1, world), whole, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights))
+
+
+def partition_on(mesh: Mesh, plan: Plan, call: CallSpec, weights: ChunkWeights | None = None) -> WorkPartition:
+    """Divides the heads of a head group into chunks, where the plan of the rings is settled.
+
+    Args:
+        weights: of the chunks, instead of those that promise to be quickest. Ignored without head groups.
+
+    Raises:
+        ValueError: heads cannot be divided by these weights.
+    """
+    mask = plan.partition.mask
+    costs = replace(unit_costs(call, mesh, mask), call_s=0.0)
+    held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
+    cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)  # over the whole ring
+    heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
+    return WorkPartition(mesh, plan, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd",
+                                                   weights if mesh.heads > 1 else (1,)))
+
+
+def unit_costs(call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:
+    """The prices of a forward call of the heads that a rank has."""
+    return UnitCosts.of(call.num_q_heads // mesh.heads, call.num_kv_heads // mesh.heads, call.head_dim, num_groups=mask.num_groups,
+                        elem_bytes=call.elem_bytes)

@@ -40,9 +40,9 @@ class Ulysses(HeadStrategy):
         reasons = (kernel.supports(local, traits, device_type) for local, traits in _local_calls(call, world, mask.traits))
         return _unfit_heads(call, world, mask.traits) or next(filter(None, reasons), None)
 
-    def partition_work(self, problem: Problem, kernel: Kernel, world: int, weights: ChunkWeights | None = None,
-                       sharding: Sharding | None = None) -> WorkPartition:
-        return partition_heads(problem.mask, problem.call_spec, world, weights)  # tokens are always in contiguous shards
+    def partition_call(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str,
+                       weights: ChunkWeights | None = None, sharding: Sharding | None = None) -> WorkPartition:
+        return partition_heads(mask, call, world, weights)  # tokens are always in contiguous shards
 
     def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedHeads:
         return PreparedHeads(problem, kernel, comm, work)

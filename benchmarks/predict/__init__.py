@@ -1,0 +1,1 @@
+"""Predictions beside measurements: fits, errors and choices."""

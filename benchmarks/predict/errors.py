@@ -1,0 +1,200 @@
+"""Tells how good predictions are: errors on records that were held out, coverage of intervals, and the cost of choices.
+
+    python -m benchmarks.predict.errors reports/h200/h200-cp.parquet reports/h200/h200-dense.parquet reports/h200/h200-sparse.parquet
+                                        --write docs/results/h200/prediction.md
+
+No GPU is needed; it takes some minutes of one core, most of them for fits without one mask each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.predict.held_out import REPEATS_WITHIN, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
+from longca.advice.recorded import OWN, PAPER, measured_cells
+from longca.core.units import format_length
+from longca.predict.fitted import load_fitted
+from longca.predict.kernel import Interval
+from longca.store.load import load
+from tools.table import Table, add_options
+
+MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9  # wanted: the median error, that of 95 % of cells, and the coverage of intervals
+RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
+EMPTY = "–"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def median_and_most(errors: Iterable[float]) -> str:
+    """"2.1 / 7.9": median and 95th percentile of absolute errors, in percent."""
+    size = np.abs(list(errors))
+    return f"{100 * np.median(size):.1f} / {100 * np.quantile(size, 0.95):.1f}" if len(size) else EMPTY
+
+
+def kernels() -> Table:
+    """The errors of kernels on one GPU."""
+    rows, found = [], []
+    for model in load_fitted().models:
+        masks, lengths = model.by_mask, model.by_length
+        found.append({"kernel": model.kernel, "direction": model.direction, "calls": " ".join(model.form), "records": masks.num_records,
+                      "mask_median": masks.median, "mask_p95": masks.p95, "length_median": lengths.median, "length_p95": lengths.p95,
+                      "throttle": model.throttle})
+        rows.append((model.kernel, model.direction, ", ".join(model.form) or "all", str(masks.num_records), percent(masks.median),
+                     percent(masks.p95), percent(lengths.median), percent(lengths.p95), f"{100 * model.throttle:.0f} %"))
+    caption = ("Errors of kernels on one H200, of records that were held out by mask and by length: median, and what 95 % stay below. "
+               "Last, by how much long calls are slower, at the clock of the power limit.")
+    columns = ("kernel", "", "calls", "records", "by mask", "95 %", "by length", "95 %", "long calls")
+    return Table("predict_kernels", caption, columns, tuple(rows), tuple(found), columns[:3])
+
+
+def strategies(residuals: Sequence[Residual]) -> Table:
+    """The errors of strategies by ranks, length and direction."""
+    rows, found = [], []
+    cells = [one.cell.record.cell for one in residuals]
+    for world, tokens in sorted({(cell.world, cell.seqlen // cell.world) for cell in cells}):
+        texts = []
+        for name in (*OWN, *PAPER):
+            here = [one.error for one, cell in zip(residuals, cells, strict=True)
+                    if (cell.world, cell.seqlen // cell.world, cell.strategy) == (world, tokens, name)]
+            texts.append(median_and_most(here))
+            if here:
+                found.append({"world": world, "tokens": tokens, "strategy": name, "cells": len(here),
+                              "median": float(np.median(np.abs(here))), "p95": float(np.quantile(np.abs(here), 0.95)),
+                              "bias": float(np.median(here))})
+        rows.append((f"{world} × {format_length(tokens)}", *texts))
+    caption = (f"Errors of {len(residuals)} cells by strategy, in percent: median / what 95 % stay below. Kernels are fitted without the "
+               "mask of the cell.")
+    return Table("predict_strategies", caption, ("GPUs × tokens", *OWN, *PAPER), tuple(rows), tuple(found), ("GPUs × tokens",))
+
+
+def masks(residuals: Sequence[Residual]) -> Table:
+    """The errors of own strategies by mask."""
+    rows, found = [], []
+    own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
+    for mask in sorted({one.cell.record.cell.mask for one in own}):
+        texts = []
+        for world in (2, 4):
+            for direction in ("fwd", "bwd"):
+                here = [one.error for one in own if (one.cell.record.cell.mask, one.cell.record.cell.world, one.cell.record.cell.direction)
+                        == (mask, world, direction)]
+                texts.append(median_and_most(here))
+                if here:
+                    found.append({"mask": mask, "world": world, "direction": direction, "cells": len(here),
+                                  "median": float(np.median(np.abs(here))), "bias": float(np.median(here))})
+        rows.append((mask, *texts))
+    columns = ("mask", "2 GPUs, forward", "backward", "4 GPUs, forward", "backward")
+    return Table("predict_masks", "The same by mask, own strategies.", columns, tuple(rows), tuple(found), columns[:1])
+
+
+def splits(residuals: Sequence[Residual], groups: dict[str, dict[Hashable, np.ndarray]]) -> Table:
+    """Errors and coverage by the way of holding out, against what is wanted."""
+    ways = {"by mask, kernels fitted without it": np.array([one.error for one in residuals]),
+            "by mask, own strategies": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN]),
+            "by mask, own strategies, 2 GPUs": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN
+                                                         and one.cell.record.cell.world == 2]),
+            **{f"by {way}, messages fitted without {name}": values for way, parts in groups.items() for name, values in parts.items()}}
+    rows, found = [], []
+    for way, errors in ways.items():
+        size = np.abs(errors)
+        median, most, inside = float(np.median(size)), float(np.quantile(size, 0.95)), float((size <= MOST).mean())
+        met = "met" if median <= MEDIAN and inside >= 0.95 else "missed"
+        found.append({"held_out": way, "cells": len(errors), "median": median, "p95": most, "within": inside, "verdict": met})
+        rows.append((way, str(len(errors)), percent(median), percent(most), percent(inside), met))
+    caption = f"Wanted: a median of at most {percent(MEDIAN)}, and 95 % of cells within {percent(MOST)}."
+    columns = ("held out", "cells", "median", "95 % below", "within 12 %", "verdict")
+    return Table("predict_splits", caption, columns, tuple(rows), tuple(found), (columns[0], columns[-1]))
+
+
+def coverage(residuals: Sequence[Residual]) -> Table:
+    """How many cells lie in intervals that other cells gave."""
+    ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
+            "direction": lambda one: one.cell.record.cell.direction}
+    rows, found = [], []
+    for way, group in ways.items():
+        inside = total = 0
+        for strategy in (*OWN, *PAPER):
+            here = [one for one in residuals if one.cell.record.cell.strategy == strategy]
+            for name in sorted({group(one) for one in here}, key=str):
+                rest = [one.error for one in here if group(one) != name]
+                if len(rest) < 10:
+                    continue
+                interval = Interval.of(rest)
+                of_group = [interval.low <= one.error <= interval.high for one in here if group(one) == name]
+                inside, total = inside + sum(of_group), total + len(of_group)
+        share = inside / max(total, 1)
+        met = "met" if abs(share - COVERAGE) <= 0.05 else "missed"
+        found.append({"intervals_without": way, "cells": total, "coverage": share, "verdict": met})
+        rows.append((f"intervals of the same strategy, without the {way}", str(total), percent(share), met))
+    columns = ("intervals", "cells", "inside", "verdict")
+    return Table("predict_coverage", "Intervals are to hold 90 % of the cells, give or take 5.", columns, tuple(rows), tuple(found),
+                 (columns[0], columns[-1]))
+
+
+def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
+    """How often each rule takes the best strategy, and what it costs where it does not."""
+    rows, lines = [], []
+    for rule in dict.fromkeys(one.rule for one in found):
+        of_rule = {"all": found, "2 GPUs": [one for one in found if one.setting[0] == 2],
+                   "4 GPUs": [one for one in found if one.setting[0] == 4],
+                   "all but the older backward": [one for one in found if not one.is_older]}
+        for name, here in of_rule.items():
+            regrets = np.array([one.regret for one in here if one.rule == rule])
+            right = np.array([one.is_right for one in here if one.rule == rule])
+            if not len(regrets):
+                continue
+            met = right.mean() >= RIGHT and regrets.mean() <= REGRET and regrets.max() <= MOST_REGRET
+            lines.append({"rule": rule, "settings": name, "count": len(regrets), "right": float(right.mean()),
+                          "mean_regret": float(regrets.mean()),
+                          "most_regret": float(regrets.max())})
+            rows.append((rule, name, str(len(regrets)), percent(right.mean()), percent(regrets.mean()), percent(regrets.max()),
+                         ("met" if met else "missed") if rule == "predicted" else EMPTY))
+    caption = ("Choices among own strategies in settings where three or more were measured: how often a rule takes the best or one "
+               f"within the noise of it (the middle half of samples; at least the {percent(float(np.quantile(repeats, REPEATS_WITHIN)))} "
+               f"below which {percent(REPEATS_WITHIN)} of {len(repeats)} pairs of records of one plan differ), and how much longer its "
+               "choice takes. Wanted: 90 %, 1 % in the mean, 5 % at most.")
+    columns = ("rule", "settings", "number", "right", "regret, mean", "most", "verdict")
+    return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
+
+
+def wrong(found: Sequence[Choice]) -> Table:
+    """The settings in which the predicted best costs more than is wanted."""
+    here = sorted((one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret)
+    lines, rows = [], []
+    for one in here:
+        world, seqlen, mask, _, kernel, direction, _ = one.setting
+        where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
+        lines.append({"setting": where, "mask": mask, "kernel": kernel, "direction": direction, "taken": one.taken, "best": one.best,
+                      "regret": one.regret, "older_backward": one.is_older})
+        facts = str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)
+        rows.append((where, *facts, "yes" if one.is_older else ""))
+    columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret", "older backward")
+    return Table("predict_wrong", "The predicted best where it is beyond the noise of the measured best.", columns, tuple(rows),
+                 tuple(lines), (*columns[:6], columns[7]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.errors", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("records", type=Path, nargs="+", help="of studies: of several GPUs, and of one")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    records = load(*options.records).records
+    cells = measured_cells(records)
+    residuals = by_mask(cells, records)
+    own = [cell for cell in cells if cell.work is not None][::2]
+    groups = {"ranks": by_group(own, lambda cell: f"{cell.record.cell.world} ranks"),
+              "strategy": by_group(own, lambda cell: str(cell.record.cell.strategy))}
+    for table in (splits(residuals, groups), strategies(residuals), masks(residuals), coverage(residuals),
+                  choice_table(choices(residuals), repeated(settings_of(residuals))), wrong(choices(residuals)), kernels()):
+        table.publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""Predictions of measured cells by models that have not seen them, and of what each rule would have chosen.
+
+Held out by mask: kernels are fitted without the mask of the cell. Held out by ranks or by strategy: the speeds of messages are fitted
+without cells of that number of ranks, or of that strategy. Records of several GPUs fit nothing of a kernel in any case.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.predict.links import GPU, misses, predicted
+from longca.advice.recorded import OWN, MeasuredCell
+from longca.core.record import Record
+from longca.cp.forecast import PASS_EFFICIENCY, links_of
+from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
+from longca.predict.fit import FEWEST, Sample, fit_forms
+from longca.predict.fitted import FittedKernels, fits, samples
+from longca.store.hardware import load_hardware
+
+LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
+OLDER_BACKWARD = "50cde0b"  # of this commit are most 4-GPU records backward; `band` then added dQ in an order that some masks made slow
+REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One measured cell and what was predicted of it."""
+
+    cell: MeasuredCell
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Measured over predicted, less 1."""
+        return self.cell.seconds / self.predicted_s - 1
+
+
+def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
+    """The cells, each predicted by kernels that were fitted without its mask."""
+    kernels = {cell.record.cell.kernel for cell in cells}
+    singles = [record for record in records if fits(record) and record.cell.kernel in kernels]
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for record, sample in zip(singles, samples(singles), strict=True):
+        groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
+    found = []
+    for mask in sorted({cell.record.cell.mask for cell in cells}):
+        here = [cell for cell in cells if cell.record.cell.mask == mask]
+        models = []
+        for key in sorted({(cell.record.cell.kernel, cell.record.cell.direction) for cell in here}):
+            rest = [sample for sample in groups.get(key, ()) if sample.mask.split()[0] != mask]
+            models += fit_forms(*key, rest, judged=False) if len(rest) >= FEWEST else []
+        found += with_kernels(here, FittedKernels(GPU, (), tuple(models)))
+    return found
+
+
+def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[Residual]:
+    """The cells whose kernel is among the fitted ones."""
+    hardware = load_hardware()
+    networks, bandwidth = {one.name: links_of(one) for one in hardware.networks}, (hardware.bandwidth_gb_s(GPU) or 0) * 1e9
+    found = []
+    for cell in cells:
+        device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
+        if device is not None:
+            found.append(Residual(cell, cell.forecast_s(device, networks[cell.profile])))
+    return found
+
+
+def by_group(cells: Sequence[MeasuredCell], group: Callable[[MeasuredCell], Hashable]) -> dict[Hashable, np.ndarray]:
+    """Residuals of each group of cells, with the speeds of messages that fit the other groups best."""
+    points = list(itertools.product(*LINK_GRID))
+    ratios, groups = predicted(cells, points), [group(cell) for cell in cells]
+    found = {}
+    for name in sorted(set(groups), key=str):
+        inside = np.array([other == name for other in groups])
+        best = int(misses(ratios[:, ~inside]).argmin())
+        values = 1 / ratios[best, inside] - 1
+        found[name] = values[~np.isnan(values)]
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting in which several strategies were measured, and what a rule takes."""
+
+    setting: tuple[Hashable, ...]
+    rule: str
+    taken: str
+    best: str
+    regret: float
+    """time of what it takes over that of the best, less 1"""
+    noise: float
+    is_older: bool
+    """backward records of OLDER_BACKWARD are among these"""
+
+    @property
+    def is_right(self) -> bool:
+        """It takes the best, or one that is within the noise of it."""
+        return self.regret <= self.noise
+
+
+Settings = dict[tuple[Hashable, ...], dict[str, Residual]]
+"""(world, length, mask, its parameters, kernel, direction, seed) → own strategies that chose their parameters themselves"""
+
+
+def settings_of(residuals: Iterable[Residual]) -> Settings:
+    """The cells of own strategies by their setting."""
+    found: Settings = {}
+    for one in residuals:
+        cell = one.cell.record.cell
+        if cell.strategy in OWN and not cell.strategy_params:
+            key = cell.world, cell.seqlen, cell.mask, str(cell.mask_params), cell.kernel, cell.direction, cell.seed
+            found.setdefault(key, {})[str(cell.strategy)] = one
+    return found
+
+
+def repeated(settings: Settings) -> np.ndarray:
+    """By how much two records of one plan differ, (n,): strategies may choose the same plan, and each is measured for itself."""
+    found = []
+    for ran in settings.values():
+        for one, other in itertools.combinations(ran.values(), 2):
+            if _plan(one) and _plan(one) == _plan(other):
+                quick, slow = sorted((one.cell.seconds, other.cell.seconds))
+                found.append(slow / quick - 1)
+    return np.array(found)
+
+
+def _plan(one: Residual) -> str:
+    notes = "; ".join(one.cell.record.notes).replace("heads among 2; heads in", "heads in")
+    return "; ".join(note for note in notes.split("; ") if not note.startswith("messages"))
+
+
+def choices(residuals: Sequence[Residual]) -> list[Choice]:
+    """What rules take in each setting in which the same kernel ran three own strategies or more."""
+    settings, found = settings_of(residuals), []
+    sure = float(np.quantile(repeated(settings), REPEATS_WITHIN))
+    for key, ran in settings.items():
+        if len(ran) < 3:
+            continue
+        best = min(ran, key=lambda name: ran[name].cell.seconds)
+        rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
+                 "present rule": min(ran, key=lambda name: _present_s(ran[name])),
+                 **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
+        is_older = key[5] == "bwd" and any(_commit(one).startswith(OLDER_BACKWARD) for one in ran.values())
+        for rule, taken in rules.items():
+            noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
+            found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))
+    return found
+
+
+def _commit(one: Residual) -> str:
+    environment = one.cell.record.environment
+    return environment.source.git_sha if environment is not None and environment.source.git_sha else ""
+
+
+def _present_s(one: Residual) -> float:
+    """Seconds by the estimate from areas that `strategy="auto"` had before there was this model."""
+    work, cell = one.cell.work, one.cell.record.cell
+    assert work is not None, "an own strategy"
+    forward = estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=False)
+    return forward if cell.direction == "fwd" else estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=True) - forward

@@ -1,0 +1,114 @@
+"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import DTYPE_BYTES, CallSpec
+from longca.core.errors import UserError, unknown
+from longca.core.plugin import Registry
+from longca.predict.fitted import FittedKernels, load_fitted
+from longca.store.hardware import load_hardware
+
+if TYPE_CHECKING:
+    from longca.masks.mask import Mask
+    from longca.predict.kernel import KernelModel
+    from longca.store.hardware import GpuModel, Network
+
+USUAL_NETWORK = "h200-copy-engines"
+DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
+
+
+@dataclass(frozen=True)
+class AdviceQuestion:
+    """One attention call on some GPUs. Everything is checked."""
+
+    mask: Mask
+    gpus: int
+    call: CallSpec
+    """its direction is `bwd` where the call must allow a backward: the engine then plans for both"""
+    directions: tuple[str, ...]
+    """that are timed"""
+    gpu: GpuModel
+    network: Network
+    memory_bytes: float | None
+    """of a GPU, that may be used"""
+    kernels: tuple[str, ...]
+    strategies: tuple[str, ...]
+    fitted: FittedKernels
+
+    @property
+    def is_fitted_gpu(self) -> bool:
+        return self.fitted.device in self.gpu.gpu_names
+
+    def flops(self, direction: str) -> float:
+        """Of all GPUs together."""
+        forward = 4.0 * self.mask.area * self.call.num_q_heads * self.call.head_dim / self.mask.num_groups
+        return forward * (1.0 if direction == "fwd" else 2.5)
+
+    def model(self, kernel: str, direction: str) -> KernelModel | None:
+        """The fitted kernel for this mask; on a GPU without records scaled by the peaks of both GPUs, and marked so."""
+        found = self.fitted.find(kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads)
+        if found is None or self.is_fitted_gpu:
+            return found
+        known = load_hardware().find(self.fitted.device)
+        assert known is not None, "the fitted device is in config/hardware.yaml"
+        ratio = known.peak_tflops.value / self.gpu.peak_tflops.value
+        costs = {name: value * ratio for name, value in found.costs_ms.items()}
+        return replace(found, costs_ms=costs, source="share of peak", by_mask=found.by_mask.widened(OTHER_GPU_WIDER))
+
+
+def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128, dtype: str = "bf16",
+                direction: str = "both", profile: str | None = None, gpu: str | None = None, memory_bytes: float | None = None,
+                ranks_per_node: int | None = None, kernels: Sequence[str] | None = None, strategies: Sequence[str] | None = None,
+                fitted: FittedKernels | None = None) -> AdviceQuestion:
+    """Checks a question. Arguments are those of `longca.advice.ranking.advise`.
+
+    Raises:
+        UserError: an argument cannot be used.
+    """
+    if gpus < 1:
+        raise UserError(f"A call cannot run on {gpus} GPUs", todo="Give at least 1")
+    num_kv_heads = num_q_heads if num_kv_heads is None else num_kv_heads
+    if min(num_q_heads, num_kv_heads, head_dim) < 1 or num_q_heads % num_kv_heads:
+        raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads of size {head_dim}")
+    if direction not in DIRECTIONS:
+        raise unknown("direction", direction, DIRECTIONS)
+    if dtype not in DTYPE_BYTES:
+        raise unknown("dtype", dtype, DTYPE_BYTES)
+    hardware, models = load_hardware(), load_fitted() if fitted is None else fitted
+    network = _named("profile of messages", profile or USUAL_NETWORK, hardware.networks)
+    if ranks_per_node is not None:
+        if ranks_per_node < 1:
+            raise UserError(f"A node cannot have {ranks_per_node} GPUs", todo="Give at least 1")
+        network = network.model_copy(update={"ranks_per_node": ranks_per_node})
+    model = _named("GPU", gpu or network.gpu, hardware.gpus)
+    if memory_bytes is None and model.memory_gb is not None:
+        memory_bytes = model.memory_gb.value * 1e9
+    known = set(models.kernels)
+    for name in kernels or ():
+        if name not in known:
+            raise UserError(f"Nothing is known of the time of kernel '{name}'", why=f"records of {models.device} have "
+                            f"{', '.join(sorted(known))}", todo="Take one of these, or give records of yours")
+    every = tuple(name for name in Registry("strategy").names() if not Registry("strategy").load(name).baseline)
+    for name in strategies or ():
+        if name not in Registry("strategy").names():
+            raise unknown("strategy", name, Registry("strategy").names())
+    call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
+    return AdviceQuestion(mask, gpus, call, DIRECTIONS[direction], model, network, memory_bytes,
+                          tuple(kernels or (models.kernels if gpus == 1 else _for_parts(models))), tuple(strategies or every), models)
+
+
+def _for_parts(models: FittedKernels) -> list[str]:
+    """Kernels that can attend to some keys now and to others later, one of each family; `band` first."""
+    return [name for name in ("band", "fa3", "fa4") if name in models.kernels]
+
+
+def _named(kind: str, name: str, known: Sequence[Any]) -> Any:
+    for one in known:
+        if one.name == name:
+            return one
+    raise unknown(kind, name, [one.name for one in known], todo="They stand in config/hardware.yaml")

@@ -1,0 +1,278 @@
+"""The forecast of one call of a work partition: time, bytes and memory of every rank, from fitted kernels and a time line.
+
+    kernels     of each step, at full clock: `longca.predict`, from the step's area and the ends of its rows
+    passes      elementwise work beside kernels, by its bytes: sums in float32, packing of heads
+    clock       all of it, slowed down as a call that long is
+    messages    the time line of `longca.cp.schedule.timeline`
+
+A step's tiles are not counted: there are as many steps as ranks times ranks. A row of a band ends in a partial tile wherever it is, so the
+whole mask's tiles, counted once, tell what the end of a row costs, and a step has so many ends (`Plan.step_band_rows`).
+
+Shapes: P ranks of a ring, N ranks of a head group, T steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.cp.partition.factory import partition_mask
+from longca.cp.partition.load_balance import contiguous
+from longca.cp.schedule.buffer_schedule import BufferSchedule
+from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
+from longca.predict.fitted import load_fitted
+from longca.predict.kernel import part_amounts
+from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+from longca.store.hardware import load_hardware
+
+if TYPE_CHECKING:
+    from longca.core.cell import CallSpec
+    from longca.core.study import Messages
+    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.schedule.plan import Plan
+    from longca.cp.schedule.timeline import RankTimes
+    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.kernels.contract import Kernel
+    from longca.masks.mask import Mask
+    from longca.predict.kernel import KernelModel
+    from longca.store.hardware import Network
+
+PROFILES: dict[Messages, str] = {"nccl": "h200-nccl", "symmetric": "h200-copy-engines"}  # of messages, in config/hardware.yaml
+USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, where there is no config/hardware.yaml
+FITTED_ELEM_BYTES = 2
+SUM_BYTES = 4  # of an element of a float32 sum
+PASS_EFFICIENCY = 0.85  # share of the GPU's memory bandwidth that elementwise passes reach: `python -m benchmarks.predict.links`
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A kernel on a GPU, in one direction."""
+
+    kernel: KernelModel
+    memory_bytes_per_s: float
+    """that elementwise passes reach"""
+    merges: bool
+    """the kernel merges the results of steps as it stores them"""
+
+
+@dataclass(frozen=True)
+class CallForecast:
+    """One direction of one call."""
+
+    times: RankTimes
+    """without a message, and with them"""
+    slowdown: float
+    """the factor by which the clock of a call that long makes it longer"""
+    num_calls: int
+    """kernel calls of the rank that has most"""
+    waste: float
+    """the share of computed pairs that are hidden, of the whole mask's tiles"""
+    sent_bytes: float
+    """of the rank that sends most"""
+    inter_node_bytes: float
+    """of these and of every other rank, the most that leaves a node"""
+    memory_bytes: float
+    """of the rank that needs most: its shards, gradients, buffers and sums"""
+
+    @property
+    def seconds(self) -> float:
+        return float(self.times.total_s.max())
+
+    @property
+    def imbalance(self) -> float:
+        """The share of time that ranks wait for the one with most to compute, in the mean."""
+        most = float(self.times.compute_s.max())
+        return round(max(1 - float(self.times.compute_s.mean()) / most, 0.0), 6) if most else 0.0
+
+    @property
+    def exposed(self) -> float:
+        """The share of the slowest rank's time that messages cost."""
+        return float(self.times.exposed.flat[int(self.times.total_s.argmax())])
+
+
+def links_of(network: Network) -> LinkSpeeds:
+    """The speeds of a profile of `config/hardware.yaml`."""
+    return LinkSpeeds(network.intra_gb_s.value * 1e9, network.inter_gb_s.value * 1e9, network.intra_us.value * 1e-6,
+                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node)
+
+
+def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
+    """Forecasts a call in the direction that its specification names."""
+    times, slowdown, num_calls = forecast_times(work, call, device, links)
+    sent, between = _sent_bytes(work, call, links.ranks_per_node)
+    statistics = whole_statistics(work.plan.partition.mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
+    return CallForecast(times, slowdown, num_calls, statistics.waste, sent, between, memory_bytes(work, call))
+
+
+def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> tuple[RankTimes, float, int]:
+    """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): `forecast` without bytes and memory."""
+    steps, shape = {}, (work.mesh.ring, work.mesh.heads)
+    busy, counts = np.zeros(shape), np.zeros(shape, dtype=int)
+    plans: dict[range, Plan] = {}
+    for place, chunk in enumerate(work.chunks):
+        for head_rank, share in enumerate(chunk.heads.ranks):
+            if not share.q:
+                continue
+            groups = work.mask_groups(chunk, head_rank)
+            plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
+            found = _kernels_s(plan, len(share.q), len(share.local_kv), call, device) + _passes_s(plan, share.q, share.kv, call, device)
+            if work.mesh.heads > 1:
+                found[:, 0] += _packing_s(work, chunk, head_rank, call, device)
+            steps[place, head_rank] = found
+            busy[:, head_rank] += found.sum(axis=1)
+            counts[:, head_rank] += (plan.step_areas > 0).sum(axis=1)
+    slowdown = float(device.kernel.slowdown(float(busy.max())))
+    slower = {key: found * slowdown for key, found in steps.items()}
+    return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
+
+
+class Forecaster:
+    """Seconds of work partitions on this machine's GPUs, to tell strategies apart: by the kernels that are fitted on an H200."""
+
+    def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int) -> None:
+        """
+        Args:
+            ranks_per_node: GPUs of a node.
+        """
+        hardware = load_hardware()
+        profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
+        links = LinkSpeeds() if profile is None else links_of(profile)
+        self._links, self._kernel, self._fitted = replace(links, ranks_per_node=ranks_per_node), kernel, load_fitted()
+        self._memory_bytes_per_s = (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
+
+    def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
+        """Seconds of a forward call and, where the call must allow one, its backward, on the rank that takes longest.
+
+        None where no record tells of such calls.
+        """
+        traits, total = work.plan.partition.mask.traits, 0.0
+        for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
+            model = self._fitted.find(self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads)
+            if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
+                return None
+            device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
+            total += float(forecast_times(work, replace(call, direction=direction), device, self._links)[0].total_s.max())
+        return total
+
+
+def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
+    """The tiles of a mask, counted once for each mask."""
+    key = "tile statistics", shape, heads_per_kv
+    if key not in mask.kept:
+        mask.kept[key] = tile_statistics(mask, shape, heads_per_kv)
+    return mask.kept[key]
+
+
+def _row_ends(mask: Mask) -> float:
+    """Rows of bands of a mask, over its head groups."""
+    key = "row ends"
+    if key not in mask.kept:
+        mask.kept[key] = float(partition_mask(mask, contiguous(mask.seqlen_q, 1)).band_rows.sum())
+    return mask.kept[key]
+
+
+def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
+    """Seconds of each rank's kernels at full clock, (P, T)."""
+    mask, model = plan.partition.mask, device.kernel
+    whole, groups, ends = whole_statistics(mask, model.shape, num_q // num_kv), mask.num_groups, _row_ends(mask)
+    hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
+    area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
+    computed, partial = area + hidden * band_rows, partial * band_rows
+    partial = np.minimum(partial, computed)
+    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
+    keys = plan.received_kv.astype(float)
+    keys[:, 0] = plan.sharding.num_tokens
+    longest = np.where(area > 0, whole.longest * np.minimum(keys / mask.seqlen_k, 1), 0)
+    if plan.world == 1:
+        rows, longest = np.full(area.shape, float(mask.seqlen_q)), np.full(area.shape, whole.longest)
+    empty = np.where(plan.world == 1, whole.empty, 0.0)
+    found = part_amounts(computed - partial, partial, empty, rows, longest, num_q, num_kv)
+    return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
+
+
+def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel) -> np.ndarray:
+    """Seconds of the elementwise work of a plan's steps, (P, T)."""
+    row, elem = call.head_dim / device.memory_bytes_per_s, call.elem_bytes
+    some = plan.step_areas > 0
+    later = some & (np.cumsum(some, axis=1) > 1)
+    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
+    per_row = 2 * SUM_BYTES + (0 if device.merges else elem + SUM_BYTES)  # a sum is read and written; else the part is, too
+    found = later * rows * len(q) * row * per_row
+    if not plan.forwards_kv and plan.world > 1:
+        found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
+    if call.direction == "bwd" and plan.world > 1:
+        for number in range(1, plan.num_steps):  # what has come home after a step is added up after the next
+            home = plan.dkv_messages(number)
+            arrived = np.bincount(home.receiver, home.tokens, plan.world)
+            found[:, min(number + 1, plan.num_steps - 1)] += arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
+        found[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
+    return found
+
+
+def _packing_s(work: WorkPartition, chunk: HeadChunk, head_rank: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
+    """Seconds in which the heads of a chunk are packed for other ranks and for the way home, (P,)."""
+    share = chunk.heads.ranks[head_rank]
+    heads = 3 * len(share.q) + (4 if call.direction == "bwd" else 2) * len(share.kv)
+    return work.plan.sharding.num_tokens * heads * call.head_dim * call.elem_bytes * 2 / device.memory_bytes_per_s
+
+
+def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tuple[float, float]:
+    """(bytes of the rank that sends most, the most that leaves a node from one rank)."""
+    mesh, row = work.mesh, call.head_dim * call.elem_bytes
+    node = np.arange(mesh.world) // ranks_per_node
+    sent, between = np.zeros(mesh.world), np.zeros(mesh.world)
+    backward = call.direction == "bwd"
+    traffic_of: dict[range, PlanTraffic] = {}
+    for head_rank in range(mesh.heads if mesh.ring > 1 else 0):
+        ranks = np.array(mesh.ring_of(head_rank))
+        for chunk in work.chunks:
+            if not chunk.heads.ranks[head_rank].q:
+                continue
+            groups, heads = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
+            if groups not in traffic_of:
+                traffic_of[groups] = PlanTraffic.of(work.plan_of(groups))
+            traffic = traffic_of[groups]
+            for step in (*traffic.kv, *(traffic.dkv if backward else ())):
+                sender, receiver = ranks[step.sender], ranks[step.receiver]
+                moved = step.tokens * 2 * heads * row
+                sent += np.bincount(sender, moved, mesh.world)
+                between += np.bincount(sender, moved * (node[sender] != node[receiver]), mesh.world)
+    if mesh.heads > 1:
+        for rank in range(mesh.world):
+            ring_rank, mine = mesh.of(rank)
+            group = np.array(mesh.group(rank))
+            others = group[group != rank]
+            tokens = work.plan.sharding.num_tokens[ring_rank] / mesh.heads
+            bytes_to = tokens * row * _heads_sent(work, mine, others - group[0], backward)
+            sent[rank] += bytes_to.sum()
+            between[rank] += bytes_to[node[others] != node[rank]].sum()
+    return float(sent.max()), float(between.max())
+
+
+def _heads_sent(work: WorkPartition, mine: int, others: np.ndarray, backward: bool) -> np.ndarray:
+    """Heads of tokens that a rank sends to each other rank of its group: inputs of that rank's heads, results of its own."""
+    q, arriving, leaving = (np.array([sum(len(side(chunk)[rank]) for chunk in work.chunks) for rank in range(work.mesh.heads)])
+                            for side in (lambda chunk: chunk.q, lambda chunk: chunk.arriving, lambda chunk: chunk.leaving))
+    if backward:
+        return q[others] + q[mine] + 2 * leaving[mine]
+    return q[others] + 2 * arriving[others] + q[mine]
+
+
+def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
+    """Bytes of the rank that needs most in a call: what attention itself needs of its tokens, and what the strategy adds."""
+    mesh, plan, row, backward = work.mesh, work.plan, call.head_dim, call.direction == "bwd"
+    tokens = float(plan.sharding.num_tokens.max()) / mesh.heads
+    inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * row * call.elem_bytes * (2 if backward else 1)
+    q_heads = max(sum(len(chunk.q[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
+    kv_heads = max(sum(len(chunk.arriving[rank]) for chunk in work.chunks) for rank in range(mesh.heads)) or call.num_kv_heads
+    held = float(plan.sharding.num_tokens.max())
+    gathered = (2 * q_heads + 2 * kv_heads) * held * row * call.elem_bytes * (2 if backward else 1) if mesh.heads > 1 else 0.0
+    buffers = 0.0
+    if mesh.ring > 1:
+        of_rank = int(plan.received_kv.sum(axis=1).argmax())
+        buffers = sum(BufferSchedule(plan, of_rank, early=True).buffer_keys) * 2 * kv_heads * row * call.elem_bytes
+        sums = q_heads * held + (2 * kv_heads * held + 2 * kv_heads * held if backward else 0)
+        buffers += sums * row * SUM_BYTES + (2 * buffers if backward else 0)
+    return inputs + gathered + buffers

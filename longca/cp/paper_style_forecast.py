@@ -1,0 +1,104 @@
+"""The forecast of the two strategies in the style of the study, which have no plan: their steps are equal on all ranks by construction.
+
+    ring         step 0 │ … │ step P − 1     a step takes as long as its kernel or as the keys of the next one, whichever is longer
+    all-gather   gather │ first half │ second half │ backward: reduce-scatter          nothing is overlapped
+
+One rank in the middle is forecast: padded documents give all ranks the same area, but for the padding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.core.errors import UserError
+from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaddedDocuments, causal_mask, full_mask
+from longca.cp.forecast import SUM_BYTES, CallForecast, DeviceModel, whole_statistics
+from longca.cp.schedule.timeline import LinkSpeeds, RankTimes
+from longca.masks.segments import diagonal_segments
+from longca.predict.kernel import amounts
+from longca.predict.tile_statistics import tile_statistics
+
+if TYPE_CHECKING:
+    from longca.core.cell import CallSpec
+    from longca.masks.mask import Mask
+
+RING, GATHER = "paper_style_ring", "paper_style_allgather"
+MERGE_PASSES = 6  # over float32 rows of a partial output, while it is merged at the end
+FIRST, SECOND = (0,), (1,)
+
+
+def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
+    """Forecasts a call in the direction that its specification names.
+
+    Raises:
+        UserError: the study's schedules do not do this mask.
+    """
+    segments = diagonal_segments(mask)
+    if segments is None or mask.num_groups > 1 or segments.window not in ((-1, -1), CAUSAL):
+        raise UserError(f"'{strategy}' cannot do this mask", why="it is for full and causal attention, over the sequence or in documents")
+    documents, causal, backward = PaddedDocuments(segments.bounds, world), segments.window == CAUSAL, call.direction == "bwd"
+    shard = 2.0 * documents.num_rows * call.num_kv_heads * call.head_dim * call.elem_bytes  # keys and values of a rank, padded
+    ranks = range(world)
+    byte_s, message_s = float(links.byte_s(ranks).max()), links.batch_s(ranks)
+    calls = _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
+    at_boost = [(count, _call_s(part, call, device, merged=strategy == RING)) for count, part in calls]
+    slowdown = float(device.kernel.slowdown(sum(count * seconds for count, seconds in at_boost)))
+    kernels = [(count, seconds * slowdown) for count, seconds in at_boost]
+    compute = sum(count * seconds for count, seconds in kernels)
+    if strategy == RING:
+        hop = (2 if backward else 1) * (shard * byte_s + message_s) if world > 1 else 0.0
+        hidden = sum(count * min(seconds, hop) for count, seconds in kernels) - min(kernels[-1][1], hop)
+        moved = (world - 1) * (2 if backward else 1) + (1 if backward and world > 1 else 0)
+        total = compute + hop * (world - 1) - hidden + (hop / 2 if backward else 0) + links.overlap_slowdown * hidden
+    else:
+        moved = (world - 1) * (2 if backward else 1)
+        total = compute + moved * shard * byte_s + (moved > 0) * message_s * (2 if backward else 1)
+    full = np.full((world, 1), 1.0)
+    times = RankTimes(full * compute, full * compute, full * total)
+    leaves = world > links.ranks_per_node
+    statistics = whole_statistics(mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
+    tokens = documents.num_rows
+    inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * call.head_dim * call.elem_bytes * (2 if backward else 1)
+    held = world * shard * (2 if backward else 1)
+    parts = (world if strategy == RING and not backward else 1) * call.num_q_heads * tokens * call.head_dim * SUM_BYTES
+    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard, moved * shard * leaves,
+                        inputs + held + parts)
+
+
+def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
+    """(how often, the mask) of a middle rank's calls; the last one is that of the last step."""
+    rank = world // 2
+    own = documents.held(rank)
+    found = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]
+    if not causal:
+        return [*found, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else found
+    if rank:
+        found.append((rank, full_mask(own.lengths, documents.held(0, FIRST).lengths)))
+    if world - 1 - rank:
+        found.append((world - 1 - rank, full_mask(documents.held(rank, SECOND).lengths, documents.held(world - 1, BOTH).lengths)))
+    return [(count, part) for count, part in found if part.area]
+
+
+def _gather_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
+    lengths, found = np.diff(documents.bounds), []
+    for half in (0, 1):
+        held = documents.held(world // 2, (half,))
+        num_keys = np.where(held.lengths > 0, held.ends if causal else lengths, 0)
+        found.append((1, (causal_mask if causal else full_mask)(held.lengths, num_keys)))
+    return [(count, part) for count, part in found if part.area]
+
+
+def _call_s(mask: Mask, call: CallSpec, device: DeviceModel, *, merged: bool) -> float:
+    """Seconds of one kernel call at full clock, with the copies of its rows before and after it."""
+    model, elem = device.kernel, call.elem_bytes
+    statistics = tile_statistics(mask, model.shape, call.num_q_heads // call.num_kv_heads)
+    q_row, kv_row = call.num_q_heads * call.head_dim, 2 * call.num_kv_heads * call.head_dim
+    if call.direction == "bwd":
+        passes = mask.seqlen_q * q_row * (3 * 2 * elem + 26) + mask.seqlen_k * kv_row * (2 + 8) * elem
+    else:
+        merge = MERGE_PASSES * SUM_BYTES if merged else 2 * elem
+        passes = mask.seqlen_q * q_row * (2 * elem + merge) + mask.seqlen_k * kv_row * 2 * elem
+    kernel = model.boosted_s(amounts(statistics, call.num_q_heads, call.num_kv_heads), call.head_dim)
+    return float(kernel) + passes / device.memory_bytes_per_s

@@ -1,0 +1,158 @@
+"""Fitting of a kernel's costs to measured times, and the residuals of what was held out.
+
+Costs are found by least squares on relative errors, none of them negative. The tile shape and the throttle are the pair of candidates that
+fits best. Records are held out by mask and by length, never one by one: a kernel's times on one mask are too much alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, slowdown
+from longca.predict.tile_statistics import TileShape
+
+SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64),
+          TileShape(64, 64, 16))
+THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
+UNSHARED = FEATURES.index("unshared")
+FEWEST = 12  # records of a kernel and direction
+SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("plain", "heads"), ("rows", "heads"))
+"""the labels by which a kernel's records may be fitted apart: kernels have ways of their own for some calls"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured call."""
+
+    amounts: tuple[np.ndarray, ...]
+    """for each of SHAPES, (7,)"""
+    seconds: float
+    mask: str
+    """groups by which samples are held out"""
+    seqlen: int
+    labels: Mapping[str, str]
+    """`form_labels` of the call"""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    shape: int
+    throttle: float
+    costs: np.ndarray
+    miss: float
+
+    def predicted(self, samples: Sequence[Sample]) -> np.ndarray:
+        at_boost = np.array([sample.amounts[self.shape] for sample in samples]) @ self.costs
+        return at_boost * slowdown(at_boost, self.throttle)
+
+
+def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True) -> KernelModel:
+    """Fits one kernel in one direction.
+
+    Args:
+        form: of the model.
+        judged: hold out masks and lengths, too; else the intervals are those of the fit itself, in a twentieth of the time.
+
+    Raises:
+        ValueError: there are too few samples.
+    """
+    if len(samples) < FEWEST:
+        raise ValueError(f"{len(samples)} records of '{kernel}' {direction}; at least {FEWEST} are needed")
+    best = _fit(samples)
+    if judged:
+        by_mask, by_length = held_out(samples, lambda sample: sample.mask), held_out(samples, lambda sample: sample.seqlen)
+    else:
+        by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
+    costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
+    return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask), Interval.of(by_length),
+                       max(sample.seqlen for sample in samples), form)
+
+
+def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True) -> list[KernelModel]:
+    """Fits one kernel in one direction: all calls together, or apart by labels where that is worth the further costs.
+
+    Of SPLITS it takes the one with the least Bayesian information criterion.
+    """
+    best, chosen, least = [list(samples)], tuple[str, ...](), np.inf
+    for split in SPLITS:
+        parts: dict[tuple[str, ...], list[Sample]] = {}
+        for sample in samples:
+            parts.setdefault(tuple(sample.labels[name] for name in split), []).append(sample)
+        if any(len(part) < FEWEST for part in parts.values()):
+            continue
+        miss = sum(_fit(part).miss for part in parts.values())
+        count = len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
+        criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
+        if criterion < least:
+            least, best, chosen = criterion, list(parts.values()), split
+    return [fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged) for part in best]
+
+
+def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> np.ndarray:
+    """Measured over predicted, less 1, of each sample, (n,): predicted by a fit to the samples of the other groups.
+
+    With a single group, the samples themselves are fitted.
+    """
+    groups = [group(sample) for sample in samples]
+    found = np.zeros(len(samples))
+    for name in dict.fromkeys(groups):
+        inside = [number for number, other in enumerate(groups) if other == name]
+        rest = [sample for sample, other in zip(samples, groups, strict=True) if other != name]
+        best = _fit(rest if len(rest) >= FEWEST else samples)
+        here = [samples[number] for number in inside]
+        found[inside] = np.array([sample.seconds for sample in here]) / best.predicted(here) - 1
+    return found
+
+
+def _fit(samples: Sequence[Sample]) -> _Fit:
+    measured = np.array([sample.seconds for sample in samples])
+    weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples]))
+    found = []
+    for shape in range(len(SHAPES)):
+        amounts = np.array([sample.amounts[shape] for sample in samples])
+        computed = amounts[:, 0] + amounts[:, 1]
+        if np.ptp(amounts[:, UNSHARED] / np.maximum(computed, 1e-12)) < 1e-9:
+            amounts[:, UNSHARED] = 0  # as many heads for each KV head everywhere: the two cannot be told apart
+        for throttle in THROTTLES:
+            relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
+            costs, miss = non_negative(relative, weights)
+            found.append(_Fit(shape, throttle, costs, miss))
+    return min(found, key=lambda one: one.miss)
+
+
+def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
+    """How often each sample's setting stands among the samples, (n,): many records of one setting weigh as one."""
+    counts: dict[Hashable, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    return np.array([counts[key] for key in keys], dtype=float)
+
+
+def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
+    """(x (k,), the squared miss) of the least squares of matrix (n, k) · x = target (n,) with no x below 0 (Lawson, Hanson)."""
+    num = matrix.shape[1]
+    scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
+    scaled = matrix / scale
+    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target  # two columns may be the same: empty tiles of full masks
+    x, inside = np.zeros(num), np.zeros(num, dtype=bool)
+    for _ in range(10 * num):
+        gradient = np.where(inside, -np.inf, right - gram @ x)
+        if gradient.max() <= 1e-9 * max(np.abs(right).max(), 1e-300):
+            break
+        inside[int(gradient.argmax())] = True
+        while True:
+            trial = np.zeros(num)
+            trial[inside] = np.linalg.solve(gram[np.ix_(inside, inside)], right[inside])
+            below = inside & (trial <= 0)
+            if not below.any():
+                break
+            step = float((x[below] / (x[below] - trial[below])).min())  # as far as no x leaves the allowed side
+            x += step * (trial - x)
+            inside &= x > 1e-12
+            x[~inside] = 0
+        x = trial
+    miss = float(np.square(scaled @ x - target).sum())
+    return x / scale, miss

@@ -1,0 +1,157 @@
+"""The fitted models of kernels: made of records, kept as JSON, and read again.
+
+`fitted.json` beside this file is made of the project's own records by `python -m tools.fitted`. Anybody's records are fitted alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longca.core.cell import AS_RELEASED, Cell
+from longca.core.errors import UserError
+from longca.masks.build import cell_mask, mask_name
+from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
+from longca.predict.kernel import Interval, KernelModel, amounts, form_labels
+from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+
+if TYPE_CHECKING:
+    from longca.core.record import Record
+    from longca.masks.traits import Traits
+
+FILE = Path(__file__).parent / "fitted.json"
+MOST_BLOCK_TOKENS = 70_000  # longer block masks are left out: they take gigabytes, and their tiles are those of shorter ones
+
+
+@dataclass(frozen=True)
+class FittedKernels:
+    """The models of all kernels of which one device has records."""
+
+    device: str
+    """as the driver names it"""
+    records: tuple[str, ...]
+    """the files that they were fitted on"""
+    models: tuple[KernelModel, ...]
+    strategies: Mapping[str, Interval] = field(default_factory=dict)
+    """by strategy, residuals of records of context parallelism; none where these were not looked at"""
+
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, str], list[KernelModel]]:
+        found: dict[tuple[str, str], list[KernelModel]] = {}
+        for model in self.models:
+            found.setdefault((model.kernel, model.direction), []).append(model)
+        return found
+
+    def find(self, kernel: str, direction: str, traits: Traits, heads_per_kv: int) -> KernelModel | None:
+        """The model of a kernel in one direction for a mask with these traits; None where too few records had such calls."""
+        labels = set(form_labels(traits, heads_per_kv).values())
+        return next((model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form)), None)
+
+    @property
+    def kernels(self) -> list[str]:
+        return sorted({model.kernel for model in self.models})
+
+    def text(self) -> str:
+        """The JSON: one line for each model."""
+        models = ",\n  ".join(json.dumps(_rounded(asdict(model))) for model in self.models)
+        strategies = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(_rounded(asdict(one)))}" for name, one in self.strategies.items())
+        return (f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "models": [\n  {models}\n ],\n'
+                f' "strategies": {{\n  {strategies}\n }}}}\n')
+
+
+def load_fitted(path: Path = FILE) -> FittedKernels:
+    """Reads fitted models.
+
+    Raises:
+        UserError: the file is not there, or is none of these.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        models = tuple(KernelModel(**{**one, "form": tuple(one["form"]), "shape": TileShape(**one["shape"]),
+                                      "by_mask": Interval(**one["by_mask"]),
+                                      "by_length": Interval(**one["by_length"])}) for one in content["models"])
+        strategies = {name: Interval(**one) for name, one in content.get("strategies", {}).items()}
+        return FittedKernels(content["device"], tuple(content["records"]), models, strategies)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
+                        todo="`python -m tools.fitted` makes them") from None
+
+
+def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:
+    """Fits every kernel that has enough records on one device.
+
+    Args:
+        names: of the files that they are from.
+
+    Raises:
+        UserError: there are no records to fit, or they are of several devices.
+    """
+    timed = [record for record in records if fits(record)]
+    devices = sorted({_device(record) for record in timed})
+    if not timed:
+        raise UserError("There are no records to fit", why="a prediction needs timed calls of attention on one GPU", todo="Measure first "
+                        "with `longca run`")
+    if len(devices) > 1:
+        raise UserError(f"These records are of {len(devices)} devices: {', '.join(devices)}", todo="Give those of one")
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for record, sample in zip(timed, samples(timed), strict=True):
+        groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
+    models = (model for key in sorted(groups) if len(groups[key]) >= FEWEST for model in fit_forms(*key, groups[key]))
+    return FittedKernels(devices[0], names, tuple(models))
+
+
+def fits(record: Record) -> bool:
+    """Tells whether a record is a timed call of attention on one GPU, with usual inputs and a pause before each call."""
+    cell = record.cell
+    large = "density" in cell.mask_params and cell.seqlen > MOST_BLOCK_TOKENS
+    return (cell.kind == "kernel" and record.outcome.status == "ok" and record.samples is not None and record.work is None
+            and cell.input_values == "normal" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)
+            and cell.dtype == "bf16" and cell.head_dim == 128 and not large and _device(record) != "")
+
+
+def samples(records: Iterable[Record]) -> list[Sample]:
+    """The samples of records, in their order. Each mask is built and counted once."""
+    counted: dict[tuple[str, int], tuple[dict[tuple[int, int], TileStatistics], dict[str, str]]] = {}
+    found = []
+    for record in records:
+        cell = record.cell
+        key = mask_name(cell), cell.num_q_heads // cell.num_kv_heads
+        if key not in counted:
+            counted[key] = _statistics(cell, key[1])
+        sizes = [(shape.tokens(key[1]), shape.keys) for shape in SHAPES]
+        assert record.samples is not None
+        seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
+        statistics, labels = counted[key]
+        found.append(Sample(tuple(amounts(statistics[size], cell.num_q_heads, cell.num_kv_heads) for size in sizes), seconds,
+                            _mask_group(cell), cell.seqlen, labels))
+    return found
+
+
+def _statistics(cell: Cell, heads_per_kv: int) -> tuple[dict[tuple[int, int], TileStatistics], dict[str, str]]:
+    """(the statistics of a cell's mask by size of tile, the labels of its call)."""
+    mask, found = cell_mask(cell), {}
+    for shape in SHAPES:
+        size = shape.tokens(heads_per_kv), shape.keys
+        if size not in found:
+            found[size] = tile_statistics(mask, shape, heads_per_kv)
+    return found, form_labels(mask.traits, heads_per_kv)
+
+
+def _mask_group(cell: Cell) -> str:
+    """The name under which a record is held out: drawn block masks of different densities are different masks."""
+    return f"{cell.mask} {cell.mask_params['density']}" if "density" in cell.mask_params else cell.mask
+
+
+def _device(record: Record) -> str:
+    return str(record.environment.nodes[0].gpu.get("name", "")) if record.environment else ""
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to five digits, so that machines agree on the file."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -1,0 +1,146 @@
+"""The time of a kernel call: a sum of few costs, each a number times what the call has of it; and what long calls lose to the clock.
+
+    time at full clock = Σ cost · amount          amounts: FEATURES, costs: never negative, fitted on records
+    time               = time at full clock · slowdown        1 for short calls, `1 + throttle` for long ones
+
+A GPU holds its highest clock for a few milliseconds. Then its power limit takes hold, and all that is computed takes longer by about
+the same factor, whatever the kernel:
+
+    slowdown   1 + throttle │                 ┌───────
+                            │             ╱
+                          1 │────────┘
+                            └────────┴────────┴──────── time at full clock
+                                  BOOST_S   SETTLED_S
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from longca.masks.traits import Traits
+    from longca.predict.tile_statistics import TileShape, TileStatistics
+
+FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "call")
+"""pairs (10⁶, of all heads) in full, partial and empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads;
+10⁶ pairs of the longest row of tiles; 1"""
+FITTED_HEAD_DIM = 128
+LONG_ROWS = 0.25
+NOMINAL = 0.95  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
+BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+
+
+def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
+    """The labels of a call, by which some kernels have ways of their own. "long": a query sees a quarter of all keys or more, in bands."""
+    seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
+    return {"plain": "plain" if traits.full or traits.causal else "masked",
+            "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
+            "heads": "grouped" if heads_per_kv > 1 else "equal"}
+
+
+def amounts(statistics: TileStatistics, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
+    """What a call has of each of FEATURES, (7,)."""
+    return part_amounts(statistics.full, statistics.partial, statistics.empty, statistics.rows, statistics.longest, num_q_heads,
+                        num_kv_heads)
+
+
+def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,
+                 longest: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
+    """`amounts` of calls whose numbers are arrays of one shape, (…, 7)."""
+    computed = np.add(full, partial)
+    columns = (np.multiply(full, num_q_heads), np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads), computed * num_kv_heads,
+               np.multiply(rows, num_q_heads), longest)
+    stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
+    return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Relative residuals of records that were held out while the rest was fitted: measured over predicted, less 1."""
+
+    low: float
+    high: float
+    """between them lie NOMINAL of the residuals"""
+    median: float
+    """of their absolute values"""
+    p95: float
+    num_records: int
+
+    @classmethod
+    def of(cls, residuals: Sequence[float] | np.ndarray, coverage: float = NOMINAL) -> Interval:
+        """The interval of these residuals: as many lie below it as above."""
+        values = np.sort(np.asarray(residuals, dtype=float))
+        low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
+        size = np.abs(values)
+        return cls(float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values))
+
+    def widened(self, factor: float) -> Interval:
+        """The interval so many times as wide about its centre."""
+        centre, half = (self.low + self.high) / 2, (self.high - self.low) / 2 * factor
+        return Interval(max(centre - half, -0.95), centre + half, self.median, self.p95, self.num_records)
+
+
+def widest(intervals: Sequence[Interval]) -> Interval:
+    """The interval that holds all of these."""
+    return Interval(min(one.low for one in intervals), max(one.high for one in intervals), max(one.median for one in intervals),
+                    max(one.p95 for one in intervals), min(one.num_records for one in intervals))
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """The fitted costs of one kernel in one direction."""
+
+    kernel: str
+    direction: str
+    shape: TileShape
+    """the tiles that fit it best; not always those that it has"""
+    costs_ms: Mapping[str, float]
+    """milliseconds for one of each of FEATURES"""
+    throttle: float
+    """by how much longer long calls take, at the clock to which the power limit brings them"""
+    by_mask: Interval
+    """of records of masks that were held out"""
+    by_length: Interval
+    """of records of lengths that were held out"""
+    longest_tokens: int
+    """the largest length among the records"""
+    form: tuple[str, ...] = ()
+    """the calls that it is for, by labels of `form_labels`; all calls without any"""
+    source: str = "records"
+    """`records`, or `share of peak` where no record tells"""
+
+    def boosted_s(self, found: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
+        """Seconds at full clock, (…,), of calls with these amounts (…, 7). All but the call's own cost grow with the head dim."""
+        costs = np.array([self.costs_ms[name] for name in FEATURES])
+        costs[:-1] *= head_dim / FITTED_HEAD_DIM
+        return found @ costs / 1e3
+
+    def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
+        """The factor by which work of so many seconds at full clock takes longer."""
+        return slowdown(boosted_s, self.throttle)
+
+    def seconds(self, statistics: TileStatistics, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM) -> float:
+        """Seconds of one call, alone on a GPU."""
+        at_full_clock = float(self.boosted_s(amounts(statistics, num_q_heads, num_kv_heads), head_dim))
+        return at_full_clock * float(self.slowdown(at_full_clock))
+
+
+def slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
+    """`KernelModel.slowdown` for a throttle."""
+    progress = np.log(np.maximum(boosted_s, BOOST_S) / BOOST_S) / np.log(SETTLED_S / BOOST_S)
+    return 1 + throttle * np.minimum(progress, 1)
+
+
+def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
+    """The seconds at full clock that take so long: the inverse of t · slowdown(t), (n,)."""
+    low, high = measured_s / (1 + throttle), measured_s.copy()
+    for _ in range(40):
+        middle = (low + high) / 2
+        late = middle * slowdown(middle, throttle) > measured_s
+        low, high = np.where(late, low, middle), np.where(late, middle, high)
+    return (low + high) / 2

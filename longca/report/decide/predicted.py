@@ -1,0 +1,71 @@
+"""Predictions as columns of the derived table, for the figures of the section "Predicted beside measured"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from longca.core.record import Record
+
+COLUMNS = ("predicted_ms", "predicted_low_ms", "predicted_high_ms")
+SETTING = ["device", "setting", "world", "seqlen", "mask_label", "kernel", "direction", "seed"]  # in which strategies compare
+FEWEST = 3  # strategies of a setting that is judged
+
+
+def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataFrame:
+    """The derived table of these records with `COLUMNS`; they hold NA where nothing can be predicted."""
+    import pandas as pd
+
+    made: dict[tuple[str, str], Any] = {}
+    if any(record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu for record in records):
+        from longca.advice.beside import predictions  # it imports much, which pages of one device do without
+
+        made = predictions(records)
+    found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]
+    values = {name: [getattr(one, name.removeprefix("predicted_")) if one is not None else None for one in found] for name in COLUMNS}
+    return table.assign(**{name: pd.array(column, dtype="Float64") for name, column in values.items()})
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a prediction and a time, with their error: measured over predicted, less 1."""
+    if "predicted_ms" not in table:
+        return table.iloc[:0].assign(predicted_ms=None, predicted_low_ms=None, predicted_high_ms=None, error=None, inside=None)
+    known = table[(table.status == "ok") & table.predicted_ms.notna() & table.time_ms_median.notna()]
+    times = known.time_ms_median.astype(float)
+    inside = times.between(known.predicted_low_ms.astype(float), known.predicted_high_ms.astype(float))
+    return known.assign(error=times / known.predicted_ms.astype(float) - 1, inside=inside)
+
+
+def choices(named: pd.DataFrame) -> pd.DataFrame:
+    """What rules take in each setting in which three strategies or more were predicted and measured.
+
+    Args:
+        named: `judged` rows with the labels of `longca.report.series.labelled`.
+
+    Returns:
+        One row for each rule and setting: rule, SETTING, method, best (the quickest method), regret (its time over that of the
+        quickest, less 1), noise (the spread of both), cell_id.
+    """
+    import pandas as pd
+
+    found = []
+    chosen = named[named.strategy_params == ""]
+    for key, cells in chosen.groupby(SETTING, sort=False):
+        ran = cells.drop_duplicates("strategy").set_index("strategy")
+        if len(ran) < FEWEST:
+            continue
+        times = ran.time_ms_median.astype(float)
+        best = str(times.idxmin())
+        rules = {"predicted": str(ran.predicted_ms.astype(float).idxmin()),
+                 **{f"always {name}": str(name) for name in ran.index}}
+        for rule, taken in rules.items():
+            row = ran.loc[taken]
+            noise = float(np.nanmax([float(ran.loc[name].noise or 0) for name in (taken, best)]))
+            found.append({"rule": rule, **dict(zip(SETTING, key, strict=True)), "method": row.method, "best": ran.loc[best].method,
+                          "regret": float(times[taken] / times[best] - 1), "noise": noise, "status": "ok", "cell_id": row.cell_id})
+    return pd.DataFrame(found, columns=["rule", *SETTING, "method", "best", "regret", "noise", "status", "cell_id"])

@@ -1,0 +1,103 @@
+"""Energy for a token: one panel for each direction, one row for each setting, one mark for each method."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log10
+from typing import TYPE_CHECKING
+
+from longca.core.units import format_length
+from longca.report.contract import Figure
+from longca.report.look.style import INK, MUTED, RULE
+from longca.report.rates import ROW_IN
+from longca.report.series import DIRECTIONS, attention, join, labelled, mask_order
+from longca.store.text import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.look.style import Style
+
+PLACE = ["kind", "setting", "world", "seqlen", "input_values", "sustained", "mask_label", "direction"]
+COLUMNS = ["place", *PLACE, "method", "status", "joules_per_token", "power_w_median", "time_ms_median", "cell_id"]
+MOST_ROWS = 40  # the settings with most methods
+MARGIN = 1.15  # times beyond the least and the most
+SHOWN_FROM = 2  # methods of a setting: one alone compares with nothing
+
+
+class Energy(Figure):
+    label = "Energy for a token"
+    section = "memory"
+    order = 200
+    caption = ("Joules that all ranks together spend on one token: the median power of rank 0 times ranks and time, over the tokens of the "
+               "sequence. Further left is better. Filled marks are forward, hollow ones backward. Only calls of 160 ms and more are here, "
+               "and those without a pause: a GPU's reading of power is a mean over a second, which shorter calls timed alone do not fill. "
+               "A setting in which one method is quicker than that is left out.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        named = labelled(table)
+        tried = pd.concat([attention(named, "cp"), attention(named, "kernel")])
+        timed = tried[tried.status == "ok"]
+        whole = timed.joules_per_token.notna().groupby([timed[name] for name in PLACE], sort=False).transform("all")
+        known = timed[whole.astype(bool)]
+        if not len(known):
+            return pd.DataFrame(columns=COLUMNS)
+        several = known.groupby(PLACE, sort=False).method.transform("nunique")
+        kept = known[several >= SHOWN_FROM] if (several >= SHOWN_FROM).any() else known
+        order = {label: index for index, label in enumerate(mask_order(table=named))}
+        placed = kept.assign(place=[_place(row) for row in kept.itertuples()], mask_place=kept.mask_label.map(order))
+        most = placed.groupby("place", sort=False).method.nunique().sort_values(ascending=False, kind="stable").index[:MOST_ROWS]
+        return placed[placed.place.isin(set(most))].sort_values(
+            ["kind", "setting", "world", "seqlen", "mask_place", "direction", "method"], kind="stable", ignore_index=True)[COLUMNS]
+
+    def title(self, data: pd.DataFrame) -> str:
+        ratios = data.groupby("place", sort=False).joules_per_token.agg(lambda found: found.max() / found.min())
+        least = data.loc[data.groupby("place", sort=False).joules_per_token.idxmin()]
+        counts = least.method.value_counts()
+        method, won = counts.index[0], int(counts.iloc[0])
+        if ratios.max() == 1:
+            return f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token at least"
+        return (f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that a method needs is "
+                f"{number(float(ratios.median()))} times the least in the median setting, {number(float(ratios.max()))} at most")
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        rows = list(data.groupby("place", sort=False))
+        legend = style.legend_of(data, dots=True)
+        left = style.names_in([str(name) for name, _ in rows])
+        width = min(style.width_in - left - 0.2, 6.5)
+        top = style.legend_in(legend) + 0.1
+        height = top + len(rows) * ROW_IN + 0.55
+        canvas = style.canvas(height)
+        ax = canvas.add_axes((left / style.width_in, 0.45 / height, width / style.width_in, len(rows) * ROW_IN / height))
+        style.clean(ax)
+        ax.set_gid("panel:mJ a token")
+        for position, (_, cells) in enumerate(rows):
+            for cell in cells.itertuples():
+                colour = style.colour(cell.method)
+                mark, = ax.plot(cell.joules_per_token * 1e3, position, style.marker(cell.method), color=colour, markersize=5,
+                                markeredgewidth=1.1, markerfacecolor="none" if cell.direction == "bwd" else colour, clip_on=False)
+                style.mark(mark, cell.method, [cell.cell_id])
+        ax.set_xscale("log")
+        ax.set(ylim=(len(rows) - 0.5, -0.5))
+        ax.set_yticks(range(len(rows)), [str(name) for name, _ in rows], color=INK[0])
+        low, high = float(data.joules_per_token.min()) * 1e3, float(data.joules_per_token.max()) * 1e3
+        ticks = [digit * 10.0 ** power for power in range(floor(log10(low)), ceil(log10(high)) + 1) for digit in (1, 2, 5)]
+        ax.set_xlim(low / MARGIN, high * MARGIN)
+        ax.set_xticks(inside := [tick for tick in ticks if low / MARGIN <= tick <= high * MARGIN], [number(tick) for tick in inside])
+        ax.minorticks_off()
+        ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))
+        ax.grid(axis="x", color=RULE[0], linewidth=0.7)
+        ax.set_xlabel("mJ a token", color=MUTED[0], fontsize=8, labelpad=4)
+        style.legend(canvas, legend)
+        return canvas
+
+
+def _place(row: object) -> str:
+    """A row's name: "causal · 2 × 32K · backward"."""
+    world, seqlen = int(row.world), int(row.seqlen)  # type: ignore[attr-defined]
+    size = f"{world} × {format_length(seqlen // world)}" if world > 1 else format_length(seqlen)
+    values = "" if row.input_values == "normal" else f"values: {row.input_values}"  # type: ignore[attr-defined]
+    return join(row.mask_label, size, row.setting, DIRECTIONS[row.direction], values,  # type: ignore[attr-defined]
+                "no pause" if row.sustained else "")  # type: ignore[attr-defined]

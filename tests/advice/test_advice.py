@@ -1,0 +1,108 @@
+"""`longca advise`: the ranking and its intervals, what it says where it goes beyond records, and bad input."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+import longca
+from longca.advice.ranking import Advice, advise
+from longca.core.errors import UserError
+from longca.core.schema import parse
+from longca.core.study import Study
+from longca.masks import build_mask
+from tests.support import ROOT
+
+HEADS: dict[str, Any] = {"num_q_heads": 64, "num_kv_heads": 8}
+
+
+@pytest.fixture(scope="module")
+def several() -> Advice:
+    mask = build_mask("causal_document", seqlen="128K", corpus="prolong64k")
+    return advise(mask, gpus=16, kernels=["band"], **HEADS)
+
+
+def test_the_quickest_comes_first_inside_its_interval(several: Advice):
+    seconds = [option.prediction.seconds for option in several.options]
+    assert seconds == sorted(seconds) and len(seconds) >= 5
+    for option in several.options:
+        assert option.low_s <= option.prediction.seconds <= option.high_s and option.tflops_low <= option.tflops <= option.tflops_high
+        assert option.prediction.seconds == pytest.approx(sum(option.prediction.by_direction.values()))
+        assert option.tied == (option.low_s <= seconds[0])
+    strategies = {option.candidate.strategy for option in several.options}
+    assert {"ulysses", "ring_p2p", "ring_allgather", "usp"} <= strategies
+    plans = [option.candidate.how for option in several.options]
+    assert len(set(plans)) == len(plans), "no plan stands twice"
+    assert several.best.candidate.title in several.finding
+
+
+def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
+    assert any("more than 4 ranks" in text for text in several.assumptions) and any("between nodes" in text for text in several.assumptions)
+    mask = several.question.mask
+    here = advise(mask, gpus=4, kernels=["band"], strategies=["ring_allgather"], **HEADS)
+    assert not here.assumptions
+
+    def width(found: Advice) -> float:
+        option = next(one for one in found.options if one.candidate.strategy == "ring_allgather")
+        return (option.high_s - option.low_s) / option.prediction.seconds
+
+    other = advise(mask, gpus=4, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS)
+    assert width(here) < width(several) and width(here) < width(other)
+    assert other.best.prediction.seconds > 2 * here.best.prediction.seconds
+    assert any("share of their peaks" in text for text in other.assumptions)
+
+
+def test_a_faster_network_changes_the_order_where_it_says(several: Advice):
+    assert all(text.startswith("with ") and "would be first" in text for text in several.changes)
+    titles = {option.candidate.title for option in several.options}
+    assert all(any(title in text for title in titles) for text in several.changes)
+
+
+def test_plain_values_and_the_study_that_checks_it(several: Advice):
+    plain = json.loads(json.dumps(several.to_dict()))
+    assert plain["options"][0]["method"] == several.best.candidate.title and plain["gpus"] == 16
+    assert {"imbalance", "exposed_messages", "inter_node_bytes", "limit", "tile_waste", "kernel_calls"} <= plain["options"][0].keys()
+    study = parse(Study, {"name": "check", **several.study()}, "the study")
+    assert {cell.world for cell in study.cells()} == {16} and {cell.seqlen for cell in study.cells()} == {131072}
+    assert {cell.strategy for cell in study.cells()} == {option.candidate.strategy for option in several.options[:3]}
+
+
+def test_on_one_gpu_it_ranks_kernels():
+    found = longca.advise(build_mask("causal", seqlen="32K"), direction="fwd", **HEADS)
+    names = [option.candidate.kernel for option in found.options]
+    assert names.index("fa3") < names.index("fa2") < names.index("naive")
+    assert "cudnn_bsa" in found.refused and found.best.prediction.sent_bytes == 0
+    assert 550 < found.best.tflops < 800
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"gpus": 0}, "cannot run on 0 GPUs"),
+    ({"gpu": "H300"}, "Unknown GPU 'H300'"),
+    ({"profile": "h200"}, "Unknown profile of messages 'h200'"),
+    ({"kernels": ["sdpb"]}, "Nothing is known of the time of kernel 'sdpb'"),
+    ({"strategies": ["ring"], "gpus": 2}, "Unknown strategy 'ring'"),
+    ({"direction": "up"}, "Unknown direction 'up'"),
+    ({"num_kv_heads": 7}, "cannot be shared evenly"),
+    ({"gpus": 3, "kernels": ["band"], "memory_bytes": 1e6}, "Nothing fits into 977 KiB a GPU"),
+    ({"gpus": 3, "strategies": ["usp"], "kernels": ["fa1"]}, "No strategy and kernel can run this call on 3 GPUs"),
+])
+def test_bad_input_is_one_line(arguments: dict[str, Any], said: str):
+    with pytest.raises(UserError) as error:
+        advise(build_mask("causal", seqlen="16K"), **(HEADS | arguments))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "longca", "advise", *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+
+    done = run("-m", "causal_document", "-s", "64K", "-w", "4", "-k", "band", "--study", str(tmp_path / "check.yaml"), "-d", "fwd")
+    assert done.returncode == 0, done.stderr
+    assert "is predicted to be quickest on 4 GPUs" in done.stdout and f"longca run {tmp_path}" in done.stdout.replace("\n", " ")
+    content = yaml.safe_load((tmp_path / "check.yaml").read_text())
+    assert content["grids"][0]["corpus"] == "pile" and len(parse(Study, {"name": "check", **content}, "it").cells()) == 3
+    refused = run("--memory", "lots")
+    assert refused.returncode == 2 and refused.stderr == "longca: 'lots' is no amount of memory. Write a number of bytes such as 60G\n"

@@ -1,0 +1,56 @@
+"""Predictions beside measurements: on pages, and of records that none can be made for."""
+
+import pytest
+
+from longca.advice.beside import predictions
+from longca.advice.recorded import OWN
+from longca.report.decide.predicted import with_predictions
+from longca.report.figures.predicted_choices import PredictedChoices
+from longca.report.figures.predicted_errors import PredictedErrors
+from longca.store.load import load
+from longca.store.table import derived
+from tests.records import quick_study
+from tests.support import ROOT
+
+
+@pytest.fixture(scope="module")
+def records():
+    """A few settings in which all own strategies ran, on two GPUs."""
+    found = [record for record in load(ROOT / "reports/h200/h200-cp.parquet").records
+             if record.cell.kind == "cp" and record.cell.world == 2 and record.cell.seqlen == 16384 and record.cell.kernel == "band"
+             and record.cell.mask in ("causal", "causal_document") and record.cell.strategy in OWN and not record.cell.strategy_params]
+    assert len(found) == 20
+    return found
+
+
+def test_each_measured_cell_has_a_prediction_inside_its_interval(records):
+    made = predictions(records)
+    assert set(made) == {(record.cell_id, record.run_id) for record in records}
+    assert all(one.low_ms < one.ms < one.high_ms for one in made.values())
+    table = derived(records)
+    data = PredictedErrors().data(with_predictions(table, records))
+    assert len(data) == 20 and data.error.abs().max() < 0.15 and data.inside.mean() > 0.75
+    expected = data.time_ms_median.astype(float) / data.predicted_ms.astype(float) - 1
+    assert data.error.tolist() == pytest.approx(expected.tolist())
+
+
+def test_regret_is_the_time_over_that_of_the_best(records):
+    table = derived(records)
+    data = PredictedChoices().data(with_predictions(table, records))
+    assert set(data.rule) == {"predicted", *(f"always {name}" for name in OWN)} and (data.regret >= 0).all()
+    best = data.groupby(["mask_label", "direction", "seqlen"]).regret.min()
+    assert (best == 0).all() and len(best) == 4, "one strategy is the best of its setting"
+    times = table.set_index("cell_id").time_ms_median.astype(float)
+    row = data.iloc[data.regret.to_numpy().argmax()]
+    same = table[(table["mask"] == row.mask_label) & (table.direction == row.direction)]
+    assert row.regret == pytest.approx(times[row.cell_id] / same.time_ms_median.astype(float).min() - 1)
+
+
+def test_no_prediction_where_nothing_is_known(records):
+    assert predictions(quick_study()) == {}, "they are of a CPU"
+    broken = records[0].model_copy(update={"notes": ("a ring of 2; tokens: nonsense; messages by NCCL",)})
+    oom = next(one.outcome for one in quick_study() if one.outcome.status == "oom")
+    failed = records[1].model_copy(update={"outcome": oom, "samples": None})
+    assert predictions([broken, failed]) == {}
+    table = with_predictions(derived(quick_study()), quick_study())
+    assert table.predicted_ms.isna().all() and not len(PredictedErrors().data(table)) and not len(PredictedChoices().data(table))

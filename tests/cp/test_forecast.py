@@ -1,0 +1,106 @@
+"""Forecasts of strategies: their bytes are the formula's, their times obey their parts, and committed records agree."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from longca.advice.recorded import MeasuredCell, measured_cells
+from longca.core.cell import CallSpec
+from longca.core.plugin import Registry
+from longca.cp.forecast import CallForecast, DeviceModel, Forecaster, forecast, links_of, whole_statistics
+from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
+from longca.cp.partition.mesh import Mesh
+from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.timeline import LinkSpeeds
+from longca.cp.schedule.work_partition import WorkPartition, partition_on
+from longca.masks import Mask, build_mask
+from longca.predict.fitted import load_fitted
+from longca.store.hardware import load_hardware
+from tests.committed import committed
+
+FREE = LinkSpeeds(1e30, 1e30, 0.0)
+STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
+
+
+def call(direction: str = "fwd") -> CallSpec:
+    return CallSpec(64, 8, 128, "bf16", direction)  # type: ignore[arg-type]
+
+
+def device(mask: Mask, direction: str = "fwd") -> DeviceModel:
+    model = load_fitted().find("band", direction, mask.traits, 8)
+    assert model is not None
+    return DeviceModel(model, 4e12, merges=True)
+
+
+def partition(strategy: str, mask: Mask, world: int, direction: str = "fwd") -> WorkPartition:
+    return Registry("strategy").load(strategy).partition_call(mask, call(direction), world, Registry("kernel").load("band"), "cuda")
+
+
+def made(strategy: str, mask: Mask, world: int, direction: str = "fwd", links: LinkSpeeds | None = None) -> CallForecast:
+    return forecast(partition(strategy, mask, world, direction), call(direction), device(mask, direction), links or LinkSpeeds())
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bytes_are_those_of_the_studys_formula(strategy: str, direction: str):
+    mask, world = build_mask("full", seqlen=16384), 8
+    mesh, found = partition(strategy, mask, world, direction).mesh, made(strategy, mask, world, direction)
+    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads ** 2) * 72
+    ring = (mesh.ring - 1) / world * 8 * (2 if direction == "bwd" else 1)
+    assert found.sent_bytes == pytest.approx(16384 * 128 * 2 * 2 * (heads + ring))
+    assert found.inter_node_bytes == 0
+    assert made(strategy, mask, world, direction, LinkSpeeds(ranks_per_node=4)).inter_node_bytes > 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_messages_that_take_no_time_leave_kernels_and_slow_ones_only_add(strategy: str):
+    for name in ("causal", "causal_document"):
+        mask = build_mask(name, seqlen=65536, corpus="prolong64k" if "document" in name else None)
+        for direction in ("fwd", "bwd"):
+            free, usual, slow = (made(strategy, mask, 8, direction, links) for links in (FREE, LinkSpeeds(), LinkSpeeds(2e9, 2e9, 1e-3)))
+            assert free.seconds <= usual.seconds < slow.seconds and free.exposed == pytest.approx(0, abs=1e-9)
+            assert 0 <= usual.exposed < slow.exposed < 1 and 0 <= usual.imbalance < 1
+            alone = device(mask, direction).kernel
+            single = alone.seconds(whole_statistics(mask, alone.shape, 8), 64, 8)
+            assert single / 8 * 0.8 < free.seconds < single / 8 * 2.2
+
+
+def test_parts_of_a_mask_cost_what_the_whole_costs():
+    """Tiles of steps are reckoned from the ends of their rows: of a sharding that cuts no tile, they add up to the whole mask's."""
+    mask = build_mask("sliding_window", seqlen=32768)
+    work = partition_on(Mesh(4), Ring().plan(mask, partition("ring_p2p", mask, 4).plan.sharding), call())
+    found = forecast(work, call(), device(mask), FREE)
+    model = device(mask).kernel
+    whole = float(model.seconds(whole_statistics(mask, model.shape, 8), 64, 8))
+    assert found.times.compute_s.sum() == pytest.approx(whole, rel=0.12)
+
+
+@pytest.mark.parametrize("strategy", [RING, GATHER])
+def test_the_studys_schedules_move_padded_keys(strategy: str):
+    mask = build_mask("causal", seqlen=65536)
+    found = forecast_paper_style(strategy, mask, call(), 4, device(mask), LinkSpeeds())
+    assert found.sent_bytes == 3 * 2 * 16384 * 8 * 128 * 2
+    assert found.seconds > forecast_paper_style(strategy, mask, call(), 4, device(mask), FREE).seconds
+
+
+def test_records_of_several_gpus_agree():
+    cells = measured_cells(committed("h200-cp", step=7, world=[2, 4], kernel=["band"], strategy=["ring_p2p", "usp", RING]))
+    networks = {one.name: links_of(one) for one in load_hardware().networks}
+
+    def error(cell: MeasuredCell) -> float:
+        way = cell.record.cell.direction
+        return cell.seconds / cell.forecast_s(replace(device(cell.mask, way), memory_bytes_per_s=4.08e12), networks[cell.profile]) - 1
+
+    errors = np.abs([error(cell) for cell in cells])
+    assert len(errors) > 20 and np.median(errors) < 0.05 and np.quantile(errors, 0.9) < 0.15
+
+
+def test_auto_has_seconds_where_records_tell_and_none_elsewhere():
+    mask = build_mask("causal", seqlen=16384)
+    work = partition("ring_p2p", mask, 2, "bwd")
+    forecaster = Forecaster(Registry("kernel").load("band"), "symmetric", 8)
+    both, forward = forecaster.seconds(work, call("bwd")), forecaster.seconds(work, call("fwd"))
+    assert both is not None and forward is not None and 2 * forward < both < 6 * forward
+    assert forecaster.seconds(work, CallSpec(64, 8, 128, "fp32", "bwd")) is None
+    assert Forecaster(Registry("kernel").load("control"), "nccl", 8).seconds(work, call()) is None
