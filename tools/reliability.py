@@ -23,6 +23,7 @@ VICTIMS = {"snakemake": "Snakemake", "runner": "runner (`longca run`)", "worker"
            "rank": "rank of context parallelism"}
 OTHERS = {"stop": "stop (SIGSTOP, later SIGCONT)", "full disk": "full disk, later room again", "clock": "jump of the clock",
           "folder deleted": "results deleted while a run writes them"}
+TOO_LATE = "its victim had ended"  # note of an accident that did not take place
 Data = Mapping[str, Any]
 
 
@@ -62,14 +63,14 @@ def summary(measured: Mapping[str, Data]) -> str:
 def chaos(data: Data) -> str:
     """Accidents on one machine."""
     trials = data["trials"]
-    happened = [accident for trial in trials for accident in trial["accidents"]]
+    happened = _happened(trials)
     kills = Counter((entry["victim"], entry["signal"]) for entry in happened if entry["what"] == "kill")
     rows = [[title, *(str(kills[victim, name]) for name in SIGNALS), str(sum(kills[victim, name] for name in SIGNALS))]
             for victim, title in VICTIMS.items()]
     others = Counter(entry["what"] for entry in happened)
     rest = [[title, str(others[what]) if what not in data["skipped"] else f"left out: {data['skipped'][what]}"]
             for what, title in OTHERS.items()]
-    by_trial = [[str(trial["number"]), trial["way"], ", ".join(map(_short, trial["accidents"])), str(trial["num_starts"]),
+    by_trial = [[str(trial["number"]), trial["way"], ", ".join(map(_short, _happened([trial]))), str(trial["num_starts"]),
                  str(trial["num_repaired"]), number(trial["seconds"]), "; ".join(trial["found"]) or "nothing"] for trial in trials]
     again = f"`python -m tests.chaos --kills {data['kills']} --seed {data['seed']} --trial N` runs one trial again."
     what = f"{plural(kills.total(), 'kill')} and {plural(len(happened) - kills.total(), 'other accident')}"
@@ -83,9 +84,10 @@ def chaos(data: Data) -> str:
 
 def slurm(data: Data) -> str:
     """Accidents on a cluster."""
-    happened = Counter(entry["what"] for entry in data["accidents"])
+    accidents = _happened([data])
+    happened = Counter(entry["what"] for entry in accidents)
     rows = [[what, str(count)] for what, count in sorted(happened.items())]
-    said = ", ".join(f"{entry['what']} at {entry['at_s']:.0f} s" for entry in data["accidents"])
+    said = ", ".join(f"{entry['what']} at {entry['at_s']:.0f} s" for entry in accidents)
     return "\n\n".join([
         f"**{_verdict([data], plural(happened.total(), 'accident'))}.**",
         f"{data['date']}, {data['machine']}, two nodes of Slurm on it; seed {data['seed']}, {data['num_starts']} starts of Snakemake in "
@@ -116,15 +118,20 @@ def _verdict(trials: Sequence[Data], what: str) -> str:
             "file was left")
 
 
+def _happened(trials: Sequence[Data]) -> list[Data]:
+    """Accidents that took place."""
+    return [entry for trial in trials for entry in trial["accidents"] if entry.get("note") != TOO_LATE]
+
+
 def _accidents(data: Data, where: str) -> str:
     """One sentence about accidents, of either kind of data."""
     trials = data.get("trials", [data])
-    happened = Counter(entry["what"] for trial in trials for entry in trial["accidents"])
+    happened = plural(len(_happened(trials)), "accident")
     bad = [text for trial in trials for text in trial["found"]]
     if bad:
         was = "was" if len(bad) == 1 else "were"
-        return f"After {plural(happened.total(), 'accident')} {where}, {plural(len(bad), 'thing')} {was} not as it should be: see below."
-    return f"After {plural(happened.total(), 'accident')} {where}, no finished cell was lost or changed, and nothing was left behind."
+        return f"After {happened} {where}, {plural(len(bad), 'thing')} {was} not as it should be: see below."
+    return f"After {happened} {where}, no finished cell was lost or changed, and nothing was left behind."
 
 
 def _verdict_of_load(data: Data) -> str:

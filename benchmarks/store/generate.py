@@ -14,6 +14,7 @@ from longca.core.cell import Cell
 from longca.core.record import Record
 from longca.core.study import Study, load_study
 from longca.store.cells import CellStore
+from longca.store.index import cell_facts
 from longca.store.load import COMMITTED, load
 
 SOURCES = ("h200-dense", "h200-sparse", "h200-cp")  # whose records are taken
@@ -69,6 +70,16 @@ def fill(study: Study, folder: Path, seed: int = 0) -> int:
         return sum(store.write(record).exists() for record in records(study, seed))
 
 
+def is_filled(study: Study, folder: Path) -> bool:
+    """True if there is a record of each cell, of the method that a run would have now: it may have changed since they were made."""
+    facts, problems = cell_facts(CellStore(folder))
+    return not problems and {cell_id: found.method_version for cell_id, found in facts.items()} == _versions(study)
+
+
+def _versions(study: Study) -> dict[str, str]:
+    return method_versions(study.cells(), study)(cpu_name())
+
+
 def records(study: Study, seed: int = 0) -> Iterator[Record]:
     """A record of each cell: that of the committed cell that is most like it, with other times, area and digest."""
     generator = random.Random(seed)
@@ -76,7 +87,7 @@ def records(study: Study, seed: int = 0) -> Iterator[Record]:
     for record in load(*(COMMITTED / f"{name}.parquet" for name in SOURCES)).records:
         for key in _keys(record.cell):
             known.setdefault(key, []).append(record)
-    versions = method_versions(study.cells(), study)(cpu_name())
+    versions = _versions(study)
     for number, cell in enumerate(study.cells()):
         near = next(found for key in _keys(cell) if (found := known.get(key)))
         like = min(near, key=lambda record: (abs(record.cell.seqlen - cell.seqlen), record.cell_id))

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.store.generate import fill, write_study
+from benchmarks.store.generate import fill, is_filled, write_study
 from longca.bench.measure.environment import cpu_name, num_cores
 from longca.core.plugin import PACKAGE_ROOT
 from tools.reliability import load, save
@@ -66,7 +66,7 @@ def measured(folder: Path, count: int) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results" / STUDY
     made = write_study(folder / f"{STUDY}.yaml", count)
-    if len(list(results.glob("cells/*/*.json"))) != len(made.cells()):
+    if not is_filled(made, results):
         shutil.rmtree(results, ignore_errors=True)
         fill(made, results)
     busy = os.getloadavg()[0]

@@ -98,6 +98,7 @@ def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
 def test_the_page_says_what_was_found():
     accidents = [{"what": "kill", "victim": "rank", "signal": "SIGHUP", "delay_s": 0, "amount": 0, "at_s": 3.2, "num_cells": 1, "note": ""},
                  {"what": "clock", "victim": "", "signal": "", "delay_s": 0, "amount": 90, "at_s": 5.0, "num_cells": 1, "note": ""}]
+    accidents.append({**accidents[0], "note": reliability.TOO_LATE})
     trial = {"number": 0, "way": "longca run", "seconds": 9.0, "num_starts": 2, "num_repaired": 1, "found": [], "accidents": accidents}
     data = {"seed": 5, "kills": 1, "seconds": 60, "skipped": {}, "date": "2026-11-23", "machine": "a CPU", "load": 0.5, "num_cells": 4}
     good, bad = (reliability.chaos({**data, "trials": [{**trial, "found": found}]}) for found in ([], ["a lock is held"]))

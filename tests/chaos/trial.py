@@ -16,6 +16,7 @@ from tests.chaos.machine import mount_small, shifted_clock, unmount
 from tests.chaos.plan import Accident, TrialPlan
 from tests.chaos.processes import MARK, TICK_SECONDS, Process, end_all, processes, send
 from tests.support import ROOT
+from tools.reliability import TOO_LATE
 
 STUDY = """
 title: chaos
@@ -168,7 +169,7 @@ class Trial:
 
     def _kill(self, accident: Accident, victim: Process | None) -> None:
         if victim is None or not send(victim, signal.Signals[accident.signal]):
-            self.happened[-1].note = "it had just ended"
+            self.happened[-1].note = TOO_LATE
             return
         if self._top is not None and victim.pid == self._top.pid:
             try:
@@ -179,9 +180,11 @@ class Trial:
             self.happened[-1].note = f"ended with {self._top.poll()}"
 
     def _stop(self, accident: Accident, victim: Process | None) -> None:
-        if victim is not None and send(victim, signal.SIGSTOP):
-            time.sleep(accident.amount)
-            send(victim, signal.SIGCONT)
+        if victim is None or not send(victim, signal.SIGSTOP):
+            self.happened[-1].note = TOO_LATE
+            return
+        time.sleep(accident.amount)
+        send(victim, signal.SIGCONT)
 
     def _fill(self, accident: Accident, _: Process | None) -> None:
         filler = self.home / "filler"

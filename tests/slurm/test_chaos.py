@@ -23,6 +23,7 @@ SAVE = "CHAOS_SAVE"  # write what came of it into docs/results/reliability.md
 KINDS = ("job cancelled", "job killed", "node failed", "Snakemake killed", "Snakemake interrupted")
 LONGEST_DELAY_S = 15.0
 MOST_LAST_RUNS = 5
+STARTS_SECONDS = 240.0  # that a job gets to run: the study may have just ended, and begins from nothing
 LEFT_SECONDS = 60.0  # that jobs get to end, once the last run is over
 
 
@@ -70,7 +71,8 @@ class Campaign:
         """Let something happen some time from now, to a running job or to Snakemake."""
         self._ensure_running()
         time.sleep(self.generator.uniform(1.0, LONGEST_DELAY_S))
-        job = self._running_job() if what.startswith(("job", "node")) else None
+        needs_job = what.startswith(("job", "node"))
+        job = self._running_job() if needs_job else None
         self._ensure_running()
         self._remember()
         assert self._run is not None
@@ -87,7 +89,8 @@ class Campaign:
         elif what == "Snakemake interrupted":
             self._run.interrupt()
             self._run.process.wait(120)
-        self.happened.append({"what": what, "at_s": round(self.elapsed(), 1), "num_cells": len(self._kept)})
+        self.happened.append({"what": what, "at_s": round(self.elapsed(), 1), "num_cells": len(self._kept),
+                              "note": reliability.TOO_LATE if needs_job and job is None else ""})
 
     def start_nodes(self) -> None:
         """Nodes that have failed come back."""
@@ -134,7 +137,7 @@ class Campaign:
 
     def _running_job(self) -> Job | None:
         """A measuring job that runs; None where there is none for a while."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + STARTS_SECONDS
         while time.monotonic() < deadline:
             self._ensure_running()
             found = [job for job in self.cluster.queued() if "kernel-" in job.name and job.state == "RUNNING"]
