@@ -10,8 +10,8 @@ import typer
 from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
-    "doctor", "list", "explain", "choose", "advise", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper",
-    "compare", "archive", "verify", "data", "image", "config", "clean")
+    "doctor", "list", "explain", "choose", "advise", "probe", "new", "bench", "plan", "run", "status", "export", "report", "claims",
+    "paper", "compare", "archive", "verify", "data", "image", "config", "clean")
 
 NO_MEMORY = 3  # this machine cannot
 
