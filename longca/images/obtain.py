@@ -69,7 +69,7 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
         raise UserError(f"Image '{recipe.name}' cannot be built here",
                         why=f"its packages are for {MACHINE}, this machine is {platform.machine()}")
     _check_space(recipe)
-    announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}")
+    announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}; {image.log} tells how far it is")
     fetch(recipe)
     binds = [f"--bind={IMAGES.parent / folder}:{target}" for folder, target in BOUND.items()]
     for folder in BOUND:
@@ -104,15 +104,17 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
     image.file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:
-        done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, capture_output=True, text=True, check=False,
-                              env={**QUICK, **os.environ})
+        with image.log.open("wb") as log:
+            done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, stdout=log, stderr=log, check=False,
+                                  env={**QUICK, **os.environ})
         if done.returncode:
-            said = done.stdout + done.stderr
+            said = image.log.read_text(encoding="utf-8", errors="replace")
             print("\n".join(said.splitlines()[-LAST_LINES:]), file=sys.stderr)
             if "fakeroot" in said and os.geteuid() != 0:
                 raise UserError(f"Image '{image.wanted}' could not be made", why="this user may not build with --fakeroot, see above",
                                 todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to images/")
-            raise UserError(f"Image '{image.wanted}' could not be made", why=f"`{' '.join(command[1:])} {source}` failed, see above")
+            raise UserError(f"Image '{image.wanted}' could not be made",
+                            why=f"`{' '.join(command[1:])} {source}` failed, see above and {image.log}")
         if key:
             _check_signature(image.wanted, unfinished, key)
         unfinished.replace(image.file)

@@ -50,7 +50,7 @@ def test_it_is_built_once(calls, tmp_path):
     assert obtain(locate("cpu"), announce=quiet) == first
     assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
     assert sorted(path.name for path in (tmp_path / "images").iterdir() if path.is_file()) == [
-        "cpu.sif", "cpu.sif.recipe", "cpu.sif.sha256"]
+        "cpu.sif", "cpu.sif.log", "cpu.sif.recipe", "cpu.sif.sha256"]
 
 
 def test_it_is_pulled_by_digest(calls):
@@ -62,7 +62,8 @@ def test_a_failed_build_leaves_nothing(calls, tmp_path, capsys):
     with pytest.raises(UserError, match="could not be made"):
         obtain(locate(f"docker://ghcr.io/fail@{DIGEST}"), announce=quiet)
     assert "FATAL: no such image" in capsys.readouterr().err
-    assert not list((tmp_path / "images").iterdir())
+    [log] = (tmp_path / "images").iterdir()
+    assert log.suffix == ".log" and "FATAL: no such image" in log.read_text()
 
 
 def test_another_image_than_asked_for_is_no_success(calls):
@@ -181,7 +182,7 @@ def test_a_pulled_image_needs_the_signature_that_is_asked_for(verifying, tmp_pat
     key = verifying(255, "Failed to verify container: signature not found")
     with pytest.raises(UserError, match=r"is not signed with '.*public\.pem': Failed to verify container: signature not found") as caught:
         obtain(image, key=key, announce=quiet)
-    assert str(caught.value).count("\n") == 0 and list((tmp_path / "images").iterdir()) == [], "nothing is left of it"
+    assert str(caught.value).count("\n") == 0 and list((tmp_path / "images").glob("*.sif")) == [], "nothing of it is left"
     key = verifying(0)
     obtain(image, key=key, announce=quiet)
     assert image.stamp.is_file()
