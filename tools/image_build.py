@@ -125,8 +125,9 @@ def table_of(builds: list[dict[str, Any]]) -> Table:
                     + (f" ({build['num_units']} compiled units, {build['num_units'] - build['num_compiled']} of them kept from before)"
                        if build["num_units"] else ""))
     where = "; ".join(dict.fromkeys(f"{build['machine']}, {build['date']}" for build in builds))
-    return Table("image_build", f"{'. '.join(told)}. Measured on {where}; wheels were there. Memory is that of all processes,"
-                 " disk is what is used more than before.", ("image", "step", "min", "most memory", "disk"), tuple(rows), records, texts=("image", "step"))
+    caption = (f"{'. '.join(told)}. Measured on {where}; wheels were there. Memory is that of all processes, disk is what is used more than"
+               " before.")
+    return Table("image_build", caption, ("image", "step", "min", "most memory", "disk"), tuple(rows), records, texts=("image", "step"))
 
 
 def clock(seconds: float) -> str:
