@@ -29,10 +29,10 @@ KERNEL, PROFILE = "band", "h200-copy-engines"
 
 def line(mask: Mask, strategy: str, world: int) -> dict[str, Any]:
     """Seconds of planning and of forecasting. The first strategy under a mask counts its tiles for all."""
-    built = time.perf_counter()
+    built = time.process_time()
     call, kernel, hardware, fitted = CallSpec(64, 8, 128, "bf16", "bwd"), Registry("kernel").load(KERNEL), load_hardware(), load_fitted()
     work = Registry("strategy").load(strategy).partition_call(mask, call, world, kernel, "cuda")
-    planned = time.perf_counter()
+    planned = time.process_time()
     network = next(one for one in hardware.networks if one.name == PROFILE)
     bandwidth, seconds = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9 * PASS_EFFICIENCY, 0.0
     for direction in ("fwd", "bwd"):
@@ -40,7 +40,7 @@ def line(mask: Mask, strategy: str, world: int) -> dict[str, Any]:
         assert model is not None, "it has records of all kinds of masks"
         asked = CallSpec(64, 8, 128, "bf16", direction)
         seconds += forecast(work, asked, DeviceModel(model, bandwidth, kernel.merges), links_of(network)).seconds
-    done = time.perf_counter()
+    done = time.process_time()
     return {"mask": mask.name, "strategy": strategy, "ranks": world, "plan_s": planned - built, "forecast_s": done - planned,
             "predicted_ms": seconds * 1e3}
 

@@ -68,6 +68,8 @@ class OptionForecast:
     waste: float
     num_calls: int
     slowdown: float
+    straggler: float
+    """by how much the slowest rank takes longer than the median rank"""
 
     @property
     def limit(self) -> str:
@@ -92,21 +94,39 @@ def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str
         kernel, seen, unfitted = Registry("kernel").load(kernel_name), set[str](), _unfitted(question, kernel_name)
         for plugin, params in sorted(ways, key=lambda way: len(way[1])):  # what strategies choose by themselves comes first
             one = Candidate(plugin.name, tuple(params.items()), kernel_name, None)
-            reason = unfitted
-            if plugin.baseline and plugin.name not in (RING, GATHER):
-                reason = "its own package sends and computes: there is no model of it"
-            if reason is None and isinstance(plugin, HeadStrategy):
-                strategy = plugin.with_params(params)
-                strategy.share_plans(shared)
-                reason = strategy.refusal_of(question.mask, question.call, question.gpus, kernel, "cuda")
-                if reason is None:
-                    one = replace(one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda"))
+            one, reason = (one, unfitted) if unfitted is not None else _planned(one, plugin, kernel, question, shared)
             if reason is not None:
                 refused[one.title] = reason
             elif one.how not in seen:  # else another strategy, or other parameters, have made the same plan
                 seen.add(one.how)
                 found.append(one)
     return found, refused
+
+
+def candidate_of(question: AdviceQuestion, strategy: str, kernel: str, shared: dict[Any, Any]) -> Candidate | str:
+    """One strategy as it chooses by itself, or the reason why it cannot run.
+
+    Args:
+        shared: plans of strategies that divide the tokens alike; its own are added.
+    """
+    one = Candidate(strategy, (), kernel, None)
+    made, reason = _planned(one, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared)
+    refused = reason or _unfitted(question, kernel)
+    return made if refused is None else refused
+
+
+def _planned(one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuestion, shared: dict[Any, Any]) -> tuple[Candidate, str | None]:
+    """(the candidate with its work partition, the reason why it cannot run)."""
+    if plugin.baseline and plugin.name not in (RING, GATHER):
+        return one, "its own package sends and computes: there is no model of it"
+    if not isinstance(plugin, HeadStrategy):
+        return one, None
+    strategy = plugin.with_params(dict(one.params))
+    strategy.share_plans(shared)
+    reason = strategy.refusal_of(question.mask, question.call, question.gpus, kernel, "cuda")
+    if reason is not None:
+        return one, reason
+    return replace(one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")), None
 
 
 def _single(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str]]:
@@ -152,7 +172,8 @@ def predict(candidate: Candidate, question: AdviceQuestion, links: LinkSpeeds | 
                       max(part.memory_bytes for part in parts), sum(part.sent_bytes for part in parts),
                       sum(part.inter_node_bytes for part in parts), share([part.imbalance for part in parts]),
                       share([part.exposed for part in parts]), share([part.waste for part in parts]),
-                      sum(part.num_calls for part in parts), share([part.slowdown for part in parts]))
+                      sum(part.num_calls for part in parts), share([part.slowdown for part in parts]),
+                      share([part.straggler for part in parts]))
 
 
 def _forecast(candidate: Candidate, question: AdviceQuestion, direction: str, links: LinkSpeeds) -> CallForecast:

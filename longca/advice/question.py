@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core.cell import DTYPE_BYTES, CallSpec
@@ -15,7 +16,7 @@ from longca.store.hardware import load_hardware
 if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.predict.kernel import KernelModel
-    from longca.store.hardware import GpuModel, Network
+    from longca.store.hardware import GpuModel, Hardware, Network
 
 USUAL_NETWORK = "h200-copy-engines"
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
@@ -52,13 +53,26 @@ class AdviceQuestion:
     def model(self, kernel: str, direction: str) -> KernelModel | None:
         """The fitted kernel for this mask; on a GPU without records scaled by the peaks of both GPUs, and marked so."""
         found = self.fitted.find(kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads)
-        if found is None or self.is_fitted_gpu:
+        if found is None:
+            return None
+        probed = self.network.kernel_ratio.get(f"{kernel} {direction}")
+        if probed is not None:
+            return self._scaled(found, probed, "probe", self.network.wider)
+        if self.is_fitted_gpu:
             return found
         known = load_hardware().find(self.fitted.device)
         assert known is not None, "the fitted device is in config/hardware.yaml"
         ratio = known.peak_tflops.value / self.gpu.peak_tflops.value
-        costs = {name: value * ratio for name, value in found.costs_ms.items()}
-        return replace(found, costs_ms=costs, source="share of peak", by_mask=found.by_mask.widened(OTHER_GPU_WIDER))
+        return self._scaled(found, ratio, "share of peak", OTHER_GPU_WIDER)
+
+    def _scaled(self, model: KernelModel, ratio: float, source: str, wider: float) -> KernelModel:
+        costs = {name: value * ratio for name, value in model.costs_ms.items()}
+        return replace(model, costs_ms=costs, source=source, by_mask=model.by_mask.widened(wider))
+
+    @property
+    def is_probed(self) -> bool:
+        """Kernels were timed on this GPU by `longca probe`."""
+        return bool(self.network.kernel_ratio)
 
 
 def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128, dtype: str = "bf16",
@@ -80,7 +94,7 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
     if dtype not in DTYPE_BYTES:
         raise unknown("dtype", dtype, DTYPE_BYTES)
     hardware, models = load_hardware(), load_fitted() if fitted is None else fitted
-    network = _named("profile of messages", profile or USUAL_NETWORK, hardware.networks)
+    network = _network(profile or USUAL_NETWORK, hardware)
     if ranks_per_node is not None:
         if ranks_per_node < 1:
             raise UserError(f"A node cannot have {ranks_per_node} GPUs", todo="Give at least 1")
@@ -112,3 +126,16 @@ def _named(kind: str, name: str, known: Sequence[Any]) -> Any:
         if one.name == name:
             return one
     raise unknown(kind, name, [one.name for one in known], todo="They stand in config/hardware.yaml")
+
+
+def _network(name: str, hardware: Hardware) -> Network:
+    """A profile by its name, or the first of a file that `longca probe` has written."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        return _named("profile of messages", name, hardware.networks)
+    if not path.is_file():
+        raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")
+    networks = load_hardware(path).networks
+    if not networks:
+        raise UserError(f"'{name}' holds no profile of messages", todo="`longca probe` writes one")
+    return networks[0]

@@ -155,11 +155,17 @@ def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | N
                         f"{format_bytes(least - limit)} more", todo="Take more GPUs or fewer tokens")
     made.sort(key=lambda pair: (limit is not None and pair[1].memory_bytes > limit, pair[1].seconds))
     first = made[0][1].seconds
-    options = [_option(one, prediction, question, links, first) for one, prediction in made]
+    options = [option_of(one, prediction, question, links, first) for one, prediction in made]
     return Advice(question, tuple(options), refused, tuple(assumptions), _changes(made[:COMPARED], question, links))
 
 
-def _option(one: Candidate, made: OptionForecast, question: AdviceQuestion, links: LinkSpeeds, first_s: float) -> AdvisedOption:
+def option_of(one: Candidate, made: OptionForecast, question: AdviceQuestion, links: LinkSpeeds, first_s: float) -> AdvisedOption:
+    """A candidate with its interval.
+
+    Args:
+        made: its forecast.
+        first_s: predicted seconds of the quickest option.
+    """
     interval = _interval(one, question).widened(_wider(question))
     low, high = made.seconds * (1 + interval.low), made.seconds * (1 + interval.high)
     if made.inter_node_bytes:
@@ -186,6 +192,7 @@ def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
 def _wider(question: AdviceQuestion) -> float:
     """The factor by which an interval is wider than that of held-out records."""
     ranks = WIDER_BY_RANKS * max(log2(question.gpus / RECORDED_RANKS), 0)
+    ranks += question.network.wider - 1
     unusual = (question.call.head_dim != 128) + (question.call.dtype != "bf16")
     return (1 + ranks) * 1.5 ** unusual
 
@@ -193,7 +200,9 @@ def _wider(question: AdviceQuestion) -> float:
 def _assumptions(question: AdviceQuestion) -> list[str]:
     found = []
     network, call = question.network, question.call
-    if not question.is_fitted_gpu:
+    if network.wider > 1:
+        found.append(f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide")
+    if not question.is_fitted_gpu and not question.is_probed:
         found.append(f"{question.gpu.name}: there are no records of it; kernels are those of {question.fitted.device} by the share of "
                      "their peaks, with intervals twice as wide")
     if question.gpus > network.ranks_per_node:

@@ -29,8 +29,8 @@ def command(
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = "bf16",
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
     node: Annotated[int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)] = None,
-    profile: Annotated[str | None, typer.Option(help="Messages, by a name in config/hardware.yaml  [default: h200-copy-engines]",
-                                                show_default=False)] = None,
+    profile: Annotated[str | None, typer.Option(help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: "
+                                                "h200-copy-engines]", show_default=False)] = None,
     gpu: Annotated[str | None, typer.Option(help="Model of GPU in config/hardware.yaml  [default: that of the profile]",
                                             show_default=False)] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of a GPU that may be used, such as 60G  [default: all]",

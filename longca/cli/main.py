@@ -11,8 +11,8 @@ import typer
 from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
-    "doctor", "list", "explain", "choose", "advise", "new", "bench", "plan", "run", "status", "export", "report", "claims", "paper",
-    "compare", "archive", "verify", "data", "image", "config", "clean")
+    "doctor", "list", "explain", "choose", "advise", "probe", "new", "bench", "plan", "run", "status", "export", "report", "claims",
+    "paper", "compare", "archive", "verify", "data", "image", "config", "clean")
 
 COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
 NO_MEMORY = 3  # this machine cannot

@@ -87,6 +87,12 @@ class CallForecast:
         return round(max(1 - float(self.times.compute_s.mean()) / most, 0.0), 6) if most else 0.0
 
     @property
+    def straggler(self) -> float:
+        """By how much the slowest rank takes longer than the median rank, as a share."""
+        middle = float(np.median(self.times.total_s))
+        return round(self.seconds / middle - 1, 6) if middle else 0.0
+
+    @property
     def exposed(self) -> float:
         """The share of the slowest rank's time that messages cost."""
         return float(self.times.exposed.flat[int(self.times.total_s.argmax())])

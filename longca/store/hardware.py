@@ -1,6 +1,7 @@
 """Peak rates of GPUs and the speed of messages between them, from config/hardware.yaml."""
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -58,6 +59,10 @@ class Network(Frozen):
     """time that kernels lose to overlapped messages, as a share of these"""
     measured: bool = False
     """its numbers within a node are fitted on records; else nothing of it was measured by this project"""
+    kernel_ratio: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """by "kernel direction", time on this machine's GPU over that of the project's records, as `longca probe` measured it"""
+    wider: float = Field(1.0, ge=1)
+    """the factor by which intervals are wider than those of records: the machine was busy while it was probed"""
 
 
 class Hardware(Frozen):

@@ -13,7 +13,8 @@ from longca.archive.manifest import NAME as MANIFEST
 from longca.archive.manifest import differences, manifest, read_manifest
 from longca.archive.packing import BundleFile, opened, pack
 from longca.archive.provenance import NAME as PROVENANCE
-from tests.archive.test_hostile import rehash, zipped
+from tests.archive.conftest import rehash
+from tests.archive.test_hostile import zipped
 from tests.hostile.fuzzing import damaged, told, usable
 from tests.support import examples
 
@@ -21,19 +22,14 @@ READ = [MANIFEST, PROVENANCE, "config/studies/three.yaml", "config/hardware.yaml
 
 
 @pytest.fixture(scope="module")
-def folder(bundle, tmp_path_factory):
-    """An unpacked bundle without code, of which no page is made."""
-    folder = tmp_path_factory.mktemp("fuzz")
-    with pytest.MonkeyPatch.context() as patch, opened(bundle.path) as (place, _):
-        for name in READ:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(place / name, folder / name)
-        rehash(folder)
+def folder(without_code, tmp_path_factory):
+    """An unpacked bundle of which no page is made."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checking, "page_files", lambda *_: {})
-        yield folder
+        yield Path(shutil.copytree(without_code, tmp_path_factory.mktemp("fuzz") / "three"))
 
 
-@settings(examples(300), suppress_health_check=list(HealthCheck))
+@settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(READ), is_listed=st.booleans())
 def test_a_damaged_file_is_refused_or_named(folder: Path, data: st.DataObject, name: str, is_listed: bool):
     """Whether its hash is in the manifest or not: who damages a file may write its manifest, too."""
@@ -52,7 +48,7 @@ FILES = {"a.txt": b"one", "folder/" + "long" * 40: b"two" * 300, "é.txt": b""}
 TAR = gzip.decompress(pack({path: BundleFile(content) for path, content in {**FILES, MANIFEST: manifest(FILES)}.items()}, "top", 10**9))
 
 
-@settings(examples(1000), suppress_health_check=list(HealthCheck))
+@settings(examples(400), suppress_health_check=list(HealthCheck))
 @given(tar=damaged(TAR))
 def test_a_damaged_archive_is_refused(tmp_path_factory, tar: bytes):
     """Each byte of a bundle is that of a file, whose hash is known, or can be derived from its files."""

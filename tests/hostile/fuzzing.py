@@ -34,7 +34,7 @@ def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
     return text
 
 
-def fuzz(sound: str, whole: int = 1500) -> Callable[..., Any]:
+def fuzz(sound: str, whole: int = 600) -> Callable[..., Any]:
     """A test that gets `text`, again and again damaged in another way."""
     def decorate(test: Callable[..., None]) -> Any:
         quiet = settings(examples(whole), suppress_health_check=list(HealthCheck))

@@ -35,7 +35,7 @@ grids:
 """
 
 
-@fuzz(STUDY, 500)
+@fuzz(STUDY, 200)
 def test_studies(folder: Path, text: bytes):
     (folder / "odd.yaml").write_bytes(text)
     told("plan", folder / "odd.yaml", "--json")

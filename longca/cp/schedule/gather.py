@@ -12,6 +12,7 @@ all KV, after it has arrived, is quicker than one overlapped with the messages a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +74,11 @@ class GatherPlan(Plan):
         self.received_kv, self.sent_kv = self._by_step(num_kv, 1), self._by_step(num_kv, 0)
 
     def _by_step(self, counts: np.ndarray, axis: int) -> np.ndarray:
-        return np.stack([np.where(self._step == number, counts, 0).sum(axis=axis) for number in range(self.num_steps)], axis=1)
+        """The counts (P, P) of each step, added up over an axis, (P, T). All steps at once: they may be as many as ranks."""
+        there = np.nonzero(self._step >= 0)
+        found = np.zeros((self.world, self.num_steps), dtype=counts.dtype)
+        np.add.at(found, (there[1 - axis], self._step[there]), counts[there])
+        return found
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
@@ -95,9 +100,18 @@ class GatherPlan(Plan):
     def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
 
+    @cached_property
+    def _messages(self) -> list[StepMessages]:
+        """Those of each step; all found in one pass."""
+        receiver, sender = np.nonzero((self._step >= 0) & (self._num_kv > 0))
+        step = self._step[receiver, sender]
+        order = np.argsort(step, kind="stable")
+        ends = np.searchsorted(step[order], np.arange(1, self.num_steps))
+        return [StepMessages(receiver[part], sender[part], self._num_kv[receiver[part], sender[part]])
+                for part in np.split(order, ends)]
+
     def messages(self, number: int) -> StepMessages:
-        receiver, sender = np.nonzero((self._step == number) & (self._num_kv > 0))
-        return StepMessages(receiver, sender, self._num_kv[receiver, sender])
+        return self._messages[number]
 
     def dkv_messages(self, number: int) -> StepMessages:
         there = self.messages(number)
