@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ KINDS = ("job cancelled", "job killed", "node failed", "Snakemake killed", "Snak
 LONGEST_DELAY_S = 15.0
 MOST_LAST_RUNS = 5
 STARTS_SECONDS = 240.0  # that a job gets to run: the study may have just ended, and begins from nothing
+SEEN_SECONDS = 90.0  # that Slurm gets to see that a node is gone: it waits for 20 s, and looks once in a while
+RUN_SECONDS = 400.0  # that a run without accidents gets
 LEFT_SECONDS = 60.0  # that jobs get to end, once the last run is over
 
 
@@ -56,6 +59,7 @@ class Campaign:
     def __init__(self, cluster: Cluster, accidents: Callable[[str], Project], generator: random.Random) -> None:
         self.cluster, self.generator = cluster, generator
         self.project = accidents("chaos")
+        self._at_first = {path.name for path in self.project.results.iterdir()}
         self.happened: list[dict[str, object]] = []
         self.lost: list[str] = []
         self.num_starts = 0
@@ -93,9 +97,13 @@ class Campaign:
                               "note": reliability.TOO_LATE if needs_job and job is None else ""})
 
     def start_nodes(self) -> None:
-        """Nodes that have failed come back."""
+        """Nodes that have failed come back, once Slurm has seen that they are gone: no machine starts again more quickly."""
         while self._failed:
-            self.cluster.start_node(self._failed.pop())
+            node, deadline = self._failed.pop(), time.monotonic() + SEEN_SECONDS
+            seen = f"sinfo --noheader --nodes={node} --format=%T"
+            while "down" not in self.cluster.space.run(seen).stdout and time.monotonic() < deadline:
+                time.sleep(1.0)
+            self.cluster.start_node(node)
 
     def finish(self, num_cells: int) -> None:
         """Run it without accidents until it is whole."""
@@ -103,7 +111,12 @@ class Campaign:
             if self._run is None or self._run.process.poll() is not None:
                 self._start()
             assert self._run is not None
-            code = self._run.process.wait(300)
+            try:
+                code = self._run.process.wait(RUN_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.lost.append(f"a run without accidents did not end within {RUN_SECONDS:g} s; jobs: {self.cluster.queued()}")
+                self._run.kill()
+                return
             self._remember()
             if code == 0 and len(checks.cell_files(self.project.results)) >= num_cells:
                 return
@@ -125,8 +138,9 @@ class Campaign:
             return
         if self._run is not None and self._run.process.returncode == 0:  # whole before all has happened: once more from nothing
             self._remember()
-            for name in ("cells", "shards"):
-                shutil.rmtree(self.project.results / name)
+            for path in self.project.results.iterdir():  # the page, too: where it is, Snakemake asks for nothing that it was made of
+                if path.name not in self._at_first:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._kept = {}
         self._start()
 
