@@ -30,6 +30,7 @@ MASKS: Mapping[str, str | None] = {"full": None, "causal": None, "full_document"
 WORLDS = (8, 16, 32, 64, 96, 1024)
 PER_RANK, HEADS, KERNEL, PROFILE = 8192, (64, 8), "band", "h100-ib400"  # tokens of a GPU and heads are the study's
 FACTORS = (1.0, *NETWORK_RANGE)  # of the rate between nodes
+MOST_OF_STUDY = 96  # GPUs: claims are judged up to there
 CLAIMS = (15, 17, 18, 21)  # those that need several nodes, and that times decide
 
 
@@ -145,15 +146,15 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
             "dtype": "bf16", "direction": cell.direction, "seed": 0, "input_values": "normal", "sustained": False, "is_control": False,
             "status": cell.status, "reason": cell.reason, "time_ms_median": cell.ms, "tflops_per_device": cell.tflops,
             "tflops_per_device_low": cell.tflops, "tflops_per_device_high": cell.tflops,
-            "straggler_percent": None if cell.straggler is None else 100 * cell.straggler, "device": gpu.gpu_names[0],
+            "straggler_percent": None if cell.straggler is None else round(100 * cell.straggler, 3), "device": gpu.gpu_names[0],
             "device_type": "cuda", "num_nodes": -(-cell.world // 8), "peak_tflops": gpu.peak_tflops.value, "mask_params": "",
             "strategy_params": "", "mask_family": "documents" if MASKS[cell.mask] else "no documents"})
     return pd.DataFrame(found).reindex(columns=empty.columns)
 
 
 def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, PredictedVerdict]:
-    """Number of a claim → its predicted verdict."""
-    known = load() if cells is None else list(cells)
+    """Number of a claim → its predicted verdict, on as many GPUs as the study has."""
+    known = [one for one in (load() if cells is None else cells) if one.world <= MOST_OF_STUDY]
     tables = [table(known, factor) for factor in FACTORS]
     found = {}
     for claim in all_claims():

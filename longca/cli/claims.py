@@ -20,6 +20,8 @@ def command(
         help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the project]; a "
              "number alone shows that claim")] = None,
     number: Annotated[int | None, typer.Option("--number", "-n", help="Show this claim whole", show_default=False)] = None,
+    predicted: Annotated[bool, typer.Option("--predicted", help="Show what is predicted for 8 to 96 H100s, where a claim needs many "
+                                            "GPUs; none of it counts as measured")] = False,
     results: Results = None,
     as_json: Json = False,
 ) -> None:
@@ -31,6 +33,9 @@ def command(
     from longca.core.errors import UserError
     from longca.store.table import derived
 
+    if predicted:
+        _predicted({int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set()), as_json)
+        return
     sources = [run for run in runs or [] if not _is_number(run)]
     wanted = {int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set())
     claims = all_claims()
@@ -52,6 +57,29 @@ def command(
     else:
         print(summary(verdict for _, verdict in judged))
         print("", *(_row(claim, verdict) for claim, verdict in judged), sep="\n")
+
+
+def _predicted(wanted: set[int], as_json: bool) -> None:
+    """Predicted verdicts; exit code 2 where a claim has none."""
+    import textwrap
+
+    from longca.advice.many_gpus import CLAIMS, setting, verdicts
+    from longca.core.errors import UserError
+
+    strange = sorted(wanted - set(CLAIMS))
+    if strange:
+        raise UserError(f"Nothing is predicted of claim '{strange[0]}'", why=f"only {', '.join(map(str, CLAIMS))} need several nodes and hang on "
+                        "times")
+    found = [one for number, one in sorted(verdicts().items()) if not wanted or number in wanted]
+    if as_json:
+        print_json({"setting": setting(), "claims": [{"number": one.claim.number, "label": one.claim.label, "predicted": True}
+                                                     | vars(one.verdict) | {"text": one.text} for one in found]})
+        return
+    print(textwrap.fill(f"Predicted, not measured: {setting()}.", WIDTH))
+    for one in found:
+        print()
+        print(textwrap.fill(f"{one.claim.number}. {one.claim.sentence}", WIDTH, subsequent_indent="    "))
+        print(textwrap.fill(one.text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
 
 
 def _is_number(run: str) -> bool:

@@ -3,6 +3,9 @@
     ring         step 0 │ … │ step P − 1     a step takes as long as its kernel or as the keys of the next one, whichever is longer
     all-gather   gather │ first half │ second half │ backward: reduce-scatter          nothing is overlapped
 
+A collective over several nodes brings each shard into a node once, by one of its adapters, and spreads it there: each adapter carries a
+share. A ring's hop between nodes has one adapter to itself and no more.
+
 One rank in the middle is forecast: padded documents give all ranks the same area, but for the padding.
 """
 
@@ -52,18 +55,21 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
         hidden = sum(count * min(seconds, hop) for count, seconds in kernels) - min(kernels[-1][1], hop)
         moved = (world - 1) * (2 if backward else 1) + (1 if backward and world > 1 else 0)
         total = compute + hop * (world - 1) - hidden + (hop / 2 if backward else 0) + links.overlap_slowdown * hidden
+        between = moved * shard * (world > links.ranks_per_node)
     else:
         moved = (world - 1) * (2 if backward else 1)
-        total = compute + moved * shard * byte_s + (moved > 0) * message_s * (2 if backward else 1)
+        shared = max(world - links.ranks_per_node, 0) / links.ranks_per_node * (2 if backward else 1)
+        between = shared * shard
+        collective_s = max(moved * shard / links.intra_node_bytes_per_s, between / links.inter_node_bytes_per_s)
+        total = compute + collective_s + (moved > 0) * message_s * (2 if backward else 1)
     full = np.full((world, 1), 1.0)
     times = RankTimes(full * compute, full * compute, full * total)
-    leaves = world > links.ranks_per_node
     statistics = whole_statistics(mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
     tokens = documents.num_rows
     inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * call.head_dim * call.elem_bytes * (2 if backward else 1)
     held = world * shard * (2 if backward else 1)
     parts = (world if strategy == RING and not backward else 1) * call.num_q_heads * tokens * call.head_dim * SUM_BYTES
-    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard, moved * shard * leaves,
+    return CallForecast(times, slowdown, sum(count for count, _ in calls), statistics.waste, moved * shard, between,
                         inputs + held + parts)
 
 

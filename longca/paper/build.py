@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from longca import __version__
+from longca.advice.many_gpus import verdicts as predicted_verdicts
 from longca.claims.contract import Claim, Verdict, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
@@ -73,6 +74,8 @@ class Judged:
     verdict: Verdict
     links: tuple[Link, ...]
     """to the records behind the finding"""
+    predicted: str = ""
+    """what is predicted of it for many GPUs; never part of the verdict"""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
                    run_pages(folder, table.study), folder / DATA)
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
     verdicts = [(claim, claim.judge(table)) for claim in all_claims()]
-    judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids)) for claim, verdict in verdicts]
+    forecasts = {number: one.text for number, one in predicted_verdicts().items()}
+    judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids), forecasts.get(claim.number, "")) for claim, verdict in verdicts]
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
         "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
