@@ -3,12 +3,15 @@
 # make test     a few honest cases of everything: minutes
 # make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root
+# make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
+SEED ?= 0
+KILLS ?= 100
 STUDY ?= quick
 ARGS ?=
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report paper test test-all test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report paper test test-all test-chaos test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
@@ -24,10 +27,14 @@ test: setup
 test-all: setup
 	@python -m pytest -m 'not slurm and not images' --hypothesis-profile=default $(ARGS)
 
+# ends by itself; says which trial was bad and the command that runs it again. ARGS=--save writes docs/results/reliability.md
+test-chaos: setup
+	@python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
+
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
 	$(if $(findstring all,$@),@tools/install_apptainer.sh)
-	@python -m pytest tests/slurm -m 'slurm$(if $(findstring all,$@),, and not slow)' -v -rs --durations=0 $(ARGS)
+	@python -m pytest tests/slurm -m 'slurm and not $(if $(findstring all,$@),hopper,slow)' -v -rs --durations=0 $(ARGS)
 
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: there is no $(PYTHON). Install Python 3.11 or newer (\`apt-get install python3 python3-venv\`)" >&2; exit 2; }
@@ -66,9 +73,15 @@ images: setup
 # builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
 test-images: setup
 	@tools/install_apptainer.sh
-	@python -m pytest -m images -rs tests/images $(ARGS)
+	@python -m pytest -m 'images and not hopper' -rs tests/images $(ARGS)
 
-.PHONY: containers lock-containers images test-images
+# the Hopper image as well, and the quick study in it on a Slurm of two nodes: hours where it is built for the first time
+test-images-all: setup
+	@tools/install_apptainer.sh
+	@python -m tests.slurm.cluster.machine
+	@python -m pytest -m 'images or hopper' -rs tests/images tests/slurm $(ARGS)
+
+.PHONY: containers lock-containers images test-images test-images-all
 
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
 # pictures of the masks, the README's heat map

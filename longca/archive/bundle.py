@@ -89,8 +89,8 @@ def _measured(study: Study, records: list[Record], results: Path, root: Path) ->
 
 
 def _config(study: Study, config: Config, files: Mapping[str, BundleFile]) -> bytes:
-    """The present settings, so that the workflow repeats this study by default. An image that is a local file is left out."""
-    settings = config.model_dump(mode="json") | {"study": study.name, "results": "results"}
+    """The present settings, so that the workflow repeats this study by default. What is a local file is left out: an image, a key."""
+    settings = config.model_dump(mode="json") | {"study": study.name, "results": "results", "image_key": ""}
     if config.image and "://" not in config.image and f"containers/{config.image}/image.yaml" not in files:
         settings |= {"image": "", "image_digest": ""}
     return b"# Settings of the study that is archived here.\n" + yaml.safe_dump(settings, sort_keys=False).encode()

@@ -11,6 +11,7 @@ Wanted = Annotated[str | None, typer.Argument(help="Name in containers/, file, o
                                               show_default=False)]
 Listed = Annotated[str, typer.Argument(help="Name in containers/, file, URL with digest, or a JSON file of `longca image contents`")]
 Digest = Annotated[str | None, typer.Option(help="What it must be: sha256:…", show_default=False)]
+Key = Annotated[str | None, typer.Option(help="Public key (PEM) that must have signed it, unless it is built here", show_default=False)]
 MOST_SHOWN = 40
 
 
@@ -30,12 +31,13 @@ def list_images(as_json: Json = False) -> None:
 
 
 @app.command()
-def get(image: Wanted = None, digest: Digest = None) -> None:
+def get(image: Wanted = None, digest: Digest = None, key: Key = None) -> None:
     """Build or pull an image unless it is here, check it, and note its digest."""
+    from longca.core.config import load_config
     from longca.images.obtain import obtain
 
     found, wanted = _configured(image, digest)
-    print(obtain(found, wanted))
+    print(obtain(found, wanted, load_config({"image_key": key}).image_key))
     print(found.file)
 
 

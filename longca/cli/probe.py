@@ -24,11 +24,11 @@ def command(
     out: Annotated[Path, typer.Option(help="File to write the profile to")] = Path("probe.yaml"),
     as_json: Json = False,
 ) -> None:
-    """Measure messages and kernels here, for `longca advise --profile probe.yaml`.
+    """Measure this machine's messages and kernels for advice.
 
-    Two ranks or more measure messages by size, by every way that works here, and what they cost a kernel beside them; each GPU measures
-    kernels that have records. One GPU gives the kernels' part alone. Where others use the machine meanwhile, it says so, and intervals get
-    wider.
+    `longca advise --profile probe.yaml` takes what it writes. Two ranks or more measure messages by size, by every way that works here, and
+    what they cost a kernel beside them; each GPU measures kernels that have records. One GPU gives the kernels' part alone. Where others
+    use the machine meanwhile, it says so, and intervals get wider.
     """
     from longca.bench.probe.start import run_on_ranks
     from longca.core.errors import UserError, unknown

@@ -1,27 +1,37 @@
 """The command `longca status`: measured, missing and damaged cells of a study."""
 
+from __future__ import annotations
+
 from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from longca.cli.options import Json, Results, StudyName, open_study, print_json, print_table
+from longca.cli.options import Json, Results, StudyName, open_study, print_json, print_table, print_text
 from longca.core.record import STATUSES
+
+if TYPE_CHECKING:
+    from longca.store.cells import UnusableFile
+    from longca.store.index import CellFacts
 
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
-    """Show what is measured, left and damaged. Exit code 1 if cells failed."""
-    from longca.store.load import load
+    """Show what is measured, left, damaged and disturbed. Exit code 1 if cells failed."""
+    from longca.store.text import plural
 
     _, chosen, folder = open_study(study, results=results)
-    loaded = load(folder)
-    records = {record.cell_id: record for record in loaded.records}
+    found, problems = _facts(folder)
     methods: dict[str, Counter[str]] = {}
+    num_disturbed = 0
     for cell in chosen.cells():
-        record = records.get(cell.cell_id)
-        methods.setdefault(cell.method, Counter())[record.outcome.status if record else "left"] += 1
+        facts = found.get(cell.cell_id)
+        methods.setdefault(cell.method, Counter())[facts.status if facts else "left"] += 1
+        num_disturbed += facts is not None and facts.num_disturbed > 0
     columns = [status for status in (*STATUSES, "left") if any(counts[status] for counts in methods.values())]
     if as_json:
-        print_json({"study": chosen.name, "methods": methods, "problems": [vars(problem) for problem in loaded.problems]})
+        print_json({"study": chosen.name, "methods": methods, "disturbed": num_disturbed,
+                    "problems": [vars(problem) for problem in problems]})
     else:
         total = Counter[str]()
         for counts in methods.values():
@@ -29,7 +39,23 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         rows = [[method, *(counts[column] for column in columns)] for method, counts in methods.items()]
         print_table(f"{chosen.name}: {total.total() - total['left']} of {total.total()} cells measured", ["", *columns],
                     [*rows, ["all", *(total[column] for column in columns)]])
-        for problem in loaded.problems:
+        if num_disturbed:
+            again = (study or chosen.name) + (f" --results {results}" if results else "")
+            print_text(f"Others used the device while {plural(num_disturbed, 'cell')} ran. "
+                       f"When it is quiet: longca run {again} --retry disturbed")
+        for problem in problems:
             print(f"skipped {problem}")
     if any(counts["error"] + counts["incorrect"] + counts["timeout"] for counts in methods.values()):
         raise typer.Exit(1)
+
+
+def _facts(folder: Path) -> tuple[dict[str, CellFacts], list[UnusableFile]]:
+    """Facts about each cell that has a record, and files and rows that could not be read."""
+    from longca.store.cells import CellStore
+    from longca.store.index import CellFacts, cell_facts
+    from longca.store.load import load
+
+    if (folder / "cells").is_dir():
+        return cell_facts(CellStore(folder))
+    loaded = load(folder)
+    return {record.cell_id: CellFacts.of(record) for record in loaded.records}, loaded.problems

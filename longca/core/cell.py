@@ -109,8 +109,26 @@ class Cell(Frozen):
     @cached_property
     def cell_id(self) -> str:
         """16 hexadecimal digits of the SHA-256 of the canonical JSON of all fields that are written."""
-        canonical = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+        head, tail = self._around
+        corpus = "null" if self.corpus is None else json.dumps(self.corpus)
+        canonical = f'{{"corpus":{corpus},{head},"seed":{self.seed},"seqlen":{self.seqlen},{tail}}}'
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @cached_property
+    def _around(self) -> tuple[str, str]:
+        """Parts of the canonical JSON, whose keys are sorted: those between `corpus` and `seed`, and those after `seqlen`."""
+        fields = self.model_dump()
+        parts = ({key: value for key, value in fields.items() if "corpus" < key < "seed"},
+                 {key: value for key, value in fields.items() if key > "seqlen"})
+        head, tail = (json.dumps(part, sort_keys=True, separators=(",", ":"))[1:-1] for part in parts)
+        return head, tail
+
+    def with_seed(self, seed: int) -> "Cell":
+        """The same request with another draw. The seed's bounds are not checked, so that many cells are made quickly."""
+        self._around  # noqa: B018  made once: the copies have it
+        other = self.model_copy(update={"seed": seed})
+        vars(other).pop("cell_id", None)
+        return other
 
     @property
     def call_spec(self) -> CallSpec:

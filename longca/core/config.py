@@ -43,6 +43,8 @@ class Config(Frozen):
     digest; if empty, the one that fits the site's GPUs"""
     image_digest: str = Field("", pattern=r"^(sha256:[0-9a-f]{64})?$")
     """what the image must be; as it was obtained if empty"""
+    image_key: str = ""
+    """public key (PEM) of whoever must have signed an image that is pulled or given as a file; no signature is asked for if empty"""
     progress: Literal["auto", "rich", "plain"] = "auto"
     """plain lines where there is no terminal or CI is set"""
 

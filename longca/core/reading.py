@@ -93,8 +93,9 @@ def read_file(path: Path, limit: Limit) -> bytes:
         facts = os.fstat(file)
         check_file(path, facts, limit)
         content = os.read(file, facts.st_size + 1)
-        while len(content) <= limit.num_bytes() and (more := os.read(file, CHUNK_BYTES)):
-            content += more
+        if len(content) != facts.st_size:  # it changed meanwhile, has no size that is known before, or comes in parts
+            while len(content) <= limit.num_bytes() and (more := os.read(file, CHUNK_BYTES)):
+                content += more
     finally:
         os.close(file)
     if len(content) > limit.num_bytes():  # it grew meanwhile

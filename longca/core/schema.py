@@ -146,18 +146,21 @@ def _apart(error: ValidationError) -> list[Any]:
     """
     found: dict[tuple[int | str, ...], Any] = {}
     for problem in error.errors():
-        found.setdefault(_place(problem["loc"]), problem)
+        found.setdefault(_place(problem), problem)
     return [problem for path, problem in found.items()
             if problem["type"] != "too_short" or not any(other[:len(path)] == path and other != path for other in found)]
 
 
-def _place(path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The place of a problem, without the name of the type that it was tried as."""
+def _place(problem: Any) -> tuple[int | str, ...]:
+    """The place of a problem, without the name of the type that it was tried as. An unknown key may look like such a name."""
+    path = problem["loc"]
+    if problem["type"] == "extra_forbidden":
+        return (*_place({"type": "", "loc": path[:-1]}), path[-1])
     return path[:next((place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)), len(path))]
 
 
 def _described(model: type[BaseModel], problem: Any) -> str:
-    path = list(_place(problem["loc"]))
+    path = list(_place(problem))
     place = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])

@@ -261,27 +261,31 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
     for entry in grid.strategy:  # a plain name needs no look into the strategy
         plans += [(entry, {})] if isinstance(entry, str) else [
             (plugin.name, params) for plugin, params in _variants(entry, Registry(kind))]
+    heads = [parse_heads(text) for text in grid.heads]
     cells = []
     for pattern, params in masks:
+        resolved = pattern.Params(**params)
+        seeds = grid.seed if pattern.draws(resolved) else grid.seed[:1]
         axes: list[Sequence[Any]] = [
-            grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, grid.heads, grid.head_dim,
-            grid.dtype, grid.direction, grid.seed, grid.input_values, grid.sustained]
-        for (kernel, (strategy, strategy_params), world, corpus, length, heads, head_dim, dtype, direction, seed, values,
+            grid.kernel, plans or [(None, {})], grid.world, grid.corpus, grid.seqlen or grid.seqlen_per_rank, heads, grid.head_dim,
+            grid.dtype, grid.direction, grid.input_values, grid.sustained]
+        for (kernel, (strategy, strategy_params), world, corpus, length, (num_q_heads, num_kv_heads), head_dim, dtype, direction, values,
              sustained) in itertools.product(*axes):
-            num_q_heads, num_kv_heads = parse_heads(heads)
             seqlen = length * world if grid.seqlen_per_rank else length
             fields: dict[str, Any] = {
                 "kind": grid.kind, "kernel": kernel, "strategy": strategy, "strategy_params": strategy_params,
                 "world": world, "mask": pattern.name, "mask_params": params,
                 "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
                 "seqlen": seqlen, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
-                "dtype": dtype, "direction": direction, "seed": seed if pattern.draws(pattern.Params(**params)) else 0,
+                "dtype": dtype, "direction": direction, "seed": seeds[0] if pattern.draws(resolved) else 0,
                 "input_values": values, "sustained": sustained}
-            cells.append(parse(Cell, fields, where))
+            cell = parse(Cell, fields, where)
             try:
-                pattern.check(seqlen, pattern.Params(**params))
+                pattern.check(seqlen, resolved)
             except ValueError as error:
                 raise UserError(f"{where}: mask '{pattern.name}' at length {seqlen}", why=str(error)) from None
+            cells.append(cell)
+            cells += [cell.with_seed(seed) for seed in seeds[1:]]  # valid as the first one is: a grid's seeds are in bounds
     return cells
 
 

@@ -28,6 +28,11 @@ class Image:
     stamp: Path
 
     @property
+    def log(self) -> Path:
+        """What was said while it was built or pulled: each step of a build begins with a line "+ command"."""
+        return self.stamp.with_suffix(".log")
+
+    @property
     def recipe(self) -> Path:
         """The digest of the recipe that it was built from."""
         return self.stamp.with_suffix(".recipe")

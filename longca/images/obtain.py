@@ -23,15 +23,16 @@ QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the
          "SOURCE_DATE_EPOCH": str(EPOCH)}
 
 
-def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = print) -> str:
+def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[str], object] = print) -> str:
     """Obtain and stamp the image, and give its digest. An image that is there is checked and kept.
 
     Args:
         digest: what it must be; as it comes if empty.
+        key: file of the public key that must have signed it, unless it is built here; no signature is asked for if empty.
         announce: gets a line before a step that takes long.
 
     Raises:
-        UserError: it can neither be built nor pulled here, or it is another image than asked for.
+        UserError: it can neither be built nor pulled here, it is another image than asked for, or not signed with that key.
     """
     recipe = load_recipe(image.wanted) if image.wanted in names() else None
     if image.file.exists():
@@ -43,9 +44,11 @@ def obtain(image: Image, digest: str = "", announce: Callable[[str], object] = p
         replace_file(image.recipe, f"{recipe_digest(recipe)}\n".encode())
     elif "://" in image.wanted:
         announce(f"pulling {image.wanted}")
-        _into_place(image, [_apptainer(), "pull"], image.wanted)
+        _into_place(image, [_apptainer(), "pull"], image.wanted, key)
     if image.file.is_file():
         check_architecture(image)
+        if key and recipe is None:
+            _check_signature(image.wanted, image.file, key)
     return stamp(image, digest)
 
 
@@ -66,7 +69,7 @@ def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> N
         raise UserError(f"Image '{recipe.name}' cannot be built here",
                         why=f"its packages are for {MACHINE}, this machine is {platform.machine()}")
     _check_space(recipe)
-    announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}")
+    announce(f"building {image.file.name} of {source.relative_to(IMAGES.parent)}; {image.log} tells how far it is")
     fetch(recipe)
     binds = [f"--bind={IMAGES.parent / folder}:{target}" for folder, target in BOUND.items()]
     for folder in BOUND:
@@ -84,20 +87,36 @@ def _check_space(recipe: Recipe) -> None:
                             todo="Free some, or set APPTAINER_TMPDIR to a folder that has it")
 
 
-def _into_place(image: Image, command: list[str], source: str) -> None:
+def _check_signature(name: str, file: Path, key: str) -> None:
+    """Raises UserError unless the image carries a signature of that key, which covers all of it (`apptainer sign --key` makes it)."""
+    if not Path(key).is_file():
+        raise UserError(f"There is no key '{key}'", why="image_key names the public key whose signature an image must carry",
+                        todo="Give the PEM file of whoever signs your images, or none")
+    done = subprocess.run([_apptainer(), "verify", "--all", f"--key={key}", str(file)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or "apptainer does not say why").splitlines()[-1].removeprefix("FATAL:").strip()
+        raise UserError(f"Image '{name}' is not used", why=f"it is not signed with '{key}': {last}",
+                        todo="Get a signed one (oras:// and library:// keep signatures, docker:// has none), or correct image_key")
+
+
+def _into_place(image: Image, command: list[str], source: str, key: str = "") -> None:
     """Make the image under another name, then move it into place: a build that was stopped leaves no image."""
     image.file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.file.with_name(f".{os.getpid()}.{image.file.name}")
     try:
-        done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, capture_output=True, text=True, check=False,
-                              env={**QUICK, **os.environ})
+        with image.log.open("wb") as log:
+            done = subprocess.run([*command, str(unfinished), source], cwd=IMAGES.parent, stdout=log, stderr=log, check=False,
+                                  env={**QUICK, **os.environ})
         if done.returncode:
-            said = done.stdout + done.stderr
+            said = image.log.read_text(encoding="utf-8", errors="replace")
             print("\n".join(said.splitlines()[-LAST_LINES:]), file=sys.stderr)
             if "fakeroot" in said and os.geteuid() != 0:
                 raise UserError(f"Image '{image.wanted}' could not be made", why="this user may not build with --fakeroot, see above",
                                 todo="Ask for lines in /etc/subuid and /etc/subgid, or build it elsewhere and copy it to images/")
-            raise UserError(f"Image '{image.wanted}' could not be made", why=f"`{' '.join(command[1:])} {source}` failed, see above")
+            raise UserError(f"Image '{image.wanted}' could not be made",
+                            why=f"`{' '.join(command[1:])} {source}` failed, see above and {image.log}")
+        if key:
+            _check_signature(image.wanted, unfinished, key)
         unfinished.replace(image.file)
     finally:
         unfinished.unlink(missing_ok=True)

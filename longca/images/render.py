@@ -88,7 +88,7 @@ def _apptainer(recipe: Recipe, head: str) -> str:
     bootstrap, _, rest = head.partition("\n")  # Apptainer wants the header first of all
     binds = " ".join(f"--bind {source}:{target}" for source, target in BOUND.items())
     files = "\n".join(f"    {source} {target}" for source, target in _files(recipe))
-    steps = "\n".join(f"    {step}" for step in ["set -eu", *_steps(recipe)])
+    steps = "\n".join(f"    {step}" for step in ["set -eux", *_steps(recipe)])
     variables = "\n".join(f"    export {name}={value}" for name, value in _environment(recipe).items())
     places = " ".join(f'"${{APPTAINER_ROOTFS}}{target}"' for target in BOUND.values())
     return (f"{bootstrap}\n{rest}\n{HEAD}\n# {recipe.about}\n# By hand, in the project's root, after `longca image fetch {recipe.name}`:\n"

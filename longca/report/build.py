@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca import __version__
 from longca.core.errors import UserError
@@ -19,14 +19,14 @@ from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
 from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
-from longca.report.rows import rows_json
+from longca.report.rows import on_page, rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
-from longca.store.export import export, frame_csv
+from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, to_report
+from longca.store.table import columns, frame, to_report
 from longca.store.text import plural
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in which they build on each other
 MAX_BYTES = 4_000_000
+MOST_LINKS = 3  # cells that the page names for one reason
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
             "predicted": "Predicted beside measured", "memory": "Memory", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
 LEVELS = (  # what the page's records hold, and what it says of the rest; the first that is small enough is taken
@@ -70,6 +71,11 @@ class _Paper:
     rows: dict[str, int]
     pictures: frozenset[str]
     beside: Path | None
+    is_part: bool
+    """the page holds some of the records only"""
+
+    def style(self, **options: Any) -> Style:
+        return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
@@ -90,53 +96,58 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
-    table = with_predictions(derived(ordered, hardware), ordered)
-    named = labelled(table)
+    values = columns(ordered, hardware)
+    table = labelled(with_predictions(frame(values), ordered))
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
-    figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
-    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id)))}  # of a cell measured twice the first one
-    names = dict(zip(named.mask_label, named["mask"], strict=True))
-    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(named[~named.is_control.astype(bool)])))
+    decided = views.decision(table)
+    fastest = [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))]
+    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
+    linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
+    linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
+    shown = on_page(table, linked)
+    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}  # of a cell measured twice the first one
+    names = dict(zip(table.mask_label, table["mask"], strict=True))
+    shown_masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(table[~table.is_control.astype(bool)])))
     pictures = frozenset(mask.name for mask in shown_masks)
-    paper = _Paper(methods, rows, pictures, beside)
+    paper = _Paper(methods, rows, pictures, beside, len(shown) < len(table))
+    figures: dict[str, list[Drawn]] = {section: [] for section in SECTIONS}
     for place, figure in enumerate(sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))):
         drawn = _drawn(figure, table, f"f{place}", paper)
         if not drawn.is_empty:
             figures[figure.section].append(drawn)
     controls = bool((table.is_control.astype(bool)).any())
-    kept = {"accuracy": bool(tables.worst_errors(ordered)), "noise": controls}  # sections with tables of their own
+    kept = {"accuracy": bool(worst_errors), "noise": controls}  # sections with tables of their own
     sections = {section: title for section, title in SECTIONS.items() if figures[section] or kept.get(section)}
-    decided = views.decision(table)
     rate = asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max()))
     variables = {method: look.variable for method, look in looks(methods).items()}
     context = {
-        "study_title": study_title, "num_records": len(ordered), "problems": problems, "sections": sections,
+        "study_title": study_title, "num_records": len(ordered), "num_shown": len(shown), "problems": problems, "sections": sections,
         "figures": figures, "alone": beside is None, "columns": COLUMNS,
         "statuses": answers.statuses(table), "tiles": answers.tiles(table),
-        "fastest": [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))],
-        "matrices": matrix.matrices(table), "reasons": matrix.reasons(table), "worst_errors": tables.worst_errors(ordered),
+        "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons, "worst_errors": worst_errors,
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
         "software": tables.software(ordered),
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables,
-        "downloads": _downloads(ordered, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
+        "downloads": _downloads(ordered, values, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
         "verdict": views.verdict(decided.default, decided.default.masks[0]) if decided else "",
         "views": views.views_json(decided, rows) if decided else "",
-        "facts": {"rate": rate, "count": len(ordered), "looks": variables,
+        "facts": {"rate": rate, "count": len(shown), "all": len(ordered), "looks": variables,
                   "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},
-        "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
+        "most_links": MOST_LINKS, "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
         "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
         "generator": __version__,
     }
     template = page_templates().get_template("page.html.j2")
+    records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
     for level, left_out in LEVELS:
-        page = template.render(context | {"rows": rows_json(ordered, named, **level), "left_out": left_out})
+        page = template.render(context | {"rows": rows_json(records_shown, table_shown, **level), "left_out": left_out})
         if len(page.encode()) <= MAX_BYTES:
             break
     return replace_file(out, page.encode())
@@ -165,26 +176,34 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
     title = figure.title(data)
     if paper.beside:
-        replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, Style(paper.methods)).encode())
+        replace_file(paper.beside / "figures" / f"{figure.name}.svg", draw(figure, data, paper.style()).encode())
         replace_file(paper.beside / "figures" / f"{figure.name}.csv", frame_csv(data))
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
-    drawing = inline(draw(figure, data, Style(paper.methods, on_page=True, pictures=paper.pictures)), short, title, paper.rows)
+    if "cell_id" in data and paper.is_part:
+        number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
+    drawing = inline(draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows)
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
 
 
-def _downloads(records: list[Record], folder: Path) -> list[str]:
+def _downloads(ordered: Sequence[Record], values: dict[str, list[Any]], folder: Path) -> list[str]:
     """The records' files beside the page; those that are there for other records stay as they are and are not offered."""
-    names = ["records.parquet", "records.csv", "records.json"]
-    if not any((folder / name).exists() for name in names):
-        export(records, folder)
-        return names
-    import tempfile
+    are_new = not any((folder / name).exists() for name in EXPORTED)
+    offered = []
+    for name, chunks in export_files(ordered, values).items():
+        if are_new:
+            replace_file(folder / name, chunks)
+        if are_new or _holds(folder / name, chunks):
+            offered.append(name)
+    return offered
 
-    with tempfile.TemporaryDirectory() as fresh:
-        export(records, Path(fresh))
-        return [name for name in names
-                if (folder / name).exists() and (folder / name).read_bytes() == (Path(fresh) / name).read_bytes()]
+
+def _holds(path: Path, chunks: Iterable[bytes]) -> bool:
+    """True if these pieces are the content of a file."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return all(file.read(len(chunk)) == chunk for chunk in chunks) and not file.read(1)
 
 
 def _counted(column: pd.Series) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Failed, Record
@@ -31,10 +31,27 @@ DETAILS = (  # what a record shows when it is opened
     "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
     "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
 
+MOST_ROWS = 8_000  # records of a page: it stays small enough to be sent by mail, and quick
+CASE = ["kind", "method", "mask_label", "setting", "direction", "seqlen", "world", "status"]  # in all of which draws of one cell are equal
 POINT = (  # what the tip on a point says
     "study", "method", "world", "mask_label", "seqlen", "heads", "direction", "status", "reason", "tflops_per_device",
     "tflops_per_device_low", "tflops_per_device_high", "time_ms_median", "noise", "num_samples", "peak_bytes", "absolute_peak_bytes",
     "budget_ratio", "error_tensor")
+
+
+def on_page(table: pd.DataFrame, first: Collection[str]) -> list[int]:
+    """The positions of the records that a page holds, in order: all, or `MOST_ROWS` of more.
+
+    Those that the page names come first. Then, of each case and status one draw, then the second one of each, and so on.
+
+    Args:
+        table: `longca.report.series.labelled` of the records.
+        first: cells that the page names.
+    """
+    if len(table) <= MOST_ROWS:
+        return list(range(len(table)))
+    draw = table.groupby(CASE, sort=False, dropna=False).cumcount().where(~table.cell_id.isin(list(first)), -1)
+    return sorted(draw.to_numpy().argsort(kind="stable")[:MOST_ROWS].tolist())
 
 
 def anchors(cell_ids: Iterable[str]) -> list[str]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from longca.store.table import is_ranked
 from longca.store.text import number, plural, rate_scale
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
 FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
 SETTING = {"device": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
 
 
@@ -42,30 +45,49 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         mask_label: mask and variant, with the density asked where masks of that name differ in it.
         setting: in which of device, heads, head dim, dtype and corpus the table's rows differ; "" if in none.
         detail: all of these beside the mask's name.
+
+    A table that has its labels is given back as it is; a part of one gets labels of its own.
     """
+    if table.attrs.get(LABELLED) == len(table):
+        return table
     table = table.copy()
-    table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads, table.num_kv_heads, strict=True)]
-    params = [dict(pair.split("=", 1) for pair in text.split(", ") if pair) for text in table.mask_params]
-    variants, labels, details = [], [], []
-    values: dict[tuple[str, str], set[str]] = {}
-    for mask, given in zip(table["mask"], params, strict=True):
-        for key, value in given.items():
-            values.setdefault((mask, key), set()).add(value)
-    for mask, given in zip(table["mask"], params, strict=True):
-        differing = {key: value for key, value in given.items() if len(values[mask, key]) > 1}
-        density = differing.pop("density", None)
-        told = {key: "" if value == "True" else f" {value}" for key, value in differing.items() if value != "False"}
-        variants.append(" · ".join(f"{key.replace('_', ' ')}{value}" for key, value in told.items()))
-        details.append(join(variants[-1], f"density {density}" if density else ""))
-        labels.append(join(mask, details[-1]))
-    table["mask_variant"], table["mask_label"] = variants, labels
+    table.attrs[LABELLED] = len(table)
+    table["heads"] = [f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)]
+    keys = list(zip(table["mask"], table.mask_params, strict=True))
+    names = _mask_names(dict.fromkeys(keys))  # a large study has many cells of few masks
+    table["mask_variant"], table["mask_label"] = [names[key].variant for key in keys], [names[key].label for key in keys]
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
-    parts = [[form.format(value) if str(value) else "" for value in table[column]] for column, form in SETTING.items()
-             if table[column][table[column].astype(str) != ""].nunique() > 1]
+    parts = [[form.format(value) if str(value) else "" for value in table[column].tolist()] for column, form in SETTING.items()
+             if len({str(value) for value in table[column].unique()} - {""}) > 1]
     table["setting"] = [join(*row) for row in zip(*parts, strict=True)] if parts else ""
-    table["detail"] = [join(detail, setting) for detail, setting in zip(details, table.setting, strict=True)]
+    table["detail"] = [join(names[key].detail, setting) for key, setting in zip(keys, table.setting, strict=True)]
     return table
+
+
+class _MaskName(NamedTuple):
+    variant: str
+    detail: str
+    """the variant, with the density asked where masks of that name differ in it"""
+    label: str
+
+
+def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _MaskName]:
+    """The names of masks with their parameters as texts."""
+    params = {key: dict(pair.split("=", 1) for pair in key[1].split(", ") if pair) for key in masks}
+    values: dict[tuple[str, str], set[str]] = {}
+    for (mask, _), given in params.items():
+        for name, value in given.items():
+            values.setdefault((mask, name), set()).add(value)
+    found = {}
+    for (mask, text), given in params.items():
+        differing = {name: value for name, value in given.items() if len(values[mask, name]) > 1}
+        density = differing.pop("density", None)
+        told = {name: "" if value == "True" else f" {value}" for name, value in differing.items() if value != "False"}
+        variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in told.items())
+        detail = join(variant, f"density {density}" if density else "")
+        found[mask, text] = _MaskName(variant, detail, join(mask, detail))
+    return found
 
 
 def join(*parts: str) -> str:

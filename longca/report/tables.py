@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core.record import Node, Record, Software
+from longca.core.record import Environment, Node, Record, Software
 from longca.store.hardware import GpuModel, Hardware
 from longca.store.text import format_bytes
 
@@ -88,23 +88,28 @@ def software_facts(used: Software) -> dict[str, str]:
 def machines(records: Iterable[Record], hardware: Hardware) -> list[tuple[dict[str, str], int, GpuModel | None]]:
     """(facts, number of cells, the GPU's peak rates) of each machine and GPU that took part."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for record in records:
-        nodes = record.environment.nodes if record.environment else ()
-        for node in {node.model_dump_json(): node for node in nodes}.values():
-            counts[tuple(machine_facts(node).items())] += 1
+    for environment, count in _environments(records):
+        for node in {node.model_dump_json(): node for node in environment.nodes}.values():
+            counts[tuple(machine_facts(node).items())] += count
     return [(dict(facts), count, hardware.find(dict(facts).get("GPU name", ""))) for facts, count in sorted(counts.items())]
 
 
 def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
     """(versions and variables, number of cells) of each environment."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for record in records:
-        if record.environment:
-            source = record.environment.source
-            dirty = ", with uncommitted changes" if source.git_dirty else ""
-            commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
-            counts[tuple({"longca": source.version, "commit": commit, **software_facts(record.environment.software)}.items())] += 1
+    for environment, count in _environments(records):
+        source = environment.source
+        dirty = ", with uncommitted changes" if source.git_dirty else ""
+        commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
+        counts[tuple({"longca": source.version, "commit": commit, **software_facts(environment.software)}.items())] += count
     return [(dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
+    """Each environment and the number of its records; those that were read together share it."""
+    found = [record.environment for record in records if record.environment]
+    counts = Counter(map(id, found))
+    return [(environment, counts[key]) for key, environment in {id(environment): environment for environment in found}.items()]
 
 
 def runs(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, rat
 from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
 FAMILY_TITLES = {"no documents": "Masks without documents", "documents": "Masks over documents",
@@ -74,6 +76,17 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
         if any(isinstance(winner, Winner) for row in rows for winner in row.winners.values()):
             found.append(Ranking(join(ranks, str(setting)), length, rows))
     return found
+
+
+def cells(found: Iterable[tuple[str, list[Ranking]]]) -> set[str]:
+    """The cells that rankings name.
+
+    Args:
+        found: (kind, rankings of that kind).
+    """
+    named = {winner.cell_id for _, kinds in found for ranking in kinds for row in ranking.rows for winner in row.winners.values()
+             if isinstance(winner, Winner)}
+    return named - {""}
 
 
 def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool, ceilings: dict[str, float]) -> list[Row]:

@@ -1,6 +1,5 @@
 """The store: one JSON file a cell, so that a killed run loses the cell in flight and nothing else."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,11 +8,9 @@ from pathlib import Path
 from longca.core.errors import UserError, shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
-from longca.store.decode import Unusable, decode, encode
-from longca.store.files import write_atomically
+from longca.store.decode import Decoder, Unusable, encode
+from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
 from longca.store.lock import lock_folder
-
-LONGEST_WRITE_S = 3600.0  # a temporary file older than this has no writer any more
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,7 @@ class CellStore:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.cells = self.folder / "cells"
+        self._decoder = Decoder()
 
     def path(self, cell_id: str) -> Path:
         return self.cells / cell_id[:2] / f"{cell_id}.json"
@@ -69,24 +67,16 @@ class CellStore:
              announce: Callable[[str], object] = print, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Hold the folder, or one part of it, against other runs (`longca.store.lock.lock_folder`)."""
         with lock_folder(self.folder, part, wait=wait, announce=announce, given_up=given_up):
-            self._remove_leftovers(0.0 if part is None else LONGEST_WRITE_S)
+            remove_leftovers(self.cells.glob(f"*/.*{TEMPORARY}"))
             yield
 
     def _load(self, path: Path) -> Record | UnusableFile:
         try:
-            record = decode(read_file(path, CELL_FILE))
+            record = self._decoder.decode(read_file(path, CELL_FILE))
         except OSError as error:
             return UnusableFile(path, f"cannot be read ({error.strerror})")
         except Unusable as error:
             return UnusableFile(path, str(error))
-        if path != self.path(record.cell_id):
+        if path.stem != record.cell_id or path.parent.name != path.stem[:2]:
             return UnusableFile(path, f"is damaged (it holds cell {record.cell_id}, whose place is another)")
         return record
-
-    def _remove_leftovers(self, older_than_s: float) -> None:
-        for path in self.cells.glob("*/.*.tmp"):
-            try:
-                if time.time() - path.stat().st_mtime >= older_than_s:
-                    path.unlink()
-            except OSError:
-                continue  # gone already, or not ours to remove: it is ignored anyway

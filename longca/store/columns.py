@@ -100,7 +100,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("slowest_rank", "int", "", "The rank with the longest median time; empty on one device", "samples.time_ms",
            lambda v: v.slowest_rank),
     Column("samples_ms", "floats", "ms", "All times in the order measured, slowest rank", "samples.time_ms",
-           lambda v: None if v.times_ms is None else tuple(v.times_ms.tolist())),
+           lambda v: v.times_ms),
     Column("enqueue_ms", "float", "ms", "What a call costs the host, which the times do not hold up to some 10 ms; where it is longer "
            "than the call, a stream of such calls would wait for the host", "samples.enqueue_ms",
            lambda v: v.samples and v.samples.enqueue_ms),

@@ -9,11 +9,13 @@ from pydantic import BaseModel, ValidationError
 
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
-from longca.core.record import SCHEMA_VERSION, Record
-from longca.core.schema import problems_of
+from longca.core.record import SCHEMA_VERSION, Environment, Record
+from longca.core.schema import Model, problems_of
 
 MOST_OF_REASON = 500  # characters
 
+MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000  # environments that are remembered, and bytes of each; a study has some dozens of 2 KB
+_ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = b',"environment":{', b',"environment":null', b'},"started_at":"'  # as `encode` writes
 _CHECKSUM = re.compile(rb',"checksum":"sha256:([0-9a-f]{64})"\}\s*\Z')
 
 
@@ -30,40 +32,69 @@ def encode(record: Record) -> bytes:
     return text[:-1] + f',"checksum":"sha256:{hashlib.sha256(text).hexdigest()}"}}\n'.encode()
 
 
-def decode(text: bytes) -> Record:
-    """The record in a text, with a checksum or (of tables, and of files from before there was one) without.
+class Decoder:
+    """Reads the texts of records, with a checksum or (of tables, and of files from before there was one) without.
 
-    Raises:
-        Unusable: it is no record, breaks the bounds of a field, or is not as it was written.
+    The environment is half of a text and the same in many records. Each one is parsed once, and these records share it.
     """
-    if len(text) > CELL_FILE.num_bytes():
-        raise Unusable(f"is larger than {CELL_FILE.value():,} MiB; {CELL_FILE.todo}")
-    written = _as_written(text)
-    record = _decode_quickly(text.strip() if written is None else written)
-    if record is not None:
+
+    def __init__(self) -> None:
+        self._environments: dict[bytes, Environment | None] = {}
+
+    def decode(self, text: bytes) -> Record:
+        """The record in a text.
+
+        Raises:
+            Unusable: it is no record, breaks the bounds of a field, or is not as it was written.
+        """
+        if len(text) > CELL_FILE.num_bytes():
+            raise Unusable(f"is larger than {CELL_FILE.value():,} MiB; {CELL_FILE.todo}")
+        written = _as_written(text)
+        record = self._decode_quickly(text.strip() if written is None else written)
+        if record is not None:
+            return record
+        try:
+            content = read_json(text)
+        except JsonError as error:
+            raise Unusable(f"is damaged (it {error})") from None
+        has_checksum = isinstance(content, dict) and content.pop("checksum", None) is not None
+        record = from_content(content)
+        if has_checksum and written is None:
+            raise Unusable("is damaged (its checksum says otherwise: it was changed after it was written)")
         return record
-    try:
-        content = read_json(text)
-    except JsonError as error:
-        raise Unusable(f"is damaged (it {error})") from None
-    has_checksum = isinstance(content, dict) and content.pop("checksum", None) is not None
-    record = from_content(content)
-    if has_checksum and written is None:
-        raise Unusable("is damaged (its checksum says otherwise: it was changed after it was written)")
-    return record
+
+    def _decode_quickly(self, text: bytes) -> Record | None:
+        """The record of a text as this project writes it; None for one that must be looked at more closely."""
+        start = text.find(_ENVIRONMENT)
+        end = text.find(_AFTER_ENVIRONMENT, start) + 1
+        if start < 0 or not 0 < end - start < MOST_OF_SHARED or text.find(_ENVIRONMENT, start + 1) >= 0:
+            return _parsed(Record, text)
+        environment = self._environment(text[start + len(_ENVIRONMENT) - 1:end])
+        record = environment and _parsed(Record, text[:start] + _NO_ENVIRONMENT + text[end:])
+        # both texts are JSON, so the whole one is. Null is no value of any mapping of a record: it stands in the record's own field
+        is_own = record is not None and "environment" in record.model_fields_set and record.environment is None
+        return record.model_copy(update={"environment": environment}) if record is not None and is_own else None
+
+    def _environment(self, text: bytes) -> Environment | None:
+        """The environment in a text, None if it is not valid: made once for equal texts."""
+        if text not in self._environments:
+            if len(self._environments) >= MOST_SHARED:
+                self._environments.clear()
+            self._environments[text] = _parsed(Environment, text)
+        return self._environments[text]
 
 
-def _decode_quickly(text: bytes) -> Record | None:
-    """The record of a text as this project writes it; None for one that must be looked at more closely.
+def _parsed(model: type[Model], text: bytes) -> Model | None:
+    """The value of a text; None if it is not valid, or not sure to be.
 
-    The parser keeps the last one of keys that stand twice. So the keys of the text are counted, and those of the record.
+    The parser keeps the last one of keys that stand twice. So the keys of the text are counted, and those of the value.
     """
     num_keys = _count_keys(text)
     try:
-        record = None if num_keys is None else Record.model_validate_json(text)
+        value = None if num_keys is None else model.model_validate_json(text)
     except ValidationError:
         return None
-    return record if record is not None and num_keys == _num_keys(record) else None
+    return value if value is not None and num_keys == _num_keys(value) else None
 
 
 def _count_keys(text: bytes) -> int | None:

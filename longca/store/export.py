@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +14,20 @@ from longca import __version__
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.store.columns import COLUMNS
 from longca.store.files import replace_file
-from longca.store.table import in_order, rows
+from longca.store.table import columns, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+LINES_AT_A_TIME, ROWS_OF_GROUP = 1_000, 20_000
+EXPORTED = ("records.parquet", "records.csv", "records.json")
 RECORD_COLUMN = "record"
 """the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """text that begins so is a formula to a spreadsheet, which may start programs or send cells to others"""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+NUMBERS = (float, int, type(None))
 SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
 
 
@@ -35,12 +38,18 @@ def export(records: Iterable[Record], folder: Path) -> list[Path]:
         UserError: the folder cannot be written; files that were there stay as they were.
     """
     ordered = in_order(records)
-    content = rows(ordered)
-    truths = [record_json(record) for record in ordered]
-    return [replace_file(folder / "records.parquet", _parquet(content, truths)),
-            replace_file(folder / "records.csv", csv_bytes([column.name for column in COLUMNS],
-                                                           (row.values() for row in content))),
-            replace_file(folder / "records.json", _json(truths))]
+    return [replace_file(folder / name, chunks) for name, chunks in export_files(ordered, columns(ordered)).items()]
+
+
+def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> dict[str, Iterator[bytes]]:
+    """Name → content of each file, made piece by piece, since those of many records are larger than all else in memory.
+
+    Args:
+        ordered: records, by `in_order`.
+        values: their columns, by `columns`.
+    """
+    return {"records.parquet": _parquet(ordered, values), "records.csv": csv_chunks(values, zip(*values.values(), strict=True)),
+            "records.json": _json(ordered)}
 
 
 def record_json(record: Record) -> str:
@@ -53,11 +62,21 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
 
     Text that a spreadsheet would run as a formula gets an apostrophe before it; numbers stay as they are.
     """
+    return b"".join(csv_chunks(names, lines))
+
+
+def csv_chunks(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> Iterator[bytes]:
+    """The same, some lines at a time."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([_plain(name) for name in names])
-    writer.writerows([_plain(value) for value in line] for line in lines)
-    return text.getvalue().encode()
+    writer, texts = csv.writer(text, lineterminator="\n"), _Texts()
+    writer.writerow([texts[name] for name in names])
+    for number, line in enumerate(lines, 1):
+        writer.writerow([texts[value] if type(value) is str else value if type(value) in NUMBERS else _plain(value) for value in line])
+        if number % LINES_AT_A_TIME == 0:
+            yield text.getvalue().encode()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode()
 
 
 def frame_csv(frame: pd.DataFrame) -> bytes:
@@ -65,25 +84,37 @@ def frame_csv(frame: pd.DataFrame) -> bytes:
     return csv_bytes(frame.columns, frame.astype(object).where(frame.notna(), None).values.tolist())
 
 
-def _parquet(content: list[dict[str, Any]], truths: list[str]) -> bytes:
+def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iterator[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types: dict[str, Callable[[], pa.DataType]] = {
         "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
-    arrays = {column.name: pa.array([row[column.name] for row in content], types[column.type]()) for column in COLUMNS}
-    arrays[RECORD_COLUMN] = pa.array(truths, pa.string())
-    facts = {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__}
-    table = pa.table(arrays).replace_schema_metadata(facts)
+    fields = [(column.name, types[column.type]()) for column in COLUMNS] + [(RECORD_COLUMN, pa.string())]
+    schema = pa.schema(fields, {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__})
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    return sink.getvalue()
+    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
+        for start in range(0, max(len(ordered), 1), ROWS_OF_GROUP):
+            rows = slice(start, start + ROWS_OF_GROUP)
+            parts = {name: column[rows] for name, column in values.items()} | {RECORD_COLUMN: list(map(record_json, ordered[rows]))}
+            writer.write_table(pa.table([pa.array(parts[name], kind) for name, kind in fields], schema=schema))
+    yield sink.getvalue()
 
 
-def _json(truths: list[str]) -> bytes:
+def _json(ordered: Sequence[Record]) -> Iterator[bytes]:
     head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": __version__})
-    lines = ",\n".join(truths)
-    return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'.encode()
+    yield f'{head[:-1]}, "records": [\n'.encode()
+    for start in range(0, len(ordered), LINES_AT_A_TIME):
+        yield (",\n" if start else "").encode() + ",\n".join(map(record_json, ordered[start:start + LINES_AT_A_TIME])).encode()
+    yield b"\n]}\n"
+
+
+class _Texts(dict[str, Any]):
+    """Texts as a CSV file has them. Most stand in many rows, so each is made once."""
+
+    def __missing__(self, text: str) -> Any:
+        self[text] = found = _plain(text)
+        return found
 
 
 def _plain(value: Any) -> Any:

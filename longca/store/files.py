@@ -1,39 +1,76 @@
 """Writing a file completely or not at all."""
 
 import contextlib
+import fcntl
+import filecmp
+import glob
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from longca.core.errors import UserError
 
+TEMPORARY = ".tmp"  # ends the name of a file that is being written
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+
+def write_atomically(path: Path, content: bytes | Iterable[bytes], mode: int = 0o666, *, unless_equal: bool = False) -> None:
     """Write beside and rename: a reader sees the old file or the new one, whenever the writer dies. Raises OSError.
 
     Args:
+        content: all of it, or its pieces.
         mode: who may do what with a new file, less what the process's umask forbids.
+        unless_equal: leave a file as it is that holds this already.
     """
-    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp")
+    temporary, file = _temporary(path, mode)
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-            file.write(content)
+        with file:
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+            if unless_equal and path.is_file() and filecmp.cmp(temporary, path, shallow=False):
+                temporary.unlink()
+            else:
+                os.fsync(file.fileno())
+                temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+    remove_leftovers(path.parent.glob(f".{glob.escape(path.stem)}.*{TEMPORARY}"))
 
 
-def replace_file(path: Path, content: bytes) -> Path:
-    """Write `content` completely or not at all; a file that holds it already is not touched."""
+def _temporary(path: Path, mode: int) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, locked as long as it is open: one that is not locked has no writer any more."""
+    while True:
+        temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{TEMPORARY}")
+        file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
+        with contextlib.suppress(OSError):  # of a file system without locks, where nothing is taken for left over
+            fcntl.flock(file, fcntl.LOCK_SH)
+        if temporary.exists():  # else it was taken for left over before it was locked
+            return temporary, file
+        file.close()
+
+
+def remove_leftovers(temporary: Iterable[Path]) -> None:
+    """Remove those temporary files whose writers have died."""
+    for path in temporary:
+        with contextlib.suppress(OSError):  # gone already, being written, or not ours to remove: it is ignored anyway
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(file)
+
+
+def replace_file(path: Path, content: bytes | Iterable[bytes]) -> Path:
+    """Write `content`, or all of its pieces, completely or not at all; a file that holds it already is not touched."""
     try:
-        if path.exists() and path.read_bytes() == content:
+        if isinstance(content, bytes) and path.exists() and path.read_bytes() == content:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        write_atomically(path, content, unless_equal=not isinstance(content, bytes))
     except OSError as error:
         raise UserError(f"Cannot write '{path}'", why=error.strerror or str(error),
                         todo="Make room, or give another folder") from error

@@ -13,7 +13,7 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.cells import CellStore, UnusableFile
-from longca.store.decode import Unusable, decode, from_content
+from longca.store.decode import Decoder, Unusable, from_content
 from longca.store.export import RECORD_COLUMN
 from longca.store.table import derived
 
@@ -116,10 +116,11 @@ def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
 
     records: list[Record] = []
     problems: list[UnusableFile] = []
+    decoder = Decoder()
     try:
         for number, text in enumerate(read_texts(path, RECORD_COLUMN), 1):
             try:
-                records.append(decode((text or "").encode()))
+                records.append(decoder.decode((text or "").encode()))
             except Unusable as error:
                 problems.append(UnusableFile(path, f"row {number} {error}"))
     except BadTable as error:

@@ -42,8 +42,8 @@ def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> li
     return ordered
 
 
-def rows(records: Iterable[Record], hardware: Hardware | None = None) -> list[dict[str, Any]]:
-    """One row a record, in their order: column name → value, "" or None where a column does not apply.
+def columns(records: Iterable[Record], hardware: Hardware | None = None) -> dict[str, list[Any]]:
+    """Column name → its values, one a record in their order, "" or None where the column does not apply.
 
     Ceilings and what kernels did alone are those of the same records: of what was measured apart, nothing is known.
 
@@ -53,17 +53,25 @@ def rows(records: Iterable[Record], hardware: Hardware | None = None) -> list[di
     known = load_hardware() if hardware is None else hardware
     content = list(records)
     ceilings, singles = Ceilings(content), Singles(content)
-    views = (View(record, known, ceilings, singles) for record in content)
-    return [{column.name: column.value(view) for column in COLUMNS} for view in views]
+    found: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
+    parts = [(found[column.name].append, column.value) for column in COLUMNS]
+    for record in content:
+        view = View(record, known, ceilings, singles)
+        for append, value in parts:
+            append(value(view))
+    return found
 
 
 def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.DataFrame:
     """The same as a frame: text columns hold "", other columns NA where they do not apply."""
+    return frame(columns(records, hardware))
+
+
+def frame(values: dict[str, list[Any]]) -> pd.DataFrame:
+    """Such columns as a frame."""
     import pandas as pd
 
-    content = rows(records, hardware)
-    return pd.DataFrame({column.name: pd.Series([row[column.name] for row in content], dtype=FRAME_TYPES[column.type])
-                         for column in COLUMNS})
+    return pd.DataFrame({column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS})
 
 
 def is_ranked(table: pd.DataFrame) -> pd.Series:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
-
-import numpy as np
+from statistics import median
 
 from longca.core.errors import shown
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
@@ -52,38 +50,40 @@ class View:
         return shown(" ".join(getattr(outcome, "reason", "").split()), MOST_OF_REASON)
 
     @cached_property
-    def times_ms(self) -> np.ndarray | None:
+    def times_ms(self) -> tuple[float, ...] | None:
         """For each iteration, the slowest rank's time: a step is over when its last rank is."""
         return self._over_ranks(max)
 
     @cached_property
-    def mean_times_ms(self) -> np.ndarray | None:
+    def mean_times_ms(self) -> tuple[float, ...] | None:
         """For each iteration, the mean of the ranks' times."""
         return self._over_ranks(lambda ranks: sum(ranks) / len(ranks))
 
     @cached_property
-    def rank_medians_ms(self) -> np.ndarray | None:
+    def rank_medians_ms(self) -> tuple[float, ...] | None:
         """Each rank's median time; None on one device."""
         if self.samples is None or len(self.samples.time_ms) < 2:
             return None
-        return np.array([np.median(times) for times in self.samples.time_ms])
+        return tuple(float(median(times)) for times in self.samples.time_ms)
 
     @property
     def straggler_percent(self) -> float | None:
         """The excess of the slowest rank's median over that of the median rank, in percent."""
         times = self.rank_medians_ms
-        return None if times is None else 100 * (float(times.max()) / float(np.median(times)) - 1)
+        return None if times is None else 100 * (max(times) / float(median(times)) - 1)
 
     @property
     def slowest_rank(self) -> int | None:
-        return None if self.rank_medians_ms is None else int(self.rank_medians_ms.argmax())
+        times = self.rank_medians_ms
+        return None if times is None else times.index(max(times))
 
     @cached_property
     def quartiles_ms(self) -> tuple[float | None, ...]:
         """(least, first quartile, median, third quartile) of the times, between samples where they fall there."""
         if self.times_ms is None:
             return None, None, None, None
-        return tuple(np.percentile(self.times_ms, (0, 25, 50, 75)).tolist())
+        times = sorted(self.times_ms)
+        return tuple(_quantile(times, share) for share in (0.0, 0.25, 0.5, 0.75))
 
     @property
     def median_ms(self) -> float | None:
@@ -151,7 +151,7 @@ class View:
             return None
         if not self.cell.sustained and self.median_ms < SETTLED_MS:
             return None
-        return float(np.median(self.samples.power_w)) * self.cell.world * self.median_ms / 1e3 / self.cell.seqlen
+        return median(self.samples.power_w) * self.cell.world * self.median_ms / 1e3 / self.cell.seqlen
 
     @cached_property
     def ceiling_tflops(self) -> float | None:
@@ -235,11 +235,12 @@ class View:
     def cost(self, name: str) -> float | None:
         return self.record.costs.get(name)
 
-    def _over_ranks(self, reduce: Any) -> np.ndarray | None:
+    def _over_ranks(self, reduce: Callable[[tuple[float, ...]], float]) -> tuple[float, ...] | None:
         if self.samples is None:
             return None
-        steps = list(zip(*self.samples.time_ms, strict=False))  # ranks step together; a rank cut short ends all
-        return np.array([reduce(step) for step in steps], dtype=np.float64) if steps else None
+        if len(self.samples.time_ms) == 1:
+            return self.samples.time_ms[0] or None
+        return tuple(map(reduce, zip(*self.samples.time_ms, strict=False))) or None  # ranks step together; a rank cut short ends all
 
 
 class Ceilings:
@@ -290,6 +291,15 @@ class Singles:
         if view.cell.kind != "cp":
             return None
         return self._tflops.get((view.record.study, view.device, view.cell.single_gpu_baseline().cell_id))
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    """The quantile between the two values where it falls, as numpy's `percentile` gives it, bit by bit; of few values much sooner."""
+    place = share * (len(ordered) - 1)
+    index = int(place)
+    low, high = ordered[index], ordered[min(index + 1, len(ordered) - 1)]
+    part = place - index
+    return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
 def _percent(rate: float | None, limit: float | None) -> float | None:

@@ -4,7 +4,7 @@ import pytest
 
 from longca.advice.beside import predictions
 from longca.advice.recorded import OWN
-from longca.report.decide.predicted import with_predictions
+from longca.report.decide.predicted import TOGETHER, first_rows, with_predictions
 from longca.report.figures.predicted_choices import PredictedChoices
 from longca.report.figures.predicted_errors import PredictedErrors
 from longca.store.load import load
@@ -54,3 +54,10 @@ def test_no_prediction_where_nothing_is_known(records):
     assert predictions([broken, failed]) == {}
     table = with_predictions(derived(quick_study()), quick_study())
     assert table.predicted_ms.isna().all() and not len(PredictedErrors().data(table)) and not len(PredictedChoices().data(table))
+
+
+def test_of_many_cells_whole_settings_are_predicted(records):
+    table = derived(records)
+    assert len(first_rows(table)) == len(table)
+    settings = table.iloc[first_rows(table, 12)].groupby(TOGETHER).size()
+    assert settings.tolist() == [5, 5], "another one has no room"

@@ -1,11 +1,14 @@
 """A study that was measured, once for all tests of bundles, without a device: two cells of naive and a control."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from longca.archive.bundle import Bundle, write_bundle
-from longca.archive.packing import BundleFile
+from longca.archive.manifest import NAME as MANIFEST
+from longca.archive.manifest import manifest
+from longca.archive.packing import BundleFile, opened
 from longca.archive.project import project_files
 from longca.core.config import Config
 from longca.core.record import Record
@@ -68,3 +71,19 @@ def results(tmp_path_factory, study: Study, records: list[Record]) -> Path:
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory, study: Study, study_file: Path, results: Path) -> Bundle:
     return write_bundle(study, study_file, Config(), results, load(results), tmp_path_factory.mktemp("bundle") / "three.tar.gz")
+
+
+@pytest.fixture(scope="session")
+def without_code(tmp_path_factory, bundle: Bundle) -> Path:
+    """An unpacked bundle of few files, and so quickly copied: what was measured, its settings and what describes it."""
+    with opened(bundle.path) as (place, _):
+        folder = Path(shutil.copytree(place, tmp_path_factory.mktemp("unpacked") / "three", ignore=lambda path, names: [
+            name for name in names if path == str(place) and name not in ("measured", "config", MANIFEST, "provenance.json")]))
+    rehash(folder)
+    return folder
+
+
+def rehash(folder: Path) -> None:
+    """The manifest of what is there now."""
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    (folder / MANIFEST).write_bytes(manifest({path: content for path, content in files.items() if path != MANIFEST}))

@@ -12,29 +12,24 @@ import pytest
 
 from longca.archive import verify as checking
 from longca.archive.manifest import NAME as MANIFEST
-from longca.archive.manifest import manifest, unreadable
+from longca.archive.manifest import unreadable
 from longca.archive.packing import BundleFile, Limits, opened, pack
 from longca.archive.verify import verify
 from longca.core.errors import UserError
+from tests.archive.conftest import rehash
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def folder(bundle, tmp_path, monkeypatch) -> Path:
+def folder(without_code, tmp_path, monkeypatch) -> Path:
     """An unpacked bundle, of which no page need be made."""
     monkeypatch.setattr(checking, "page_files", lambda *_: {})
-    with opened(bundle.path) as (place, _):
-        return Path(shutil.copytree(place, tmp_path / "unpacked"))
+    return Path(shutil.copytree(without_code, tmp_path / "unpacked"))
 
 
 def checks(folder: Path) -> dict[str, checking.Check]:
     return {check.name: check for check in verify(folder)}
-
-
-def rehash(folder: Path) -> None:
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (folder / MANIFEST).write_bytes(manifest({path: content for path, content in files.items() if path != MANIFEST}))
 
 
 def zipped(tar: bytes, path: Path) -> Path:

@@ -8,12 +8,13 @@ import pytest
 
 from longca.archive import verify as checking
 from longca.archive.manifest import NAME as MANIFEST
-from longca.archive.manifest import manifest, read_manifest
+from longca.archive.manifest import read_manifest
 from longca.archive.packing import opened
 from longca.archive.page import page_files
 from longca.archive.verify import verify
 from longca.core.errors import UserError
 from longca.store.load import load
+from tests.archive.conftest import rehash
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,6 @@ def checks(folder: Path) -> dict[str, checking.Check]:
 
 def changed(folder: Path) -> tuple[str, ...]:
     return checking._files(folder, read_manifest((folder / MANIFEST).read_bytes())).differences
-
-
-def rehash(folder: Path) -> None:
-    """As somebody would who changes a file and hides it."""
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (folder / MANIFEST).write_bytes(manifest({path: content for path, content in files.items() if path != MANIFEST}))
 
 
 def test_a_whole_bundle_passes(folder):

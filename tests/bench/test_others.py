@@ -133,7 +133,7 @@ def test_a_disturbed_cell_is_marked_and_measured_again_once(tmp_path, monkeypatc
     class FakePool:
         device = Device(type="cpu", name="fake", num_devices=1)
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, **__: object) -> None:
             """Nothing to start."""
 
         def __enter__(self) -> "FakePool":
@@ -148,7 +148,7 @@ def test_a_disturbed_cell_is_marked_and_measured_again_once(tmp_path, monkeypatc
                           others=Others(cpu_cores=load["cores"]))
 
     monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(runner, "method_version", lambda *_: "1")
+    monkeypatch.setattr(runner, "method_versions", lambda cells, _: lambda _: dict.fromkeys((cell.cell_id for cell in cells), "1"))
 
     said = io.StringIO()
 

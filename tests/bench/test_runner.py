@@ -52,7 +52,7 @@ class FakePool:
     outcome: Callable[[Cell], Result]
     measured: list[Cell]
 
-    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], *_: object) -> None:
+    def __init__(self, device: str, logs: Path, stopped: Callable[[], bool], *_: object, meanwhile: Callable[[], object]) -> None:
         FakePool.measured = []
 
     def __enter__(self) -> "FakePool":
@@ -70,7 +70,8 @@ class FakePool:
 def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
     """run(...) → the summary of a run over CELLS in a pool that answers at once."""
     monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(runner, "method_version", lambda cell, measure, device: f"1 {device}")
+    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: {
+        cell.cell_id: f"1 {device}" for cell in cells})
     FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
 
     def start(cells: list[Cell] = CELLS, stream: io.StringIO | None = None, **options: object) -> Summary:
@@ -114,7 +115,8 @@ def test_some_statuses_are_measured_again_if_asked(run):
 
 def test_another_method_is_measured_again(run, monkeypatch):
     run()
-    monkeypatch.setattr(runner, "method_version", lambda cell, measure, device: "2" if cell.seqlen == 16 else f"1 {device}")
+    monkeypatch.setattr(runner, "method_versions", lambda cells, study: lambda device: {
+        cell.cell_id: "2" if cell.seqlen == 16 else f"1 {device}" for cell in cells})
     assert run().num_measured == 2 and {cell.seqlen for cell in FakePool.measured} == {16}
 
 

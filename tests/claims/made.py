@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from longca.core.cell import Cell
-from longca.store.table import FRAME_TYPES, rows
+from longca.store.table import FRAME_TYPES, columns
 from tests.records import record
 
 GIB = 1 << 30
@@ -21,7 +21,8 @@ def _base() -> dict[str, Any]:
     """The row of one real record, without its measurements."""
     cell = Cell(kind="kernel", kernel="fa3", mask="full", seqlen=8192, num_q_heads=64, num_kv_heads=8, head_dim=128, dtype="bf16",
                 direction="fwd")
-    return rows([record(cell, tflops=500, gpu="NVIDIA H200")])[0] | dict.fromkeys(NUMBERS)
+    values = columns([record(cell, tflops=500, gpu="NVIDIA H200")])
+    return {name: value for name, [value] in values.items()} | dict.fromkeys(NUMBERS)
 
 
 def grid(rate: float | None = 500, **fields: Any) -> list[dict[str, Any]]:

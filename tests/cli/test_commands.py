@@ -1,6 +1,7 @@
 """The commands over a tiny study, as a user would call them."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from longca.bench.measure.environment import device_name
 from longca.bench.run.method_version import method_version
 from longca.cli.options import print_table
+from longca.core.record import Others
 from longca.core.study import load_study
 from longca.store.cells import CellStore
 from tests.records import record
@@ -41,6 +43,22 @@ def test_plan_of_the_paper_names_what_is_unsupported(longca, chosen):
     done = longca("plan", "paper", *chosen, "--gpu", "H100 SXM")
     assert done.returncode == 0, done.stderr
     assert "GPU hours" in done.stdout and "Not run" in done.stdout and "too large" in done.stdout
+
+
+def test_status_says_what_others_disturbed(longca, tiny, tmp_path):
+    """One of three cells was measured beside others: from the cells' files, and from a table of records alone."""
+    folder = tmp_path / "results" / "tiny"
+    store = CellStore(folder)
+    busy, quiet, unknown = load_study(str(tiny)).cells()[:3]
+    for cell, others in ((busy, Others(cpu_cores=1e6)), (quiet, Others(cpu_cores=0.0)), (unknown, None)):
+        store.write(record(cell, study="tiny", others=others))
+    said = f"Others used the device while 1 cell ran. When it is quiet: longca run {tiny} --retry disturbed"
+    assert said in longca("status", tiny).stdout
+    assert longca("export", tiny).returncode == 0
+    shutil.rmtree(store.cells)
+    assert said in longca("status", tiny).stdout and json.loads(longca("status", tiny, "--json").stdout)["disturbed"] == 1
+    store.write(record(quiet, study="tiny", others=Others(cpu_cores=0.0)))
+    assert "Others" not in longca("status", tiny).stdout
 
 
 def test_status_run_export_report(longca, tiny, tmp_path):

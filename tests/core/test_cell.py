@@ -1,5 +1,7 @@
 """Cells: what they refuse, and ids that are the same on every machine."""
 
+import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -21,6 +23,21 @@ CP: dict[str, Any] = {**KERNEL, "kind": "cp", "strategy": "ulysses", "world": 8,
 ])
 def test_golden_ids(fields: dict[str, Any], cell_id: str):
     assert Cell(**fields).cell_id == cell_id
+
+
+@pytest.mark.parametrize("fields", [KERNEL, CP, {**CP, "strategy_params": {"seed": 1, "seqlen": ',"seed":'}, "mask_params": {"seed": 5}},
+                                    {**KERNEL, "corpus": 'my "own" é', "sustained": True}])
+def test_an_id_is_the_hash_of_canonical_json(fields: dict[str, Any]):
+    cell = Cell(**fields)
+    canonical = json.dumps(cell.model_dump(), sort_keys=True, separators=(",", ":"))
+    assert cell.cell_id == hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def test_another_draw_is_the_cell_with_another_seed():
+    cell = Cell(**KERNEL)
+    assert cell.cell_id != cell.with_seed(7).cell_id
+    assert cell.with_seed(7) == Cell(**{**KERNEL, "seed": 7}) and cell.with_seed(7).cell_id == Cell(**{**KERNEL, "seed": 7}).cell_id
+    assert cell.with_seed(7).model_dump_json() == Cell(**{**KERNEL, "seed": 7}).model_dump_json() and cell.seed == 3
 
 
 def test_every_field_is_part_of_the_id():

@@ -99,12 +99,12 @@ def changed(kind: str, place: Place, value: Any, number: int) -> dict[str, Any]:
 
 
 def as_json(content: Any) -> str:
-    """JSON of numbers and depths that Python's own writer refuses, too."""
+    """JSON of numbers and depths that Python's own writer refuses, too, without blanks: as records are written."""
     digits, depth = sys.get_int_max_str_digits(), sys.getrecursionlimit()
     sys.set_int_max_str_digits(0)
     sys.setrecursionlimit(10_000)
     try:
-        return json.dumps(content)
+        return json.dumps(content, separators=(",", ":"))
     finally:
         sys.set_int_max_str_digits(digits)
         sys.setrecursionlimit(depth)

@@ -12,9 +12,10 @@ from pydantic import TypeAdapter
 
 from longca.archive.project import project_files
 from longca.bench.run.scores import Score
+from longca.core.reading import JsonError, read_json
 from longca.core.record import Record
 from longca.store.cells import CellStore
-from longca.store.decode import Unusable, decode, encode
+from longca.store.decode import Decoder, Unusable, encode, from_content
 from longca.store.export import export
 from longca.store.load import load
 from longca.store.table import derived, in_order
@@ -23,6 +24,8 @@ from tests.support import examples
 
 STUDY = "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32}]\n"
 FEW, MANY = 15, 300  # records of a study
+
+decode = Decoder().decode  # one for all texts: what it remembers of one must change nothing for the next
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,74 @@ def test_every_command_works_with_what_is_left(longca, tmp_path: Path, number: i
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_without_a_change_can_be_used(kind: str):
     assert len(derived([decode(as_json(whole_record(kind, 0)).encode())])) == 1
+
+
+def slowly(text: bytes) -> Record | str:
+    """The record by the way that takes no short cut; "unusable" where it refuses the text."""
+    try:
+        return from_content(read_json(text))
+    except (JsonError, Unusable):
+        return "unusable"
+
+
+NULL, EMPTY = b'"environment":null', b'"environment":{}'
+TWISTS = {  # the place of the environment's text, by which equal ones are known, in other places
+    "as it was": lambda whole, own: whole,
+    "twice": lambda whole, own: whole.replace(own, own + b"," + own),
+    "null before": lambda whole, own: whole.replace(own, NULL + b"," + own),
+    "null behind": lambda whole, own: whole.replace(own, own + b"," + NULL),
+    "null for it": lambda whole, own: whole.replace(own, NULL),
+    "none": lambda whole, own: whole.replace(own + b",", b""),
+    "empty": lambda whole, own: whole.replace(own, EMPTY),
+    "open": lambda whole, own: whole.replace(own, own[:-1]),
+    "closed twice": lambda whole, own: whole.replace(own, own + b"}"),
+    "more in it": lambda whole, own: whole.replace(own, own[:-1] + b',"more":1}'),
+    "first": lambda whole, own: b"{" + own + b"," + whole.replace(own + b",", b"")[1:],
+    "last": lambda whole, own: whole.replace(own + b",", b"")[:-1] + b"," + own + b"}",
+    "in costs": lambda whole, own: whole.replace(own + b",", b"").replace(b'"costs":{', b'"costs":{"a_ms":1.0,' + own + b","),
+    "in costs, too": lambda whole, own: whole.replace(b'"costs":{', b'"costs":{"a_ms":1.0,' + own + b","),
+    "null in costs": lambda whole, own: whole.replace(own + b",", b"").replace(b'"costs":{', b'"costs":{"a_ms":1.0,' + NULL + b","),
+    "in itself": lambda whole, own: whole.replace(own, own[:-1] + b"," + own + b"}"),
+    "in a text": lambda whole, own: whole.replace(b'"notes":[', b'"notes":["' + own.replace(b'"', b'\\"') + b'",'),
+    "in a text, raw": lambda whole, own: whole.replace(b'"notes":[', b'"notes":["x' + own + b'",'),
+    "its end in a text": lambda whole, own: whole.replace(b'"slurm_job":null', b'"slurm_job":"},\\"started_at\\":\\""'),
+    "its end in it": lambda whole, own: whole.replace(b'"slurm_job":null', b'"slurm_job":{"a":1},"started_at":"x"'),
+    "a key twice in it": lambda whole, own: whole.replace(b'"slurm_job":null', b'"slurm_job":"1","slurm_job":null'),
+    "another name": lambda whole, own: whole.replace(b'"environment"', b'"environmen\\u0074"'),
+    "two names": lambda whole, own: whole.replace(own, b'"environmen\\u0074":null,' + own),
+    "a comma more": lambda whole, own: whole.replace(own, b"," + own),
+    "no comma": lambda whole, own: whole.replace(b"," + own, own),
+    "text behind": lambda whole, own: whole.replace(own, own + b" x"),
+}
+
+
+@pytest.mark.parametrize("twist", TWISTS)
+@pytest.mark.parametrize("kind", ["ok", "control"])
+def test_an_environment_in_an_odd_place_is_read_as_if_each_were_parsed(kind: str, twist: str):
+    record = decode(as_json(whole_record(kind, 0)).encode())
+    whole = record.model_dump_json().encode()
+    own = whole[whole.index(b'"environment":'):whole.index(b',"started_at":')]
+    assert decode(whole) == record and own != NULL
+    text = TWISTS[twist](whole, own)
+    assert twist == "as it was" or text != whole
+    expected = slowly(text)
+    decoder = Decoder()
+    decoder.decode(whole)  # now it knows the environment
+    try:
+        found: Record | str = decoder.decode(text)
+    except Unusable:
+        found = "unusable"
+    assert found == expected
+
+
+def test_equal_environments_are_one_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("longca.store.decode.MOST_SHARED", 2)
+    decoder, whole = Decoder(), decode(as_json(whole_record("ok", 0)).encode())
+    first, second = (decoder.decode(encode(whole)) for _ in range(2))
+    assert first.environment is second.environment is not None
+    for number in range(5):
+        other = whole.model_copy(update={"environment": whole.environment.model_copy(update={"slurm_job": str(number)})})
+        assert decoder.decode(encode(other)) == other and len(decoder._environments) <= 2
 
 
 BROKE: list[tuple[str, str, Any]] = [

@@ -1,4 +1,4 @@
-"""The CPU image for tests that work in it."""
+"""Images for tests that work in them."""
 
 import shutil
 
@@ -9,9 +9,9 @@ from longca.images.image import Image, locate
 from longca.images.obtain import obtain
 
 
-def cpu_image() -> tuple[Image, str]:
+def built(name: str) -> tuple[Image, str]:
     """The image and its digest, built unless it is there. Skips the test where it cannot be, and says why."""
-    image = locate("cpu")
+    image = locate(name)
     if shutil.which("apptainer") is None:
         pytest.skip("there is no apptainer on this machine")
     try:
@@ -19,4 +19,4 @@ def cpu_image() -> tuple[Image, str]:
     except UserError as error:
         if image.file.exists():
             raise
-        pytest.skip(f"the CPU image cannot be made here: {error}")
+        pytest.skip(f"image {name} cannot be made here: {error}")

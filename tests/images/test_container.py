@@ -2,16 +2,20 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from longca.core.errors import UserError
 from longca.images.image import check, locate
+from longca.images.obtain import obtain
 from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
-from tests.images.built import cpu_image
+from tests.images.built import built
 from tests.support import ROOT, TINY
 
 pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -19,7 +23,7 @@ pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def digest() -> str:
-    return cpu_image()[1]
+    return built("cpu")[1]
 
 
 @pytest.fixture
@@ -62,3 +66,22 @@ def test_another_image_is_refused(digest, workflow):
 
 def test_the_whole_image_is_still_the_one_that_was_built(digest):
     assert check(locate("cpu"), thorough=True) == digest
+
+
+def test_a_signed_image_is_used_and_another_is_not(tmp_path):
+    """Real signatures of a small image."""
+    (tmp_path / "root/bin").mkdir(parents=True)
+    shutil.copy("/bin/true", tmp_path / "root/bin/true")
+    file = tmp_path / "signed.sif"
+    run = partial(subprocess.run, check=True, capture_output=True)
+    run(["apptainer", "build", file, tmp_path / "root"])
+    for name in ("ours", "theirs"):
+        run(["openssl", "genrsa", "-out", tmp_path / f"{name}.pem", "3072"])
+        run(["openssl", "rsa", "-in", tmp_path / f"{name}.pem", "-pubout", "-out", tmp_path / f"{name}.pub"])
+    with pytest.raises(UserError, match="signature not found"):
+        obtain(locate(str(file)), key=str(tmp_path / "ours.pub"))
+    run(["apptainer", "sign", "--key", tmp_path / "ours.pem", file])
+    assert obtain(locate(str(file)), key=str(tmp_path / "ours.pub")).startswith("sha256:")
+    with pytest.raises(UserError, match="is not signed with"):
+        obtain(locate(str(file)), key=str(tmp_path / "theirs.pub"))
+    locate(str(file)).stamp.unlink()

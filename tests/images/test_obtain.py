@@ -50,7 +50,7 @@ def test_it_is_built_once(calls, tmp_path):
     assert obtain(locate("cpu"), announce=quiet) == first
     assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
     assert sorted(path.name for path in (tmp_path / "images").iterdir() if path.is_file()) == [
-        "cpu.sif", "cpu.sif.recipe", "cpu.sif.sha256"]
+        "cpu.sif", "cpu.sif.log", "cpu.sif.recipe", "cpu.sif.sha256"]
 
 
 def test_it_is_pulled_by_digest(calls):
@@ -62,7 +62,8 @@ def test_a_failed_build_leaves_nothing(calls, tmp_path, capsys):
     with pytest.raises(UserError, match="could not be made"):
         obtain(locate(f"docker://ghcr.io/fail@{DIGEST}"), announce=quiet)
     assert "FATAL: no such image" in capsys.readouterr().err
-    assert not list((tmp_path / "images").iterdir())
+    [log] = (tmp_path / "images").iterdir()
+    assert log.suffix == ".log" and "FATAL: no such image" in log.read_text()
 
 
 def test_another_image_than_asked_for_is_no_success(calls):
@@ -154,3 +155,50 @@ def test_an_image_for_another_processor_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(images.platform, "machine", lambda: "x86_64")
     with pytest.raises(UserError, match="is for aarch64: this machine is x86_64"):
         obtain(locate(str(file)), announce=quiet)
+
+
+@pytest.fixture
+def verifying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """verifying(code, message): an apptainer that finds this of any signature. With the key that it is asked for."""
+    key = tmp_path / "public.pem"
+    key.write_text("a key")
+    tool = tmp_path / "signed" / "apptainer"
+    tool.parent.mkdir()
+    for module in (images, obtaining):
+        monkeypatch.setattr(module, "IMAGES", tmp_path / "images")
+
+    def make(code: int, message: str = "") -> str:
+        tool.write_text(f'#!/bin/sh\nif [ "$1" = verify ]; then echo "$@" >> {tool}.log; echo "FATAL:   {message}" >&2; exit {code}; fi\n'
+                        'shift; echo image > "$1"\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+        return str(key)
+
+    return make
+
+
+def test_a_pulled_image_needs_the_signature_that_is_asked_for(verifying, tmp_path):
+    image = locate(f"oras://ghcr.io/us/longca@{DIGEST}")
+    key = verifying(255, "Failed to verify container: signature not found")
+    with pytest.raises(UserError, match=r"is not signed with '.*public\.pem': Failed to verify container: signature not found") as caught:
+        obtain(image, key=key, announce=quiet)
+    assert str(caught.value).count("\n") == 0 and list((tmp_path / "images").glob("*.sif")) == [], "nothing of it is left"
+    key = verifying(0)
+    obtain(image, key=key, announce=quiet)
+    assert image.stamp.is_file()
+    verifying(255, "another key")
+    with pytest.raises(UserError, match="another key"):
+        obtain(image, key=key, announce=quiet)
+    obtain(image, announce=quiet)
+
+
+def test_what_is_built_here_needs_no_signature(calls):
+    obtain(locate("cpu"), key="nowhere.pem", announce=quiet)
+    assert "verify" not in calls.read_text()
+
+
+def test_a_key_that_is_not_there(tmp_path):
+    file = tmp_path / "some.sif"
+    file.write_text("an image")
+    with pytest.raises(UserError, match=r"There is no key 'nowhere\.pem'"):
+        obtain(locate(str(file)), key="nowhere.pem", announce=quiet)

@@ -11,6 +11,7 @@ import pytest
 from longca.core.errors import UserError
 from longca.core.record import STATUSES, Unavailable
 from longca.report import build as building
+from longca.report import rows
 from longca.report.build import MAX_BYTES, build
 from longca.report.look.masks import mask_drawings
 from longca.report.rows import anchors, rows_json
@@ -232,6 +233,36 @@ def test_a_large_study_leaves_out_what_it_must(few_page, tmp_path, monkeypatch):
     text = build(few(), [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
     assert "left out to keep it small" in text
     Outline(text)
+
+
+def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, monkeypatch):
+    """Every record with twenty more draws: numbers are of all, the table has those that the page links to and some of each case."""
+    monkeypatch.setattr(rows, "MOST_ROWS", 80)
+    drawn = [entry for entry in few() if entry.cell.kind == "kernel" and entry.work is None]
+    many = [*few(), *(_another_draw(entry, seed) for entry in drawn for seed in range(1, 21))]
+    assert len(many) > 200
+    page = build(many, [], tmp_path / "report.html", study_title="x")
+    text = page.read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    held = set(data["anchor"]["values"])
+    assert len(held) == 80 and f"This page holds 80 of {len(many)} records" in text and f'"all": {len(many)}' in text
+    assert {link.removeprefix("#cell-") for link in Outline(text).links if link.startswith("#cell-")} <= held
+    assert {_case(entry) for entry in many} == {_case(entry) for entry in many if entry.cell_id in held}
+    assert re.search(r'data-rows="[\d+/,]*\d+\+?[\d+]*/21', text), "a point of 21 cells says how many of them are here"
+    assert "of them as dots" in text
+    csv = (tmp_path / "figures/accuracy.csv").read_text().count("\n")
+    assert csv - 1 == sum(entry.accuracy is not None and entry.work is None for entry in many), "files have them all"
+
+
+def _case(entry):
+    cell = entry.cell
+    return cell.method, cell.mask, str(cell.mask_params), cell.direction, cell.seqlen, entry.outcome.status
+
+
+def _another_draw(entry, seed):
+    cell = entry.cell.model_copy(update={"seed": seed})
+    cell.__dict__.pop("cell_id", None)
+    return entry.model_copy(update={"cell": cell, "cell_id": cell.cell_id})
 
 
 def test_it_decides_first(text):

@@ -110,6 +110,11 @@ class Run:
         """Ctrl-C."""
         os.killpg(os.getpgid(self._leaf()), signal.SIGINT)
 
+    def kill(self) -> None:
+        """Snakemake dies at once, and cleans up nothing."""
+        os.kill(self._leaf(), signal.SIGKILL)
+        self.process.wait(60)
+
     def finish(self, timeout_s: float = 300, code: int = 0) -> str:
         try:
             self.process.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""The CPU image on a cluster: every job works in it, each rank enters it on its own node, and another image is refused."""
+"""Images on a cluster: every job works in it, each rank enters it on its own node, and another image is refused."""
 
 import os
 import shutil
@@ -7,11 +7,12 @@ import pytest
 
 from longca.images.recipe import load_recipe
 from longca.images.render import lock_digest
-from tests.images.built import cpu_image
+from tests.images.built import built
 from tests.slurm.cluster.space import UID
 from tests.slurm.outcome import differences, ended_well, slow_cells, states
 from tests.slurm.project import Project
 from tests.slurm.studies import INSIDE
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1800)]
 APPTAINER = ("--sdm", "apptainer")
@@ -20,14 +21,14 @@ CPU = "image=cpu"
 
 @pytest.fixture(scope="module")
 def digest(new_cluster) -> str:
-    return cpu_image()[1]
+    return built("cpu")[1]
 
 
-def give_image(project: Project) -> None:
+def give_image(project: Project, name: str = "cpu") -> None:
     """A copy of its own, which the plain user can read."""
-    place = project.folder / "images/cpu.sif"
+    place = project.folder / f"images/{name}.sif"
     place.parent.mkdir()
-    shutil.copy(cpu_image()[0].file, place)
+    shutil.copy(built(name)[0].file, place)
     for path in (place.parent, place):
         os.chown(path, UID, UID)
 
@@ -75,3 +76,20 @@ def test_another_image(digest, accidents, cluster, scenario):
         place.with_suffix(".right").rename(place)
         project.run(*APPTAINER, settings=(CPU,))
         ended_well(project, kept)
+
+
+@pytest.mark.hopper
+@pytest.mark.timeout(3600)
+def test_the_quick_study_in_the_hopper_image(new_cluster, cluster, scenario):
+    """The quick study in the Hopper image on nodes without a GPU: every record and the page name it"""
+    _, digest = built("hopper-cu130")
+    project = Project.new(cluster, "inside-hopper", (ROOT / "config/studies/quick.yaml").read_text())
+    give_image(project, "hopper-cu130")
+    with scenario(cluster) as jobs:
+        project.run(*APPTAINER, settings=("image=hopper-cu130", "device=cpu"), timeout_s=3000)
+        assert set(states(jobs())) == {"COMPLETED"}
+    records = project.records()
+    software = [record["environment"]["software"] for record in records]
+    assert {(facts["container"], facts["lock"]) for facts in software} == {(digest, lock_digest(load_recipe("hopper-cu130")))}
+    assert {record["outcome"]["status"] for record in records} <= {"ok", "unsupported", "unavailable"}
+    assert digest in (project.results / "report.html").read_text()

@@ -1,6 +1,7 @@
 """The store keeps every finished record, whatever happens to the process that writes."""
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -164,16 +165,26 @@ def test_kill_9_leaves_the_old_record_or_the_new_one(tmp_path, make_record):
 def test_leftovers_are_ignored_and_removed_by_the_next_run(tmp_path, make_record):
     store = CellStore(tmp_path)
     folder = store.write(make_record()).parent
-    fresh, old = folder / ".0123456789abcdef.aa.tmp", folder / ".0123456789abcdef.bb.tmp"
-    for path in (fresh, old):
+    left, written = folder / ".0123456789abcdef.aa.tmp", folder / ".0123456789abcdef.bb.tmp"
+    for path in (left, written):
         path.write_text("{")
-    os.utime(old, (0, 0))
     assert len(store.read_all()[0]) == 1 and store.read_all()[1] == []
-    with store.lock("kernel-naive-0"):
-        assert fresh.exists() and not old.exists()  # another part may be writing the fresh one
+    with written.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as its writer does
+        with store.lock("kernel-naive-0"):
+            assert written.exists() and not left.exists()  # another part is writing the other one
     with store.lock():
-        assert not fresh.exists()
+        assert not written.exists()
     assert len(store.read_all()[0]) == 1
+
+
+def test_what_a_killed_writer_has_left_goes_with_the_next_write(tmp_path, make_record):
+    store = CellStore(tmp_path)
+    path = store.write(make_record())
+    left = path.with_name(f".{path.stem}.aa.tmp")
+    left.write_text("{")
+    store.write(make_record())
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

@@ -9,12 +9,18 @@ from longca.core.errors import UserError
 from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import derived, in_order, is_ranked, rows
+from longca.store.table import columns, derived, in_order, is_ranked
 from tests.records import quick_study, record
 
 CELL = Cell(kind="kernel", kernel="sdpa", mask="causal", seqlen=100, num_q_heads=4, num_kv_heads=2, head_dim=16, dtype="bf16",
             direction="fwd")
 FACTS = MaskFacts(digest="0" * 16, area=5050, num_groups=1, num_bands=1)
+
+
+def rows(records, hardware=None):
+    """One dictionary a record."""
+    values = columns(records, hardware)
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def one(cell=CELL, outcome=None, **fields):

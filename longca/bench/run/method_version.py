@@ -12,15 +12,17 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from longca.bench.measure.environment import CONTAINER
 from longca.core.cell import Cell
 from longca.core.code import code_digest
 from longca.core.plugin import Registry
 from longca.core.source import modules_of_package, reached
-from longca.core.study import Measure
+from longca.core.study import Measure, Study
 
 FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.bench.check", "longca.bench.measure")
 FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
@@ -36,13 +38,40 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
     Args:
         device_name: model of the device, as `longca.bench.measure.environment.device_name` gives it.
     """
+    return _version(_content(cell, measure), device_name)
+
+
+def method_versions(cells: Iterable[Cell], study: Study) -> Callable[[str], dict[str, str]]:
+    """A function from the device's model to the method version of each cell of a study, by its id.
+
+    What takes long is done before the device is known. Cells that differ in lengths, heads or seeds alone share one version.
+    """
+    contents: dict[tuple[object, ...], dict[str, Any]] = {}
+    keys: dict[str, tuple[object, ...]] = {}
+    for cell in cells:
+        measure = study.measure_of(cell)
+        key = keys[cell.cell_id] = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure)
+        if key not in contents:
+            contents[key] = _content(cell, measure)
+
+    def on(device_name: str) -> dict[str, str]:
+        versions = {key: _version(content, device_name) for key, content in contents.items()}
+        return {cell_id: versions[key] for cell_id, key in keys.items()}
+
+    return on
+
+
+def _version(content: dict[str, Any], device_name: str) -> str:
+    return hashlib.sha256(json.dumps({**content, "device": device_name}, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _content(cell: Cell, measure: Measure) -> dict[str, Any]:
+    """All that defines how the number is made, but the device."""
     plugins = [Registry("kernel").load(cell.kernel), *([Registry("strategy").load(cell.strategy)] if cell.strategy else [])]
     needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
-    content = {"code": code_digest(_files(cell)), "measure": measure.model_dump(exclude=unless),
-               "packages": {module: _module_version(module) for module in needs}, "device": device_name,
-               "container": os.environ.get(CONTAINER)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    return {"code": code_digest(_files(cell)), "measure": measure.model_dump(exclude=unless),
+            "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
 
 
 def _files(cell: Cell) -> set[Path]:

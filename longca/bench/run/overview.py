@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from statistics import median
 
-from longca.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
+from longca.bench.run.scores import FAILED, Problem, Score, Scoreboard, ShortNames
 from longca.core.record import STATUSES
 from longca.core.units import format_length
 from longca.store.text import number, plural, rate_scale
@@ -55,7 +55,7 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
 
 def finding(board: Scoreboard) -> str:
     """Which method has the best time how often; empty where no two methods ran the same problem."""
-    shares: dict[str, dict[str, float]] = defaultdict(dict)
+    shares: dict[Problem, dict[str, float]] = defaultdict(dict)
     for score in board.scores:
         share = board.share(score)
         if share is not None:

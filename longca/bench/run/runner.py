@@ -1,5 +1,6 @@
 """The runner: it measures the cells that need it, one after another, and stores each record at once. It never imports torch."""
 
+import functools
 import json
 import random
 import secrets
@@ -16,7 +17,7 @@ from typing import Literal
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
 from longca.bench.run.ending import by_workflow, stopped_by_signals
-from longca.bench.run.method_version import method_version
+from longca.bench.run.method_version import method_versions
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.scores import FAILED, Score, Scoreboard
 from longca.bench.workers.device_lock import Claimant
@@ -34,6 +35,7 @@ from longca.core.record import STATUSES, Environment, Failed, Record, Source
 from longca.core.study import Study
 from longca.masks.build import mask_name
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.index import CellFacts, cell_facts
 from longca.store.text import plural
 
 BATCH = 32  # cells of one group of workers that are measured in a row
@@ -88,12 +90,15 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     begun, started = time.monotonic(), datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
+    known = functools.cache(lambda: cell_facts(store))
+    versions_on = functools.cache(lambda: method_versions(cells, study))
     with (stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
           _launcher(task, store.folder, stop.now) as launcher,
           store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
-          Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon)) as pool):
-        versions = {cell.cell_id: method_version(cell, study.measure_of(cell), pool.device.name) for cell in cells}
-        kept, disturbed = ({}, {}) if force else _kept(store, versions, retry, config.disturbed, show)
+          Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon),
+               meanwhile=lambda: (known(), versions_on())) as pool):
+        versions = versions_on()(pool.device.name)
+        kept, disturbed = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), disturbed)
@@ -193,8 +198,8 @@ class _Run:
                       started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
 
 
-def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], disturbed: Literal["again", "keep"],
-          show: Progress) -> tuple[dict[str, Score], dict[str, int]]:
+def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequence[Cell], versions: dict[str, str],
+          retry: AbstractSet[str], disturbed: Literal["again", "keep"], show: Progress) -> tuple[dict[str, Score], dict[str, int]]:
     """(cell_id → score of the records that stay, cell_id → how many records in a row were disturbed, of cells measured again).
 
     A cell that was disturbed is measured again by itself only once. On a machine that is never quiet a third number would be no better
@@ -202,16 +207,18 @@ def _kept(store: CellStore, versions: dict[str, str], retry: AbstractSet[str], d
     """
     kept: dict[str, Score] = {}
     in_a_row: dict[str, int] = {}
-    for cell_id, version in versions.items():
-        found = store.read(cell_id)
-        if isinstance(found, UnusableFile):
-            show.note(f"Measured again: {found}")
-        elif found is not None and found.method_version == version:
-            score = Score.of(found)
-            if score.num_disturbed and ("disturbed" in retry or (disturbed == "again" and score.num_disturbed == 1)):
-                in_a_row[cell_id] = score.num_disturbed
-            elif score.status not in retry:
-                kept[cell_id] = score
+    facts, problems = known
+    for problem in problems:
+        if problem.path.stem in versions:
+            show.note(f"Measured again: {problem}")
+    for cell in cells:
+        found = facts.get(cell.cell_id)
+        if found is None or found.method_version != versions[cell.cell_id]:
+            continue
+        if found.num_disturbed and ("disturbed" in retry or (disturbed == "again" and found.num_disturbed == 1)):
+            in_a_row[cell.cell_id] = found.num_disturbed
+        elif found.status not in retry:
+            kept[cell.cell_id] = Score.known(cell, found)
     if in_a_row:
         show.note(f"Measured again: {plural(len(in_a_row), 'cell')} during which others used the device")
     return kept, in_a_row

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from longca.bench.measure.failure import RAISED_AT
 from longca.core.cell import AS_RELEASED, Cell
-from longca.core.record import Failed, Record
+from longca.core.record import Record
 from longca.core.units import format_length
-from longca.store.hardware import Hardware
+from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale
-from longca.store.view import View
 
 FAILED = ("incorrect", "error", "timeout")  # statuses that are a verdict: a run with such a cell ends with exit code 1
-METHOD_FIELDS = ("kernel", "strategy", "strategy_params")
+Problem = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,14 @@ class Score:
 
     @classmethod
     def of(cls, record: Record) -> Score:
-        view = View(record, Hardware())
-        log = record.outcome.log if isinstance(record.outcome, Failed) else ""
-        raised = next((line.removeprefix(RAISED_AT) for line in log.splitlines()[:2] if line.startswith(RAISED_AT)), "")
-        return cls(record.cell, record.outcome.status, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
-                   view.budget_ratio(view.worst_tensor), view.reason, raised, view.is_control, view.num_disturbed)
+        return cls.known(record.cell, CellFacts.of(record))
+
+    @classmethod
+    def known(cls, cell: Cell, facts: CellFacts) -> Score:
+        """The score of a cell by what is remembered of its record."""
+        raised = next((line.removeprefix(RAISED_AT) for line in facts.log_start.splitlines() if line.startswith(RAISED_AT)), "")
+        return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason, raised,
+                   facts.is_control, facts.num_disturbed)
 
     @property
     def is_failed(self) -> bool:
@@ -58,10 +61,11 @@ class Score:
         """True if it is a time of attention. Controls are no attention, and kernels that repeat a defect are never ranked."""
         return self.time_ms is not None and not self.is_control and not self.cell.kernel.startswith(AS_RELEASED)
 
-    @property
-    def problem(self) -> str:
+    @cached_property
+    def problem(self) -> Problem:
         """The problem that it solves: all of its cell but the method."""
-        return str({key: value for key, value in self.cell.model_dump().items() if key not in METHOD_FIELDS})
+        cell = self.cell
+        return cell.kind, *_mask(cell), *_load(cell)
 
     @property
     def rate(self) -> str:
@@ -83,7 +87,7 @@ class Scoreboard:
             known: scores from before the run.
         """
         self.scores: list[Score] = []
-        self._best_ms: dict[str, float] = {}
+        self._best_ms: dict[Problem, float] = {}
         for score in known:
             self.add(score)
 
@@ -114,11 +118,14 @@ class ShortNames:
     """Names of cells that say only what differs among them: a run of one head size does not repeat it in each line."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
+        masks = {_mask(cell): cell for cell in cells}
+        loads = {_load(cell): cell for cell in cells}  # a study has many cells of few masks and few loads
         values: dict[str, set[str]] = defaultdict(set)
         variants: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for cell in cells:
+        for cell in masks.values():
             for key, value in cell.mask_params.items():
                 variants[cell.mask, key].add(str(value))
+        for cell in loads.values():
             for key, text in self._texts(cell).items():
                 values[key].add(text)
         self._varied = {key for key, found in variants.items() if len(found) > 1}
@@ -126,21 +133,38 @@ class ShortNames:
         same = {key: text for key, found in values.items() if len(found) == 1 for text in found if text and key != "seed"}
         self.common = ", ".join(f"S={text}" if key == "seqlen" else text for key, text in same.items())
         """what all cells have in common"""
-        self.longest = max((len(self.name(cell)) for cell in cells), default=0)
+        self._masks = {key: self._mask(cell) for key, cell in masks.items()}
+        in_name = {key: " ".join(["", *self._shown_texts(cell), ""]) for key, cell in loads.items()}
+        self.longest = max((len(cell.method) + len(in_name[_load(cell)]) + len(self._masks[_mask(cell)]) for cell in cells), default=0)
         """characters of the longest name"""
 
     def name(self, cell: Cell) -> str:
         """Method, direction, length and so on, and the mask last: what is cut off is least of it."""
-        texts = self._texts(cell)
-        return " ".join([cell.method, *(text for key, text in texts.items() if key in self._shown and text), self.mask(cell)])
+        return " ".join([cell.method, *self._shown_texts(cell), self.mask(cell)])
 
     def mask(self, cell: Cell) -> str:
         """The mask's name, with those of its parameters by which masks of that name differ."""
+        return self._masks.get(_mask(cell)) or self._mask(cell)
+
+    def _mask(self, cell: Cell) -> str:
         params = ",".join(f"{key}={value}" for key, value in cell.mask_params.items() if (cell.mask, key) in self._varied)
         return f"{cell.mask}({params})" if params else cell.mask
+
+    def _shown_texts(self, cell: Cell) -> list[str]:
+        return [text for key, text in self._texts(cell).items() if key in self._shown and text]
 
     def _texts(self, cell: Cell) -> dict[str, str]:
         return {"direction": cell.direction, "seqlen": format_length(cell.seqlen), "world": f"×{cell.world}" if cell.kind == "cp" else "",
                 "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head_dim": f"D={cell.head_dim}", "dtype": cell.dtype,
                 "corpus": cell.corpus or "", "seed": f"seed={cell.seed}",
                 "load": " ".join([cell.input_values] * (cell.input_values != "normal") + ["sustained"] * cell.sustained)}
+
+
+def _mask(cell: Cell) -> tuple[object, ...]:
+    return cell.mask, tuple(cell.mask_params.items())
+
+
+def _load(cell: Cell) -> tuple[object, ...]:
+    """All of a cell but its method and its mask."""
+    return (cell.direction, cell.seqlen, cell.kind == "cp" and cell.world, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype,
+            cell.corpus, cell.seed, cell.input_values, cell.sustained)

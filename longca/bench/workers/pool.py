@@ -65,7 +65,7 @@ class Pool:
     """
 
     def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None,
-                 claimant: Claimant | None = None) -> None:
+                 claimant: Claimant | None = None, meanwhile: Callable[[], object] = lambda: None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
@@ -73,6 +73,7 @@ class Pool:
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
             launcher: starts the ranks; on this machine if not given.
             claimant: the run for which devices are locked, and what it does while it waits; a run of its own if not given.
+            meanwhile: called once, while the first process starts.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
@@ -81,6 +82,11 @@ class Pool:
         self._started, self._lost = 0, ""
         self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
         group = self._new_group(1, device)
+        try:
+            meanwhile()
+        except BaseException:
+            group.close(gently=False)
+            raise
         try:
             facts = group.ready()
         except RankWithoutDevice as refusal:

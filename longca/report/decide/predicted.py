@@ -15,20 +15,29 @@ if TYPE_CHECKING:
 COLUMNS = ("predicted_ms", "predicted_low_ms", "predicted_high_ms")
 SETTING = ["device", "setting", "world", "seqlen", "mask_label", "kernel", "direction", "seed"]  # in which strategies compare
 FEWEST = 3  # strategies of a setting that is judged
+MOST = 2_000  # cells that a page predicts, 5 ms each
+TOGETHER = ["device", "world", "seqlen", "mask", "mask_params", "corpus", "kernel", "direction", "seed"]  # the same question to strategies
 
 
 def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataFrame:
-    """The derived table of these records with `COLUMNS`; they hold NA where nothing can be predicted."""
+    """The derived table of these records with `COLUMNS`; they hold NA where nothing can be predicted, and beyond the first `MOST`."""
     import pandas as pd
 
     made: dict[tuple[str, str], Any] = {}
     if any(record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu for record in records):
         from longca.advice.beside import predictions  # it imports much, which pages of one device do without
 
-        made = predictions(records)
+        made = predictions(records[row] for row in first_rows(table))
     found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]
     values = {name: [getattr(one, name.removeprefix("predicted_")) if one is not None else None for one in found] for name in COLUMNS}
     return table.assign(**{name: pd.array(column, dtype="Float64") for name, column in values.items()})
+
+
+def first_rows(table: pd.DataFrame, most: int = MOST) -> np.ndarray:
+    """The rows of measured context parallelism, at most so many: all strategies of a setting, or none."""
+    rows = np.flatnonzero((table.kind == "cp") & (table.status == "ok"))
+    settings = table.iloc[rows].groupby(TOGETHER, sort=False, dropna=False).ngroup().to_numpy()
+    return rows[np.cumsum(np.bincount(settings))[settings] <= most]
 
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:

@@ -181,6 +181,12 @@ def _sentence(found: pd.DataFrame, kind: str) -> str:
     return f"{opening} {them}{least}."
 
 
+def cells(found: Decision) -> set[str]:
+    """The cells that the views name."""
+    return {cell_id for view in found.views for cell_id in (*(entry.cell_id for entry in view.entries.values()),
+                                                            *(cell_id for _, cell_id in view.missing.values()))}
+
+
 def views_json(found: Decision, rows: dict[str, int]) -> str:
     """All views for the page's script, safe inside a script element.
 

@@ -58,6 +58,7 @@ class AccuracyFigure(Figure):
         low = min(max(ratios.min(initial=0.1) / 1.5, FLOOR), 0.1)
         high = max(ratios.max(initial=2.0) * 1.5, 3.0)
         for position, ((method, _), cells) in enumerate(lines):
+            cells = style.dots(cells)
             ratio = cells.budget_ratio.to_numpy(float).clip(low, high / 1.1)
             shift = 0.26 * np.sin(np.arange(len(ratio)) * 2.4)  # spread out evenly and always alike
             dots, = ax.plot(ratio, position + shift, style.marker(method), color=style.colour(method), markersize=3.4, alpha=0.7,

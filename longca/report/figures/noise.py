@@ -56,13 +56,14 @@ class Noise(Figure):
         ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
         high = max(float(data.noise.max()) * 1.3, 0.02)
         for position, method in enumerate(methods):
-            cells = data[data.method == method]
+            of_method = data[data.method == method]
+            cells = style.dots(of_method)
             noise = cells.noise.to_numpy(float).clip(3e-4)
             shift = 0.26 * np.sin(np.arange(len(noise)) * 2.4)
             colour = style.colour(method) if method in style.methods else MUTED[0]
             dots, = ax.plot(noise, position + shift, "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
             style.mark(dots, method, cells.cell_id)
-            ax.vlines(np.median(noise), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
+            ax.vlines(np.median(of_method.noise.to_numpy(float).clip(3e-4)), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
         ax.set(xscale="log", xlim=(2.5e-4, high), ylim=(len(methods) - 0.45, -0.55))
         ticks = [tick for tick in (0.001, 0.01, 0.1, 1.0) if tick < high]
         ax.set_xticks(ticks, [f"{100 * tick:g} %" for tick in ticks])

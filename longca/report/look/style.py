@@ -38,12 +38,14 @@ class Style:
         methods: all methods of the study, in the order of the legend.
         on_page: the page has a legend of its own; a file has the legend inside.
         pictures: masks that the page has drawings of, which stand before their names.
+        cells: those with a mark of their own in figures that have one for each; all if it is None.
         best: the methods that are drawn in their colours; the others are grey. All of them if it is empty.
     """
 
     methods: tuple[str, ...]
     on_page: bool = False
     pictures: frozenset[str] = frozenset()
+    cells: frozenset[str] | None = None
     best: tuple[str, ...] = ()
 
     width_in = 11.0
@@ -55,6 +57,10 @@ class Style:
     def with_best(self, best: Iterable[str]) -> Style:
         """The same style, in which only these methods have colours."""
         return replace(self, best=tuple(best))
+
+    def dots(self, data: pd.DataFrame) -> pd.DataFrame:
+        """The rows whose cells have a mark of their own."""
+        return data if self.cells is None else data[data.cell_id.isin(list(self.cells))]
 
     def is_faint(self, method: str) -> bool:
         return bool(self.best) and method not in self.best

@@ -114,7 +114,13 @@ def _key(text: str) -> Key:
 
 
 def _rows(cells: str, rows: Mapping[str, int]) -> str:
-    return ",".join("+".join(str(rows[cell]) for cell in dict.fromkeys(point.split("+")) if cell in rows) for point in cells.split(","))
+    return ",".join(_rows_of_point(list(dict.fromkeys(point.split("+"))), rows) for point in cells.split(","))
+
+
+def _rows_of_point(cells: list[str], rows: Mapping[str, int]) -> str:
+    """The rows of a point's cells, "3+7"; "3+7/50" where only two of its 50 cells are on the page."""
+    found = [str(rows[cell]) for cell in cells if cell in rows]
+    return "+".join(found) + (f"/{len(cells)}" if found and len(found) < len(cells) else "")
 
 
 def _with_picture(match: re.Match[str]) -> str:

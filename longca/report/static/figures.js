@@ -17,6 +17,8 @@ const told = (rows) => {  // as the figures put seeds together: median, and the 
     + `\nerror ${worst.error_tensor ? `of ${worst.error_tensor} ` : ""}${percent(worst.budget_ratio)} of its budget${ok[0].peak_bytes ? `, memory ${bytes(ok[0].peak_bytes)}${ok[0].absolute_peak_bytes ? `, ${bytes(ok[0].absolute_peak_bytes)} in all` : ""}` : ""}${one.published ? `\n${one.published}` : ""}`;
 };
 
+const rest = (point) => (point.all ? `\nof ${point.rows.length} of its ${point.all} cells: the others are not on this page` : "");
+
 const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
 const alive = (box) => {
   const svg = box.querySelector("svg[role=img]");
@@ -24,7 +26,8 @@ const alive = (box) => {
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
     const marks = [...group.querySelectorAll("use")];
     group.dataset.rows.split(",").forEach((rows, index) => {
-      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), rows: rows.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
+      const [here, all] = rows.split("/");  // "3+7/50": two of the point's 50 cells are on the page
+      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), rows: here.split("+").map(Number), all, x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
     });
   }
   if (!points.length) return;
@@ -42,7 +45,7 @@ const alive = (box) => {
     ring.setAttribute("cx", point.x);
     ring.setAttribute("cy", point.y);
     light(svg, point.group.dataset.method);
-    show(told(point.rows), ring.getBoundingClientRect());
+    show(told(point.rows) + rest(point), ring.getBoundingClientRect());
   };
   const visible = (point) => !point.group.classList.contains("off");
   const local = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
@@ -91,7 +94,7 @@ const alive = (box) => {
     }
     go(next);
     ring.scrollIntoView({ block: "nearest", inline: "nearest" });
-    show(told(next.rows), ring.getBoundingClientRect());
+    show(told(next.rows) + rest(next), ring.getBoundingClientRect());
   });
 };
 
