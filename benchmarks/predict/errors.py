@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from longca.core.units import format_length
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import Interval
 from longca.store.load import load
+from tools.fitted import is_older_backward
+from tools.pages import put
 from tools.table import Table, add_options
 
 MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9  # wanted: the median error, that of 95 % of cells, and the coverage of intervals
@@ -96,6 +99,8 @@ def masks(residuals: Sequence[Residual]) -> Table:
 def splits(residuals: Sequence[Residual], groups: dict[str, dict[Hashable, np.ndarray]]) -> Table:
     """Errors and coverage by the way of holding out, against what is wanted."""
     ways = {"by mask, kernels fitted without it": np.array([one.error for one in residuals]),
+            "by mask, own strategies, without the older backward": np.array([
+                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older_backward(one.cell.record)]),
             "by mask, own strategies": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN]),
             "by mask, own strategies, 2 GPUs": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN
                                                          and one.cell.record.cell.world == 2]),
@@ -117,6 +122,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
     ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
             "direction": lambda one: one.cell.record.cell.direction}
     rows, found = [], []
+    residuals = [one for one in residuals if not is_older_backward(one.cell.record)]
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):
@@ -133,7 +139,8 @@ def coverage(residuals: Sequence[Residual]) -> Table:
         found.append({"intervals_without": way, "cells": total, "coverage": share, "verdict": met})
         rows.append((f"intervals of the same strategy, without the {way}", str(total), percent(share), met))
     columns = ("intervals", "cells", "inside", "verdict")
-    return Table("predict_coverage", "Intervals are to hold 90 % of the cells, give or take 5.", columns, tuple(rows), tuple(found),
+    caption = "Intervals are to hold 90 % of the cells, give or take 5. Without the older backward."
+    return Table("predict_coverage", caption, columns, tuple(rows), tuple(found),
                  (columns[0], columns[-1]))
 
 
@@ -179,6 +186,38 @@ def wrong(found: Sequence[Choice]) -> Table:
                  tuple(lines), (*columns[:6], columns[7]))
 
 
+def conclusion(ways: Sequence[Mapping[str, Any]], intervals: Sequence[Mapping[str, Any]], rules: Sequence[Mapping[str, Any]]) -> str:
+    """What all tables say together, and what is missed by how much.
+
+    Args:
+        ways, intervals, rules: the unrounded lines of `splits`, `coverage` and `choice_table`.
+    """
+    first = ways[0]
+    ours = [one for one in rules if one["rule"] == "predicted"]
+    every, today = (next(one for one in ours if one["settings"] == name) for name in ("all", "all but the older backward"))
+    others = [one for one in rules if one["rule"] != "predicted" and one["settings"] == today["settings"]]
+    best = min(others, key=lambda one: float(one["mean_regret"]))
+    inside = [float(one["coverage"]) for one in intervals]
+    missed = [f"{one['held_out']}: median {percent(float(one['median']))}, {percent(float(one['within']))} within {percent(MOST)}"
+              for one in ways if one["verdict"] == "missed"]
+    missed += [f"{one['intervals_without']} held out: intervals hold {percent(float(one['coverage']))}" for one in intervals
+               if one["verdict"] == "missed"]
+    wanted = ((float(today["right"]) >= RIGHT, f"choices are right in {percent(float(today['right']))}, wanted {percent(RIGHT)}"),
+              (float(today["mean_regret"]) <= REGRET, f"mean regret {percent(float(today['mean_regret']))}, wanted {percent(REGRET)}"),
+              (float(today["most_regret"]) <= MOST_REGRET, f"largest regret {percent(float(today['most_regret']))}, wanted "
+                                                           f"{percent(MOST_REGRET)}"))
+    missed += [text for met, text in wanted if not met]
+    return (f"**{first['cells']} cells on 2 and 4 H200s whose mask was held out are predicted with a median error of "
+            f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. Intervals hold "
+            f"{percent(min(inside))} to {percent(max(inside))} of cells that were held out, wanted {percent(COVERAGE)}. The predicted best "
+            f"strategy is the best or within noise of it in {percent(float(today['right']))} of {today['count']} settings and costs "
+            f"{percent(float(today['mean_regret']))} in the mean, {percent(float(today['most_regret']))} at most; {best['rule']} costs "
+            f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.** With the records of an older backward, "
+            f"which the fitted kernels no longer are, {percent(float(every['right']))} of {every['count']} and "
+            f"{percent(float(every['mean_regret']))}.\n\n"
+            + (f"Missed: {'; '.join(missed)}." if missed else "Nothing that was wanted is missed."))
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.errors", description=str(__doc__).partition("\n")[0])
     parser.add_argument("records", type=Path, nargs="+", help="of studies: of several GPUs, and of one")
@@ -190,9 +229,14 @@ def main(arguments: Sequence[str]) -> int:
     own = [cell for cell in cells if cell.work is not None][::2]
     groups = {"ranks": by_group(own, lambda cell: f"{cell.record.cell.world} ranks"),
               "strategy": by_group(own, lambda cell: str(cell.record.cell.strategy))}
-    for table in (splits(residuals, groups), strategies(residuals), masks(residuals), coverage(residuals),
-                  choice_table(choices(residuals), repeated(settings_of(residuals))), wrong(choices(residuals)), kernels()):
+    first, intervals = splits(residuals, groups), coverage(residuals)
+    rules = choice_table(choices(residuals), repeated(settings_of(residuals)))
+    for table in (first, strategies(residuals), masks(residuals), intervals, rules, wrong(choices(residuals)), kernels()):
         table.publish(options)
+    text = conclusion(first.records, intervals.records, rules.records)
+    print(text)
+    for page in options.write:
+        page.write_text(put(page.read_text(encoding="utf-8"), "predict_conclusion", text), encoding="utf-8")
     return 0
 
 

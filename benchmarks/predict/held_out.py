@@ -20,9 +20,9 @@ from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels, fits, samples
 from longca.store.hardware import load_hardware
+from tools.fitted import is_older_backward
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
-OLDER_BACKWARD = "50cde0b"  # of this commit are most 4-GPU records backward; `band` then added dQ in an order that some masks made slow
 REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
 
 
@@ -94,7 +94,7 @@ class Choice:
     """time of what it takes over that of the best, less 1"""
     noise: float
     is_older: bool
-    """backward records of OLDER_BACKWARD are among these"""
+    """older backward records (`tools.fitted.is_older_backward`) are among these"""
 
     @property
     def is_right(self) -> bool:
@@ -144,16 +144,11 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
                  "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
-        is_older = key[5] == "bwd" and any(_commit(one).startswith(OLDER_BACKWARD) for one in ran.values())
+        is_older = any(is_older_backward(one.cell.record) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
             found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))
     return found
-
-
-def _commit(one: Residual) -> str:
-    environment = one.cell.record.environment
-    return environment.source.git_sha if environment is not None and environment.source.git_sha else ""
 
 
 def _present_s(one: Residual) -> float:

@@ -10,14 +10,12 @@ from longca.advice.recorded import measured_cell
 from longca.core.errors import UserError
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.masks.mask import Mask
-from longca.predict.fitted import load_fitted
-from longca.predict.kernel import widest
+from longca.predict.fitted import interval_of, load_fitted
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     from longca.core.record import Record
     from longca.predict.fitted import FittedKernels
-    from longca.predict.kernel import Interval
 
 
 @dataclass(frozen=True)
@@ -49,12 +47,6 @@ def predictions(records: Iterable[Record], fitted: FittedKernels | None = None) 
             made = cell.forecast_s(device, networks[cell.profile]) * 1e3
         except (UserError, ValueError):  # a plan that today's code cannot make again
             continue
-        interval = interval_of(fitted, str(record.cell.strategy), record.cell.kernel) or device.kernel.by_mask
+        interval = interval_of(fitted, str(record.cell.strategy), record.cell.kernel, record.cell.direction) or device.kernel.by_mask
         found[record.cell_id, record.run_id] = PredictedTime(made, made * (1 + interval.low), made * (1 + interval.high))
     return found
-
-
-def interval_of(fitted: FittedKernels, strategy: str, kernel: str) -> Interval | None:
-    """The residuals of a strategy with this kernel, or else of the strategy, or else of all; None without any."""
-    known = fitted.strategies
-    return known.get(f"{strategy}+{kernel}") or known.get(strategy) or (widest(list(known.values())) if known else None)

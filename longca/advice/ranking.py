@@ -16,8 +16,9 @@ from longca.advice.question import question_of
 from longca.core.errors import UserError
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
+from longca.predict.fitted import interval_of
 from longca.predict.kernel import widest
-from longca.store.text import format_bytes
+from longca.store.text import format_bytes, number
 
 if TYPE_CHECKING:
     from longca.advice.question import AdviceQuestion
@@ -86,9 +87,11 @@ class Advice:
         """The conclusion, in two sentences."""
         best, question = self.best, self.question
         where = f"{question.gpus} GPUs" if question.gpus > 1 else "one GPU"
-        span = f"{best.tflops:.0f} TFLOP/s a GPU ({best.tflops_low:.0f} to {best.tflops_high:.0f})"
+        span = f"{number(best.tflops)} TFLOP/s a GPU ({number(best.tflops_low)} to {number(best.tflops_high)})"
         ties = [one.candidate.title for one in self.options[1:] if one.tied]
-        rest = f"{len(ties)} others may be as quick, first {ties[0]}." if ties else "No other comes near." if self.options[1:] else ""
+        rest = "No other comes near." if self.options[1:] else ""
+        if ties:
+            rest = f"{ties[0]} may be as quick." if len(ties) == 1 else f"{len(ties)} others may be as quick, first {ties[0]}."
         first = f"{best.candidate.title} is predicted to be quickest on {where}: {best.prediction.seconds * 1e3:.3g} ms, {span}."
         return f"{first} {rest}".strip()
 
@@ -181,12 +184,12 @@ def option_of(one: Candidate, made: OptionForecast, question: AdviceQuestion, li
 def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
     """Of records of the strategy with this kernel where there are such, since these hold the kernel's error, too; else of both."""
     of_kernel = [model.by_mask for way in question.directions if (model := question.model(one.kernel, way)) is not None]
-    known = question.fitted.strategies
-    if one.strategy is None or not known:
+    if one.strategy is None or not question.fitted.strategies:
         return widest(of_kernel)
-    if one.title in known and question.is_fitted_gpu:
-        return known[one.title]
-    return widest([*of_kernel, known.get(one.strategy) or widest(list(known.values()))])
+    of_strategy = [interval for way in question.directions
+                   if (interval := interval_of(question.fitted, one.strategy, one.kernel, way)) is not None]
+    known = f"{one.strategy}+{one.kernel}" in question.fitted.strategies and not one.params
+    return widest(of_strategy if known and question.is_fitted_gpu else [*of_kernel, *of_strategy])
 
 
 def _wider(question: AdviceQuestion) -> float:

@@ -140,11 +140,11 @@ def _print(found: Advice, top: int, study: Path | None) -> None:
     shown = found.options[:top]
     words = " and ".join({"fwd": "forward", "bwd": "backward"}[way] for way in question.directions)
     where = f"{question.gpus} × {question.gpu.name}" if several else f"one {question.gpu.name}"
-    print_table(f"{question.mask.name}, {where}, {words}", ["method", "ms", "90 %", "TFLOP/s a GPU", "memory", "limited by"],
+    print_table(f"{question.mask.name}, {where}, {words}; rate in TFLOP/s a GPU", ["method", "ms", "90 %", "rate", "memory", "limited by"],
                 [[option.candidate.title, number(option.prediction.seconds * 1e3),
                   f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}", number(option.tflops),
                   format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
-                  option.prediction.limit] for option in shown])
+                  option.prediction.limit.replace(", ", " ").replace(" %", "%")] for option in shown])
     if several:
         print_table(f"Messages by {question.network.name}", ["method", "sent", "off node", "exposed", "imbalance", "calls"],
                     [[option.candidate.title, format_bytes(made.sent_bytes), format_bytes(made.inter_node_bytes) if made.inter_node_bytes

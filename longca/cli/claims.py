@@ -68,8 +68,8 @@ def _predicted(wanted: set[int], as_json: bool) -> None:
 
     strange = sorted(wanted - set(CLAIMS))
     if strange:
-        raise UserError(f"Nothing is predicted of claim '{strange[0]}'",
-                        why=f"only {', '.join(map(str, CLAIMS))} need several nodes and hang on times")
+        raise UserError(f"Nothing is predicted of claim '{strange[0]}'", todo=f"Claims {', '.join(map(str, CLAIMS))} need several nodes "
+                        "and hang on times: take these")
     found = [one for number, one in sorted(verdicts().items()) if not wanted or number in wanted]
     if as_json:
         print_json({"setting": setting(), "claims": [{"number": one.claim.number, "label": one.claim.label, "predicted": True}

@@ -16,7 +16,7 @@ from longca.core.cell import AS_RELEASED, Cell
 from longca.core.errors import UserError
 from longca.masks.build import cell_mask, mask_name
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
-from longca.predict.kernel import Interval, KernelModel, amounts, form_labels
+from longca.predict.kernel import Interval, KernelModel, amounts, form_labels, widest
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
 
 if TYPE_CHECKING:
@@ -79,6 +79,13 @@ def load_fitted(path: Path = FILE) -> FittedKernels:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
                         todo="`python -m tools.fitted` makes them") from None
+
+
+def interval_of(fitted: FittedKernels, strategy: str, kernel: str, direction: str) -> Interval | None:
+    """The residuals of a strategy with this kernel in this direction, or of the nearest that has some; None without any."""
+    known = fitted.strategies
+    found = next((known[key] for key in (f"{strategy}+{kernel} {direction}", f"{strategy}+{kernel}", strategy) if key in known), None)
+    return found or (widest(list(known.values())) if known else None)
 
 
 def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:

@@ -1,0 +1,133 @@
+"""Writes down what is predicted of a study that nobody has run, and puts it beside the records once somebody has.
+
+    python -m benchmarks.predict.ahead --write docs/results/h200/prediction.md         before
+    python -m benchmarks.predict.ahead --check results/h200-ahead                      after `longca run h200-ahead` on two H200s
+
+Predictions are read from docs/results/h200/predicted_ahead.csv when they are checked, and are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from longca.advice.option import candidate_of, predict
+from longca.advice.question import AdviceQuestion, question_of
+from longca.core.cell import Cell
+from longca.core.record import Record
+from longca.core.study import load_study
+from longca.core.units import format_length
+from longca.masks.build import cell_mask, mask_name
+from longca.predict.fitted import interval_of
+from longca.store.load import load
+from tools.pages import ROOT
+from tools.table import Table, add_options
+
+STUDY, FILE = "h200-ahead", ROOT / "docs/results/h200/predicted_ahead.csv"
+PROFILE = "h200-copy-engines"
+
+
+@dataclass(frozen=True)
+class AheadCell:
+    """One cell that was predicted before it was measured."""
+
+    cell_id: str
+    method: str
+    mask: str
+    tokens_per_gpu: int
+    heads: str
+    direction: str
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+
+
+def predicted() -> list[AheadCell]:
+    """What is predicted of each cell of the study that is for several GPUs and can run."""
+    found, plans = [], {}
+    for cell in load_study(STUDY).cells():
+        if cell.kind != "cp" or cell.strategy is None:
+            continue
+        name = mask_name(cell)
+        if (name, cell.num_q_heads) not in plans:
+            mask = cell_mask(cell)
+            plans[name, cell.num_q_heads] = question_of(mask, gpus=cell.world, num_q_heads=cell.num_q_heads, num_kv_heads=cell.num_kv_heads,
+                                                        profile=PROFILE), {}
+        both, shared = plans[name, cell.num_q_heads]
+        found += _predicted(cell, both, shared)
+    return found
+
+
+def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list[AheadCell]:
+    # a cell of one direction is planned for that direction, as the engine does it
+    call = replace(both.call, direction=cell.direction)
+    question = replace(both, call=call, directions=(cell.direction,))
+    one = candidate_of(question, str(cell.strategy), cell.kernel, shared)
+    if isinstance(one, str):
+        return []
+    made, interval = predict(one, question).seconds * 1e3, interval_of(
+        question.fitted, str(cell.strategy), cell.kernel, cell.direction)
+    assert interval is not None, "records of strategies are fitted"
+    mask = " ".join([cell.mask, *(f"{key}={value}" for key, value in cell.mask_params.items() if key in ("window", "num_global"))])
+    return [AheadCell(cell.cell_id, cell.method, mask, cell.seqlen // cell.world, f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction,
+                      round(made, 3), round(made * (1 + interval.low), 3), round(made * (1 + interval.high), 3))]
+
+
+def written() -> list[AheadCell]:
+    """The committed predictions."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return [AheadCell(row["cell_id"], row["method"], row["mask"], int(row["tokens_per_gpu"]), row["heads"], row["direction"],
+                          float(row["predicted_ms"]), float(row["low_ms"]), float(row["high_ms"])) for row in csv.DictReader(file)]
+
+
+def measured_ms(records: Iterable[Record]) -> dict[str, float]:
+    """Cell id → the median over samples of the slowest rank's time."""
+    return {record.cell_id: median(map(max, zip(*record.samples.time_ms, strict=True))) for record in records
+            if record.samples is not None and record.outcome.status == "ok"}
+
+
+def table(cells: Sequence[AheadCell], known: dict[str, float]) -> Table:
+    """One line for each cell; with a measurement where there is one."""
+    rows, records = [], []
+    for one in cells:
+        ms = known.get(one.cell_id)
+        error = None if ms is None else ms / one.predicted_ms - 1
+        records.append({**asdict(one), "measured_ms": ms, "error": error})
+        found = ("", "") if ms is None or error is None else (f"{ms:.2f}", f"{100 * error:+.1f} %")
+        rows.append((one.method, one.mask, format_length(one.tokens_per_gpu), one.heads, one.direction, f"{one.predicted_ms:.2f}",
+                     f"{one.low_ms:.2f}–{one.high_ms:.2f}", *found))
+    columns = ("method", "mask", "tokens a GPU", "heads", "", "predicted ms", "90 %", "measured ms", "error")
+    errors = [abs(line["error"]) for line in records if line["error"] is not None]
+    told = f"{len(cells)} cells, predicted before any was measured."
+    if errors:
+        inside = sum(line["low_ms"] <= line["measured_ms"] <= line["high_ms"] for line in records if line["measured_ms"] is not None)
+        told += (f" Of {len(errors)} that were measured since, the median error is {100 * median(errors):.1f} %, "
+                 f"{sum(error <= 0.12 for error in errors)} are within 12 %, and {inside} lie in their interval.")
+    return Table("predict_ahead", told, columns, tuple(rows), tuple(records), columns[:5])
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.ahead", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--check", type=Path, nargs="+", help="records of the study: a folder of results, .parquet or .json")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    if options.check:
+        table(written(), measured_ms(load(*options.check).records)).publish(options)
+        return 0
+    cells = predicted()
+    with FILE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(cells[0])), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(asdict, cells))
+    table(cells, {}).publish(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
