@@ -104,3 +104,15 @@ def test_auto_has_seconds_where_records_tell_and_none_elsewhere():
     assert both is not None and forward is not None and 2 * forward < both < 6 * forward
     assert forecaster.seconds(work, CallSpec(64, 8, 128, "fp32", "bwd")) is None
     assert Forecaster(Registry("kernel").load("control"), "nccl", 8).seconds(work, call()) is None
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_a_collective_over_nodes_uses_all_adapters_of_a_node(direction: str):
+    """Eight adapters bring the shards of the other eight ranks into a node, each an eighth; a ring's hop has one adapter to itself."""
+    mask, links = build_mask("causal", seqlen=131072), LinkSpeeds(1e12, 1e9, 0.0, 0.0, 0.0, 8)
+    quick = replace(links, intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf)
+    shard, ways = 2 * 8192 * 8 * 128 * 2, 1 if direction == "fwd" else 2
+    slow, free = (forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), one) for one in (links, quick))
+    assert slow.seconds - free.seconds == pytest.approx(ways * 8 / 8 * shard / 1e9) and slow.inter_node_bytes == ways * shard
+    ring = forecast_paper_style(RING, mask, call(direction), 16, device(mask, direction), links)
+    assert ring.seconds > 15 * shard / 1e9, "each of its hops crosses nodes on some rank, and all wait for it"
