@@ -38,7 +38,7 @@ SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in wh
 MAX_BYTES = 4_000_000
 MOST_LINKS = 3  # cells that the page names for one reason
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
-            "predicted": "Predicted beside measured", "memory": "Memory", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
+            "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
 LEVELS = (  # what the page's records hold, and what it says of the rest; the first that is small enough is taken
     ({"samples": True, "details": True}, ""), ({"samples": False, "details": True}, "The records' samples"),
     ({"samples": False, "details": False}, "The records' details"))

@@ -28,6 +28,7 @@ def run_on_ranks(seconds: float, ranks: int | None, device: str, timeout_s: floa
         UserError: there is no such device, or a rank failed.
     """
     import torch
+    from torch.multiprocessing.spawn import spawn
 
     from longca.bench.probe.measuring import probe
     from longca.cp.comm.backend import Comm
@@ -49,7 +50,7 @@ def run_on_ranks(seconds: float, ranks: int | None, device: str, timeout_s: floa
     with tempfile.TemporaryDirectory() as folder:
         meeting, answer = (Path(folder) / "meeting").as_uri(), Path(folder) / "result"
         try:
-            torch.multiprocessing.spawn(_on_rank, (ranks, meeting, device_type, timeout_s, seconds, str(answer)), nprocs=ranks)
+            spawn(_on_rank, (ranks, meeting, device_type, timeout_s, seconds, str(answer)), nprocs=ranks)
         except Exception as error:  # whatever a rank raised, or the signal that ended it
             told = [line for line in str(error).strip().splitlines() if line.strip()]
             raise UserError("A rank of the probe failed", why=told[-1].strip() if told else type(error).__name__,
