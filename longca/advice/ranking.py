@@ -92,7 +92,7 @@ class Advice:
         rest = "No other comes near." if self.options[1:] else ""
         if ties:
             rest = f"{ties[0]} may be as quick." if len(ties) == 1 else f"{len(ties)} others may be as quick, first {ties[0]}."
-        first = f"{best.candidate.title} is predicted to be quickest on {where}: {best.prediction.seconds * 1e3:.3g} ms, {span}."
+        first = f"{best.candidate.title} is predicted to be quickest on {where}: {number(best.prediction.seconds * 1e3)} ms, {span}."
         return f"{first} {rest}".strip()
 
     def to_dict(self) -> dict[str, Any]:
