@@ -73,6 +73,14 @@ class Compiler:
         """The end of an extension's name, for this Python."""
         return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
+    @property
+    def runtime(self) -> Path:
+        """The library of CUDA's runtime. Raises BuildError."""
+        found = sorted(path for name in ("lib", "lib64") for path in (self.cuda / name).glob("libcudart.so*"))
+        if not found:
+            raise BuildError(f"There is no libcudart below {self.cuda}: install nvidia-cuda-runtime of torch's CUDA version")
+        return found[0]
+
     def objects(self, units: Sequence[Unit], into: Path) -> list[Path]:
         """Compile the units, the first ones first, and give their objects in that order. Raises BuildError."""
         with ThreadPoolExecutor(self.jobs) as pool:
@@ -81,11 +89,10 @@ class Compiler:
     def link(self, objects: Iterable[Path], library: Path) -> None:
         """Link the objects against torch and the CUDA runtime that torch brings. Raises BuildError."""
         library.parent.mkdir(parents=True, exist_ok=True)
-        runtime = sorted(path for name in ("lib", "lib64") for path in (self.cuda / name).glob("libcudart.so*"))
         here = [name for name in TORCH_LIBRARIES if (self.torch / f"lib/lib{name}.so").exists()]  # a torch without CUDA lacks two
-        libraries = [f"-L{self.torch / 'lib'}", *(f"-l{name}" for name in here), str(runtime[0]) if runtime else "-lcudart"]
+        libraries = [f"-L{self.torch / 'lib'}", *(f"-l{name}" for name in here), str(self.runtime)]
         command = ["g++", "-shared", "-Wl,--build-id=none", *map(str, objects), *libraries, "-o", str(library)]
-        _run(command, library.parent, library.name)
+        run(command, library.parent, library.name)
 
     def _object(self, unit: Unit, into: Path) -> Path:
         folder = into / unit.source.replace("/", "_")  # of its own: names of temporary files do not collide there
@@ -95,7 +102,7 @@ class Compiler:
                    self.cuda / "include", self.cuda / "include/cccl")
         compiler = [str(self.cuda / "bin/nvcc"), "--objdir-as-tempdir", "-Xcompiler=-fPIC"] if unit.is_cuda else ["g++", "-fPIC"]
         command = [*self.cache, *compiler, *unit.flags, *(f"-I{path}" for path in headers), "-c", unit.source, "-o", str(target)]
-        _run(command, unit.folder, unit.source)
+        run(command, unit.folder, unit.source)
         return target
 
 
@@ -114,7 +121,7 @@ def _jobs_that_fit() -> int:
     return max(1, min(os.cpu_count() or 1, memory_gb // GB_OF_A_COMPILER))
 
 
-def _run(command: list[str], folder: Path, what: str) -> None:
+def run(command: list[str], folder: Path, what: str) -> None:
     start = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
