@@ -66,6 +66,15 @@ class FakePool:
         return FakePool.outcome(cell)
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal():
+    """Also where the tests themselves were started in the background, which ignores some."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGQUIT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
     """run(...) → the summary of a run over CELLS in a pool that answers at once."""
@@ -243,12 +252,9 @@ def test_a_signal_stops_the_run_and_its_workers(plugins, tmp_path, store, number
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
 def test_a_run_that_was_started_to_ignore_a_signal_goes_on_ignoring_it(number):
     """As `nohup` starts it."""
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        assert number not in ending_signals() and signal.SIGTERM in ending_signals()
-    finally:
-        signal.signal(number, before)
     assert number in ending_signals()
+    signal.signal(number, signal.SIG_IGN)
+    assert number not in ending_signals() and signal.SIGTERM in ending_signals()
 
 
 def test_two_runs_at_once(plugins, tmp_path, store):
