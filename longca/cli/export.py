@@ -5,12 +5,15 @@ from longca.cli.options import Json, Results, StudyName, open_study, print_json
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
     """Write a study's records as records.parquet, .csv and .json."""
+    import gc
+
     from longca.core.errors import UserError
     from longca.store.export import export
     from longca.store.load import load
 
     _, _, folder = open_study(study, results=results)
     loaded = load(folder)
+    gc.freeze()  # records stay as long as this process
     if not loaded.records:
         raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
     paths = export(loaded.records, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,6 +47,7 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
                         why="only files go together: give one study, or one or more files of records")
     places = [_place(text, results) for text in sources or [None]]
     loaded = load(*(path for _, path in places))
+    gc.freeze()  # records stay as long as this process: no collection need look at them
     title, path = places[0]
     return OpenedRecords(title, path.parent if path.suffix in FILES else path, loaded.records, loaded.problems)
 

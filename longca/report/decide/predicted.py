@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COLUMNS = ("predicted_ms", "predicted_low_ms", "predicted_high_ms")
 SETTING = ["device", "setting", "world", "seqlen", "mask_label", "kernel", "direction", "seed"]  # in which strategies compare
 FEWEST = 3  # strategies of a setting that is judged
-MOST = 2_000  # cells that a page predicts, 5 ms each
+MOST = 1_000  # cells that a page predicts, 5 ms each
 TOGETHER = ["device", "world", "seqlen", "mask", "mask_params", "corpus", "kernel", "direction", "seed"]  # the same question to strategies
 
 
