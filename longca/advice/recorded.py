@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.cp.contract import HeadStrategy, strategy_of
@@ -27,6 +25,8 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads, pa
 from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels
+from longca.store.hardware import Hardware
+from longca.store.view import View
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 PAPER = (RING, GATHER)
@@ -43,20 +43,20 @@ class MeasuredCell:
     """None for strategies in the style of the study"""
 
     @cached_property
-    def seconds(self) -> float:
-        samples = self.record.samples
-        assert samples is not None
-        times = sorted(max(ranks) for ranks in zip(*samples.time_ms, strict=True))
-        middle = len(times) // 2
-        return (times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2) / 1e3
+    def _view(self) -> View:
+        return View(self.record, Hardware())
 
-    @cached_property
+    @property
+    def seconds(self) -> float:
+        """The median over iterations of the slowest rank's time."""
+        assert self._view.median_ms is not None, "`measured_cell` takes none without samples"
+        return self._view.median_ms / 1e3
+
+    @property
     def noise(self) -> float:
-        """The spread of the middle half of its samples, over their median."""
-        samples = self.record.samples
-        assert samples is not None
-        low, high = np.quantile([max(ranks) for ranks in zip(*samples.time_ms, strict=True)], [0.25, 0.75])
-        return float(high - low) / self.seconds / 1e3
+        """The interquartile range of these times over their median."""
+        assert self._view.noise is not None, "`measured_cell` takes none without samples"
+        return self._view.noise
 
     @property
     def profile(self) -> str:
