@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
-    "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "bench.measure"},
+    "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.forecast", "bench.measure"},
     "bench.workers": {"core", "store", "cp.comm", "bench.measure"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},

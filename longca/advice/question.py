@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import DTYPE_BYTES, CallSpec, Direction
 from longca.core.errors import UserError, unknown
 from longca.core.plugin import Registry
+from longca.cp.forecast import PROFILES
 from longca.predict.fitted import FittedKernels, load_fitted
 from longca.store.hardware import load_hardware
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from longca.predict.kernel import KernelModel
     from longca.store.hardware import GpuModel, Hardware, Network
 
-USUAL_NETWORK = "h200-copy-engines"
+USUAL_NETWORK = PROFILES["symmetric"]
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.cp.contract import HeadStrategy, strategy_of
-from longca.cp.forecast import CallForecast, DeviceModel, forecast, forecast_times
+from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, forecast, forecast_times
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
@@ -30,7 +30,6 @@ from longca.store.view import View
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 PAPER = (RING, GATHER)
-NCCL, COPY_ENGINES = "h200-nccl", "h200-copy-engines"  # profiles of messages
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class MeasuredCell:
     @property
     def profile(self) -> str:
         """The profile of its messages: those in the style of the study wait for collectives, which records do not name."""
-        return NCCL if self.work is None else COPY_ENGINES
+        return PROFILES["nccl" if self.work is None else "symmetric"]
 
     def device(self, fitted: FittedKernels, memory_bytes_per_s: float) -> DeviceModel | None:
         """The fitted kernel of the cell; None without one."""
