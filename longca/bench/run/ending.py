@@ -5,7 +5,6 @@ belongs to no workflow. It goes on after its terminal is closed, where it was to
 """
 
 import os
-import platform
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from longca.bench.workers.process import ending_signals
+from longca.core.host import boot_id
 
 VARIABLE = "LONGCA_WORKFLOW"
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
 
 
@@ -69,7 +68,7 @@ def workflow_is_gone(environ: Mapping[str, str] = os.environ) -> bool:
 
 def _place() -> str:
     """Names the machine, and the numbering of processes on it: containers have their own."""
-    boot = BOOT.read_text().strip() if BOOT.exists() else platform.node()
+    boot = boot_id()
     with suppress(OSError):
         return f"{boot}/{NAMESPACE.stat().st_ino}"
     return boot
