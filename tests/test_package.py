@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import longca
-from longca.core.source import modules_of_package
+from longca.core.code.source import modules_of_package
 
 FACE = ast.parse(Path(longca.__file__).read_text(encoding="utf-8"))
 

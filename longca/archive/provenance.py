@@ -10,9 +10,9 @@ from typing import Any, Literal
 from longca.archive.manifest import sha256
 from longca.archive.packing import BundleFile
 from longca.core.checkout import source
+from longca.core.code.source import source_digest
 from longca.core.record import Record, Source
 from longca.core.schema import Frozen
-from longca.core.source import source_digest
 from longca.core.study import Study
 
 NAME = "provenance.json"

@@ -236,7 +236,7 @@ def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     strategies, masks = ([name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
                          for entries in (grid.strategy, grid.mask))
     given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
-    # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
+    # no registry of strategies by that name: `longca.core.code.source` would let every job of the workflow depend on all their code
     known = {kind: Registry(kind).names() for kind in given}
     wrong = [(kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind]]
     problems = [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]]
