@@ -118,7 +118,7 @@ class Study(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _complete_measure_of_grids(cls, data: Any) -> Any:
-        """What a grid does not say of its `measure` is the study's."""
+        """A grid takes from the study all that its own `measure` leaves out."""
         if not isinstance(data, dict) or not isinstance(data.get("grids"), (list, tuple)):
             return data
         common = data.get("measure")
@@ -148,7 +148,7 @@ class Study(Frozen):
         return [cell for cell, _ in self._by_id.values()]
 
     def measure_of(self, cell: Cell) -> Measure:
-        """How this cell is measured: as the first grid says that has it, and otherwise as the study does."""
+        """The measuring of this cell, by the first grid that has it and says so, or else by the study."""
         if all(grid.measure is None for grid in self.grids):
             return self.measure
         found = self._by_id.get(cell.cell_id)
@@ -156,7 +156,7 @@ class Study(Frozen):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Why the cells of some masks are left out: one reason for each plug-in that is broken."""
+        """The reasons why the cells of some masks are left out: one for each plug-in that is broken."""
         return self._expanded[1]
 
     @property

@@ -80,7 +80,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Paper:
-    """What exhibits are made of."""
+    """The content that exhibits are made of."""
 
     table: pd.DataFrame
     published: pd.DataFrame
@@ -110,7 +110,7 @@ class _Paper:
         return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
 
     def points(self) -> str:
-        """What the tips on points say, as the page's own data (`longca.report.rows.points_json`)."""
+        """The tips on points, as the page's own data (`longca.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
         told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None

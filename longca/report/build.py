@@ -65,7 +65,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class _Paper:
-    """What figures are drawn on: the study's methods, the rows of its records on the page, the masks drawn there, and the files' folder."""
+    """The page that figures are drawn for: the study's methods, the rows of records, the masks drawn there, and the folder of files."""
 
     methods: tuple[str, ...]
     rows: dict[str, int]

@@ -45,7 +45,7 @@ def watch(device: torch.device) -> Iterator[Uses]:
 
 
 def others(of_ranks: Sequence[Uses]) -> Others:
-    """What others did on the devices and machines of these ranks."""
+    """The use of the devices and machines of these ranks by others."""
     cores: list[float] = []
     for machine in {uses["machine"] for uses in of_ranks}:
         here = [uses for uses in of_ranks if uses["machine"] == machine]

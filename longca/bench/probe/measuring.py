@@ -1,4 +1,4 @@
-"""What a probe measures on its ranks: messages within a node and between nodes, what they cost a matrix product, kernels, launches."""
+"""The measurements of a probe on its ranks: messages within a node and between nodes, their cost to a matrix product, kernels, launches."""
 
 from __future__ import annotations
 

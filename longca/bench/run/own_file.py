@@ -145,7 +145,7 @@ def _record(cell: Cell, result: Result, started: datetime) -> Record:
 
 
 def _place(file: Path, record: Record) -> str:
-    """Where in the file it went wrong; empty if nothing says so."""
+    """The place in the file where it went wrong; empty if nothing says so."""
     texts = [record.outcome.message, record.outcome.log] if isinstance(record.outcome, Failed) else []
     if isinstance(record.outcome, TimedOut):
         texts = [note.partition(" was at ")[2] for note in record.notes]
