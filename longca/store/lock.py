@@ -59,6 +59,15 @@ def holders(folder: Path) -> list[str]:
     return [_holder(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
 
 
+def try_lock(file: int, mode: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file now, alone or with others (`fcntl.LOCK_SH`). False if somebody has it. Raises OSError where there are no locks."""
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def new_signature() -> dict[str, Any]:
     """The facts by which a lock's file names this process as its holder."""
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -102,13 +111,11 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
         raise UserError(f"Cannot write '{folder}'", why=error.strerror or str(error),
                         todo="Give another folder with `--results`") from error
     try:
-        try:
-            fcntl.flock(file, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file, mode):
             holder = "; ".join(holders(folder)) or "another process"
             if not wait:
                 raise UserError(f"Another run is writing '{folder}'", why=holder,
-                                todo="Wait for it, stop it, or give another folder with `--results`") from None
+                                todo="Wait for it, stop it, or give another folder with `--results`")
             announce(f"Waiting for another run that is writing '{folder}': {holder}")
             _wait(file, mode, given_up)
     except OSError as error:
@@ -126,10 +133,9 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
 def _wait(file: int, mode: int, given_up: Callable[[], bool]) -> None:
     """Not by a call that blocks: signals would have no answer until it returns."""
     while not given_up():
-        try:
-            return fcntl.flock(file, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(RETRY_SECONDS)
+        if try_lock(file, mode):
+            return
+        time.sleep(RETRY_SECONDS)
     raise KeyboardInterrupt
 
 
@@ -154,12 +160,9 @@ def _is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(file, fcntl.LOCK_SH)
     finally:
         os.close(file)
-    return False
 
 
 def _holder(path: Path) -> str:

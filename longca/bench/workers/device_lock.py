@@ -9,7 +9,6 @@ signature is short text for a message. What anybody can do is hold a lock, and s
 """
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError
-from longca.store.lock import SHOWN_CHARS, describe, new_signature, read_signature, write_signature
+from longca.store.lock import SHOWN_CHARS, describe, new_signature, read_signature, try_lock, write_signature
 
 VARIABLE = "LONGCA_LOCKS"
 FOLDER = Path("/tmp/longca-locks")  # not the folder for temporary files of this user or job: all users must meet in it
@@ -71,7 +70,7 @@ class DeviceLock:
                 try:
                     if self._file is None:
                         self._file = _opened(folder, self.name)
-                        if not _locked(self._file):
+                        if not try_lock(self._file):
                             holder = read_signature(self._file)
                             if holder.get("run") != signature["run"]:  # perhaps that of the one before
                                 time.sleep(SIGNING_SECONDS)
@@ -127,14 +126,6 @@ def _opened(folder: int, name: str) -> int:
         os.close(file)
         raise OSError(errno.EINVAL, f"{name} is no file of its own")
     return file
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_named(folder: int, name: str, file: int) -> bool:
