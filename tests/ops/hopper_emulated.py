@@ -1,0 +1,111 @@
+"""The Hopper kernels of band attention on a CPU, against the definition. The order of what happens is drawn from seeds.
+
+    python -m tests.ops.gluon tests.ops.hopper_emulated few|whole FIRST_SEED SEEDS
+"""
+
+import sys
+
+import numpy as np
+import torch
+
+from longca.masks import Mask, build_mask
+from longca.masks.band import INF, as_bands
+from longca.ops.band import config, plan
+from longca.ops.band.api import BandPlan, band_backward, band_forward, plan_band_attention
+from longca.ops.band.config import BandKernel
+from tests.kernels.plain_attention import plain_attention
+from tests.ops.gluon.language import settings
+
+DOCUMENTS = np.array([131, 1, 70, 96])
+WAYS = ("two kernels", "in order", "any order")
+TOLERANCE = 4e-3  # fp16: the kernels round P, dS and the results
+FEW = {"causal_document": ("in order",), "causal_sliding_window": ("two kernels",), "block_sparse_uniform": ()}
+
+
+def masks() -> dict[str, Mask]:
+    """Full, partial and empty tiles, rows without keys, rows much longer than others, lengths that are no multiples of anything."""
+    holes = as_bands([(7, 140, 0, 160, -INF, 3), (164, 290, 30, 233, -10, INF)])
+    return {
+        "full": build_mask("full", seqlen=257), "causal": build_mask("causal", seqlen=298),
+        "causal_document": build_mask("causal_document", seqlen=298, documents=DOCUMENTS),
+        "full_document": build_mask("full_document", seqlen=298, documents=DOCUMENTS),
+        "sliding_window": build_mask("sliding_window", seqlen=298, window=70),
+        "causal_sliding_window": build_mask("causal_sliding_window", seqlen=298, window=33),
+        "global_sliding_window": build_mask("global_sliding_window", seqlen=700, num_global=5, window=40),
+        "shared_question": build_mask("shared_question", seqlen=298, documents=DOCUMENTS),
+        "holes": Mask(298, 233, (holes,), name="holes"),
+        "block_sparse_uniform": build_mask("block_sparse_uniform", seqlen=512, block=64, density=0.4, seed=1),
+        "blocks_of_128": build_mask("block_sparse_uniform", seqlen=512, block=128, density=0.5, seed=2),
+        "block_sparse_variable": build_mask("block_sparse_variable", seqlen=400, mean_block=128, density=0.5, seed=1),
+    }
+
+
+def plan_of(mask: Mask, heads: tuple[int, int], way: str) -> BandPlan:
+    """The plan of a GPU of compute capability 9.0, with three multiprocessors."""
+    tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
+        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, fused_dq=way != "two kernels", in_order=way == "in order")
+    return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
+
+
+def inputs(mask: Mask, heads: tuple[int, int], seed: int) -> list[torch.Tensor]:
+    """q, k, v, dout."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(mask.seqlen_q, heads[0]), (mask.seqlen_k, heads[1]), (mask.seqlen_k, heads[1]), (mask.seqlen_q, heads[0])]
+    return [torch.randn(*shape, 128, generator=generator).half() for shape in shapes]
+
+
+def near(what: str, result: torch.Tensor, right: torch.Tensor) -> None:
+    error = torch.linalg.vector_norm(result.double() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
+    assert error <= TOLERANCE, f"{what} is off by {error:.1e}"
+
+
+def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int) -> None:
+    """The forward pass, and with a way the backward pass in it."""
+    print(name, heads, way or "forward", "seed", seed, flush=True)
+    settings["seed"] = seed
+    made = plan_of(mask, heads, way or "two kernels")
+    q, k, v, dout = inputs(mask, heads, seed)
+    plain = plain_attention(q, k, v, dout, mask.dense())
+    out, lse = band_forward(q, k, v, made)
+    empty = plain.lse == -torch.inf
+    assert torch.equal(lse == -torch.inf, empty) and (out[empty] == 0).all(), "rows without keys"
+    near("LSE", lse[~empty], plain.lse[~empty])
+    near("out", out, plain.out)
+    if way:
+        for grad, result, right in zip(("dq", "dk", "dv"), band_backward(q, k, v, out, lse, dout, made), plain.grads, strict=True):
+            near(grad, result, right)
+
+
+def check_merged(seed: int) -> None:
+    """A float32 result over other keys goes in, and one over all keys comes out."""
+    print("merged", "seed", seed, flush=True)
+    settings["seed"] = seed
+    whole = build_mask("causal", seqlen=298)
+    q, k, v, dout = inputs(whole, (8, 1), seed)
+    result = None
+    for first, last in ((0, 100), (100, 298)):
+        part = Mask(298, 298, (as_bands([(0, 298, first, last, -INF, 0)]),), name="part")
+        result = band_forward(q, k, v, plan_of(part, (8, 1), "two kernels"), initial=result, out_dtype=torch.float32)
+    plain = plain_attention(q, k, v, dout, whole.dense())
+    near("merged out", result[0], plain.out)
+    near("merged LSE", result[1], plain.lse)
+
+
+def main(some: str, first: int, count: int) -> None:
+    torch.cuda.get_device_properties = lambda device: type("Properties", (), {"multi_processor_count": 3})()
+    plan.RESIDENT_PROGRAMS = 4  # so that long row tiles are split
+    for seed in range(first, first + count):
+        for name, mask in masks().items():
+            if some == "few" and name not in FEW:
+                continue
+            for heads in ((2, 2), (8, 1)) if some == "whole" else ((8, 1),) if not FEW[name] else ():
+                check(name, mask, heads, None, seed)
+            # backward, short blocks have Triton's own kernels
+            for way in FEW[name] if some == "few" else WAYS if name != "block_sparse_uniform" else ():
+                check(name, mask, (4, 2), way, seed)
+        if some == "whole":
+            check_merged(seed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,26 @@
+"""The Hopper kernels of band attention under an emulator: right, and free of deadlocks and races, in whatever order things happen."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tools.pages import ROOT
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.ops.gluon", "tests.ops.hopper_emulated", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_hopper_kernels_are_right_in_an_order_of_events():
+    said = run("few", "0", "1")
+    assert "causal_document (4, 2) in order" in said and "causal_sliding_window (4, 2) two kernels" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_hopper_kernels_are_right_in_many_orders_of_events(seed: int):
+    assert "merged" in run("whole", str(seed), "1")
