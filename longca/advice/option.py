@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.plugin import Registry
 from longca.cp.contract import HeadStrategy
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, forecast, links_of, whole_statistics
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.head_chunking import describe_chunks
+from longca.predict.call import whole_statistics
 
 if TYPE_CHECKING:
     from longca.advice.question import AdviceQuestion
@@ -191,9 +192,9 @@ def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> Cal
 
     from longca.cp.schedule.timeline import RankTimes
 
-    model, ratio = device.kernel, call.num_q_heads // call.num_kv_heads
-    statistics = whole_statistics(question.mask, model.shape, ratio)
-    seconds = np.full((1, 1), model.seconds(statistics, call.num_q_heads, call.num_kv_heads, call.head_dim))
+    model = device.kernel.for_call(question.mask, call.num_kv_heads)
+    statistics = whole_statistics(question.mask, model.shape, call.num_q_heads // call.num_kv_heads)
+    seconds = np.full((1, 1), device.kernel.seconds(question.mask, call.num_q_heads, call.num_kv_heads, call.head_dim))
     at_boost = float(seconds[0, 0]) / (1 + model.throttle)
     row = call.head_dim * call.elem_bytes * question.mask.seqlen_q
     tensors = (2 * call.num_q_heads + 2 * call.num_kv_heads) * row * (2 if call.direction == "bwd" else 1)

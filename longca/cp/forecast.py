@@ -6,7 +6,8 @@
     messages    the time line of `longca.cp.schedule.timeline`
 
 A step's tiles are not counted: there are as many steps as ranks times ranks. A row of a band ends in a partial tile wherever it is, so the
-whole mask's tiles, counted once, tell what the end of a row costs, and a step has so many ends (`Plan.step_band_rows`).
+whole mask's tiles, counted once, tell what the end of a row costs, and a step has so many ends (`Plan.step_band_rows`). A step's items of
+work are taken to be as long as each other.
 
 Shapes: P ranks of a ring, N ranks of a head group, T steps.
 """
@@ -22,9 +23,10 @@ from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
+from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
-from longca.predict.kernel import part_amounts
-from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+from longca.predict.kernel import even_idle, part_amounts
+from longca.predict.ways import ONE_PASS, TWO_KERNELS, are_long, covers_all, last_sees_nearly_all, way_of
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
     from longca.masks.mask import Mask
+    from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel
     from longca.store.hardware import Network
 
@@ -50,7 +53,7 @@ PASS_EFFICIENCY = 0.85  # share of the GPU's memory bandwidth that elementwise p
 class DeviceModel:
     """A kernel on a GPU, in one direction."""
 
-    kernel: KernelModel
+    kernel: CallModel
     memory_bytes_per_s: float
     """that elementwise passes reach"""
     merges: bool
@@ -108,7 +111,7 @@ def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: Li
     """Forecasts a call in the direction that its specification names."""
     times, slowdown, num_calls = forecast_times(work, call, device, links)
     sent, between = _sent_bytes(work, call, links.ranks_per_node)
-    statistics = whole_statistics(work.plan.partition.mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
+    statistics = whole_statistics(work.plan.partition.mask, device.kernel.usual.shape, call.num_q_heads // call.num_kv_heads)
     return CallForecast(times, slowdown, num_calls, statistics.waste, sent, between, memory_bytes(work, call))
 
 
@@ -129,7 +132,7 @@ def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, lin
             steps[place, head_rank] = found
             busy[:, head_rank] += found.sum(axis=1)
             counts[:, head_rank] += (plan.step_areas > 0).sum(axis=1)
-    slowdown = float(device.kernel.slowdown(float(busy.max())))
+    slowdown = float(device.kernel.usual.slowdown(float(busy.max())))
     slower = {key: found * slowdown for key, found in steps.items()}
     return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
 
@@ -163,14 +166,6 @@ class Forecaster:
         return total
 
 
-def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
-    """The tiles of a mask, counted once for each mask."""
-    key = "tile statistics", shape, heads_per_kv
-    if key not in mask.kept:
-        mask.kept[key] = tile_statistics(mask, shape, heads_per_kv)
-    return mask.kept[key]
-
-
 def _row_ends(mask: Mask) -> float:
     """Rows of bands of a mask, over its head groups."""
     key = "row ends"
@@ -181,20 +176,54 @@ def _row_ends(mask: Mask) -> float:
 
 def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
     """Seconds of each rank's kernels at full clock, (P, T)."""
-    mask, model = plan.partition.mask, device.kernel
-    whole, groups, ends = whole_statistics(mask, model.shape, num_q // num_kv), mask.num_groups, _row_ends(mask)
-    hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
-    area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
-    computed, partial = area + hidden * band_rows, partial * band_rows
-    partial = np.minimum(partial, computed)
-    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
+    one_pass = _are_one_pass(plan, num_kv, device.kernel)
+    if one_pass is None or one_pass.all():
+        way = way_of(device.kernel.usual.kernel, device.kernel.usual.direction, plan.partition.mask, num_kv) if one_pass is None else ONE_PASS
+        return _kernels_of_way_s(plan, num_q, num_kv, call, device.kernel.of(way))
+    two_kernels_s = _kernels_of_way_s(plan, num_q, num_kv, call, device.kernel.of(TWO_KERNELS))
+    if not one_pass.any():
+        return two_kernels_s
+    return np.where(one_pass, _kernels_of_way_s(plan, num_q, num_kv, call, device.kernel.of(ONE_PASS)), two_kernels_s)
+
+
+def _are_one_pass(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
+    """Which steps `band` computes in one pass backward, (P, T); None where a single rank has the whole mask, or for other kernels.
+
+    Where the last query of the whole mask sees nearly all keys, so does that of every step.
+    """
+    mask = plan.partition.mask
+    if plan.world == 1 or not any(model.way == ONE_PASS for model in kernel.ways):
+        return None
+    if not last_sees_nearly_all(mask):
+        return np.zeros(plan.step_areas.shape, dtype=bool)
+    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
+    return are_long(plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
+
+
+def _step_keys(plan: Plan) -> np.ndarray:
+    """Keys of each step, (P, T)."""
     keys = plan.received_kv.astype(float)
     keys[:, 0] = plan.sharding.num_tokens
-    longest = np.where(area > 0, whole.longest * np.minimum(keys / mask.seqlen_k, 1), 0)
+    return keys
+
+
+def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
+    """`_kernels_s` by one model."""
+    mask, ratio = plan.partition.mask, num_q // num_kv
+    whole, groups, ends = whole_statistics(mask, model.shape, ratio), mask.num_groups, _row_ends(mask)
     if plan.world == 1:
-        rows, longest = np.full(area.shape, float(mask.seqlen_q)), np.full(area.shape, whole.longest)
-    empty = np.where(plan.world == 1, whole.empty, 0.0)
-    found = part_amounts(computed - partial, partial, empty, rows, longest, num_q, num_kv)
+        own = call_amounts(model, mask, num_q, num_kv)
+        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
+    hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
+    area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
+    rows, keys = np.minimum(plan.sharding.num_tokens[:, None], band_rows), _step_keys(plan)
+    computed = rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
+    partial = np.minimum(partial * band_rows, computed)
+    pack, backward = min(model.shape.pack, ratio), model.direction == "bwd"
+    items = np.ceil(keys / model.shape.keys if backward else rows / model.shape.tokens(ratio)) * num_q / pack
+    share = rows / mask.seqlen_q if backward else keys / mask.seqlen_k
+    longest = (whole.of_columns if backward else whole.of_rows).longest * pack * np.minimum(share, 1)
+    found = part_amounts(computed - partial, partial, 0.0, rows, longest, even_idle(computed * num_q, items), num_q, num_kv)
     return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
 
 

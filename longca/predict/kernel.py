@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.predict.tile_statistics import PROGRAMS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from longca.masks.traits import Traits
     from longca.predict.tile_statistics import TileShape, TileStatistics
 
-FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "call")
+FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "idle", "call")
 """pairs (10⁶, of all heads) in full, partial and empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads;
-10⁶ pairs of the longest row of tiles; 1"""
+10⁶ pairs of the longest item of work, a row of tiles or backward a column of them; 10⁶ pairs for which multiprocessors wait for the last
+items (`Spread.idle`); 1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
 NOMINAL = 0.95  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
@@ -36,25 +39,50 @@ BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and bot
 
 
 def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
-    """The labels of a call, by which some kernels have ways of their own. "long": a query sees a quarter of all keys or more, in bands."""
+    """The labels of a call, by which some kernels have ways of their own.
+
+    "long": a query sees a quarter of all keys or more, in bands. "packed": the mask is segments of tokens under one window, which
+    kernels need no list of tiles for.
+    """
     seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
     return {"plain": "plain" if traits.full or traits.causal else "masked",
             "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
-            "heads": "grouped" if heads_per_kv > 1 else "equal"}
+            "heads": "grouped" if heads_per_kv > 1 else "equal",
+            "lists": "packed" if traits.num_segments or traits.full else "listed",
+            "blocks": "blocks" if traits.is_block_grid else "bands"}
 
 
-def amounts(statistics: TileStatistics, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """What a call has of each of FEATURES, (7,)."""
-    return part_amounts(statistics.full, statistics.partial, statistics.empty, statistics.rows, statistics.longest, num_q_heads,
-                        num_kv_heads)
+def amounts(statistics: TileStatistics, shape: TileShape, direction: str, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
+            ) -> np.ndarray:
+    """What a call has of each of FEATURES, (8,).
+
+    Args:
+        covered: every pair is computed, as `covers_all` tells.
+    """
+    pack = min(shape.pack, num_q_heads // num_kv_heads)
+    items = statistics.of_columns if direction == "bwd" else statistics.of_rows
+    full, empty = (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
+    return part_amounts(full, statistics.partial, empty, statistics.rows, items.longest * pack, items.idle(num_q_heads // pack) * pack,
+                        num_q_heads, num_kv_heads)
+
+
+def even_idle(computed: np.ndarray, num_items: np.ndarray) -> np.ndarray:
+    """Pairs for which multiprocessors wait for the last ones, where all items of work are as long as each other.
+
+    Args:
+        computed: pairs of all heads.
+        num_items: of all heads.
+    """
+    items = np.maximum(np.ceil(num_items), 1)
+    return computed * (np.ceil(items / PROGRAMS) * PROGRAMS / items - 1)
 
 
 def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,
-                 longest: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """`amounts` of calls whose numbers are arrays of one shape, (…, 7)."""
+                 longest: np.ndarray | float, idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
+    """`amounts` of calls whose numbers are arrays of one shape, (…, 8). All but `longest` and `idle` are of one query head."""
     computed = np.add(full, partial)
     columns = (np.multiply(full, num_q_heads), np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads), computed * num_kv_heads,
-               np.multiply(rows, num_q_heads), longest)
+               np.multiply(rows, num_q_heads), longest, idle)
     stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
     return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
 
@@ -111,11 +139,13 @@ class KernelModel:
     """the largest length among the records"""
     form: tuple[str, ...] = ()
     """the calls that it is for, by labels of `form_labels`; all calls without any"""
+    way: str = ""
+    """the kernel's way that it is for, of `longca.predict.ways`"""
     source: str = "records"
     """`records`, or `share of peak` where no record tells"""
 
     def boosted_s(self, found: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
-        """Seconds at full clock, (…,), of calls with these amounts (…, 7). All but the call's own cost grow with the head dim."""
+        """Seconds at full clock, (…,), of calls with these amounts (…, 8). All but the call's own cost grow with the head dim."""
         costs = np.array([self.costs_ms[name] for name in FEATURES])
         costs[:-1] *= head_dim / FITTED_HEAD_DIM
         return found @ costs / 1e3
@@ -123,11 +153,6 @@ class KernelModel:
     def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
         """The factor by which work of so many seconds at full clock takes longer."""
         return slowdown(boosted_s, self.throttle)
-
-    def seconds(self, statistics: TileStatistics, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM) -> float:
-        """Seconds of one call, alone on a GPU."""
-        at_full_clock = float(self.boosted_s(amounts(statistics, num_q_heads, num_kv_heads), head_dim))
-        return at_full_clock * float(self.slowdown(at_full_clock))
 
 
 def slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:

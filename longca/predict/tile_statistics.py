@@ -7,6 +7,8 @@ Kernels compute whole tiles. A tile has so many rows, which query heads of one K
     ├──────┤ some visible   partial    all are computed, and some are masked
     └──────┘ none visible   empty      skipped, or looked at and skipped, or computed by kernels that take a dense mask
 
+A kernel's programs share the rows of tiles, or backward the columns. The last ones leave multiprocessors idle: `Spread` tells how much.
+
 Counts are those of one query head. Of masks with many head groups, which are drawn alike, two are counted. Of masks with very many
 queries, pieces at equal distances are counted.
 """
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.lowering.tiles import row_tiles
+from longca.lowering.tiles import col_tiles, row_tiles
 
 if TYPE_CHECKING:
     from longca.lowering.ranges import Runs
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 2
 MOST_ROWS, PIECE_ROWS = 1 << 19, 4096  # of the queries that are counted, and of a piece
+PROGRAMS = 132  # multiprocessors of an H200 and of an H100
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,49 @@ class TileShape:
     keys: int
     pack: int = 1
     """query heads that share a tile, at most"""
+    per_block: bool = False
+    """in masks of blocks, tiles begin anew with each block: a block narrower than a tile takes a whole one"""
 
     def tokens(self, heads_per_kv: int) -> int:
         """Tokens whose rows a tile holds."""
         return max(self.rows // min(self.pack, heads_per_kv), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Pairs of each item of work, of one query head: of rows of tiles, or of columns of tiles."""
+
+    pairs: np.ndarray
+    """(n,), the largest first"""
+    repeats: int = 1
+    """how often each stands for items that were not counted"""
+
+    @classmethod
+    def of(cls, pairs: np.ndarray) -> Spread:
+        return cls(np.sort(pairs[pairs > 0])[::-1])
+
+    @property
+    def longest(self) -> float:
+        return float(self.pairs[0]) if len(self.pairs) else 0.0
+
+    def idle(self, copies: int) -> float:
+        """Pairs that all multiprocessors could do while they wait for the last ones.
+
+        Items are dealt, the largest first, to whichever multiprocessor is free. One of them gets k + 1 of the first k · PROGRAMS + 1
+        items: the largest of these sums, over all k, is taken for the time until the last is done.
+
+        Args:
+            copies: how often each item is there: for each head, or each KV head.
+        """
+        copies *= self.repeats
+        rounds = np.arange(-(-len(self.pairs) * copies // PROGRAMS))
+        if not len(rounds):
+            return 0.0
+        until = float(((rounds + 1) * self.pairs[rounds * PROGRAMS // copies]).max())
+        return max(until * PROGRAMS - float(self.pairs.sum()) * copies, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
 class TileStatistics:
     """Pairs of one query head, by the kind of their tile."""
 
@@ -51,10 +90,10 @@ class TileStatistics:
     full: float
     partial: float
     empty: float
-    longest: float
-    """computed pairs of the row of tiles that has most"""
     rows: int
     """queries"""
+    of_rows: Spread
+    of_columns: Spread
 
     @property
     def computed(self) -> float:
@@ -75,18 +114,33 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     if mask.seqlen_q > MOST_ROWS:
         return _of_pieces(mask, shape, heads_per_kv)
     tokens, groups = shape.tokens(heads_per_kv), range(min(mask.num_groups, MOST_GROUPS))
-    size, found = tokens * shape.keys, []
-    for group in groups:
-        tiles = row_tiles(mask, tokens, shape.keys, group)
-        full, partial = (_by_line(runs, tiles.num_lines) for runs in (tiles.full_runs, tiles.partial_runs))
-        longest = (full + partial).max(initial=0) * (shape.rows // tokens)
-        found.append((full.sum(), partial.sum(), tiles.num_lines * tiles.num_across - full.sum() - partial.sum(), longest))
-    full, partial, empty, longest = (float(np.mean(column)) * size for column in zip(*found, strict=True))
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, longest, mask.seqlen_q)
+    count = _count_blocks if shape.per_block and mask.grid is not None else _count_tiles
+    full, partial, rows, columns = zip(*(count(mask, tokens, shape.keys, group) for group in groups), strict=True)
+    all_full, all_partial = float(np.mean(full)), float(np.mean(partial))
+    empty = max(float(mask.seqlen_q) * mask.seqlen_k - all_full - all_partial, 0.0)
+    return TileStatistics(mask.area / mask.num_groups, all_full, all_partial, empty, mask.seqlen_q, Spread.of(rows[0]), Spread.of(columns[0]))
+
+
+def _count_tiles(mask: Mask, tokens: int, keys: int, group: int) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """(pairs in full tiles, in partial tiles, in each row of tiles, in each column)."""
+    rows, columns, size = row_tiles(mask, tokens, keys, group), col_tiles(mask, tokens, keys, group), float(tokens * keys)
+    full, partial = (_by_line(runs, rows.num_lines) * size for runs in (rows.full_runs, rows.partial_runs))
+    across = sum(_by_line(runs, columns.num_lines) for runs in (columns.full_runs, columns.partial_runs)) * size
+    return full.sum(), partial.sum(), full + partial, across
+
+
+def _count_blocks(mask: Mask, tokens: int, keys: int, group: int) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """The same where tiles begin anew with each block. Tiles that a block does not fill count as full: no mask is read for them."""
+    visible, q_bounds, k_bounds = mask.grid.solid(group) if mask.grid is not None else ()
+    height, width = (-(-np.diff(bounds) // size) * float(size) for bounds, size in ((q_bounds, tokens), (k_bounds, keys)))
+    seen = visible.astype(float)
+    rows, columns = seen @ width, height @ seen
+    tiles_down, tiles_across = (height / tokens).astype(int), (width / keys).astype(int)
+    return (float(height @ rows), 0.0, np.repeat(rows * tokens, tiles_down), np.repeat(columns * keys, tiles_across))
 
 
 def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
-    """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs."""
+    """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs. Columns are taken to be as long as rows."""
     count = MOST_ROWS // PIECE_ROWS
     starts = np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS
     pieces = [tile_statistics(mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)), shape, heads_per_kv) for start in starts.tolist()]
@@ -94,7 +148,9 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
     factor = mask.area / mask.num_groups / area if area else 0.0
     full, partial = full * factor, partial * factor
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, max(piece.longest for piece in pieces), mask.seqlen_q)
+    rows = Spread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
+    rows = Spread(rows.pairs, round(mask.seqlen_q / (count * PIECE_ROWS)))
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, rows)
 
 
 def _by_line(runs: Runs, num_lines: int) -> np.ndarray:
