@@ -25,8 +25,8 @@ from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
-from longca.predict.kernel import even_idle, part_amounts
-from longca.predict.ways import ONE_PASS, TWO_KERNELS, are_long, covers_all, last_sees_nearly_all, way_of
+from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
+from longca.predict.ways import ONE_PASS, TWO_KERNELS, are_long, covers_all, items_of, last_sees_nearly_all
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: Li
 def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> tuple[RankTimes, float, int]:
     """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): `forecast` without bytes and memory."""
     steps, shape = {}, (work.mesh.ring, work.mesh.heads)
-    busy, counts = np.zeros(shape), np.zeros(shape, dtype=int)
+    busy, throttled, counts = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=int)
     plans: dict[range, Plan] = {}
     for place, chunk in enumerate(work.chunks):
         for head_rank, share in enumerate(chunk.heads.ranks):
@@ -126,13 +126,16 @@ def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, lin
                 continue
             groups = work.mask_groups(chunk, head_rank)
             plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
-            found = _kernels_s(plan, len(share.q), len(share.local_kv), call, device) + _passes_s(plan, share.q, share.kv, call, device)
+            kernels, throttle = _kernels_s(plan, len(share.q), len(share.local_kv), call, device)
+            found = kernels + _passes_s(plan, share.q, share.kv, call, device)
             if work.mesh.heads > 1:
                 found[:, 0] += _packing_s(work, chunk, head_rank, call, device)
             steps[place, head_rank] = found
             busy[:, head_rank] += found.sum(axis=1)
+            throttled[:, head_rank] += (found * throttle).sum(axis=1)
             counts[:, head_rank] += (plan.step_areas > 0).sum(axis=1)
-    slowdown = float(device.kernel.usual.slowdown(float(busy.max())))
+    most = np.unravel_index(int(busy.argmax()), shape)
+    slowdown = float(clock_slowdown(busy[most], throttled[most] / busy[most] if busy[most] else 0.0))
     slower = {key: found * slowdown for key, found in steps.items()}
     return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
 
@@ -174,16 +177,15 @@ def _row_ends(mask: Mask) -> float:
     return mask.kept[key]
 
 
-def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
-    """Seconds of each rank's kernels at full clock, (P, T)."""
+def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> tuple[np.ndarray, np.ndarray | float]:
+    """(seconds of each rank's kernels at full clock (P, T), their throttles likewise)."""
     one_pass = _are_one_pass(plan, num_kv, device.kernel)
-    if one_pass is None or one_pass.all():
-        way = way_of(device.kernel.usual.kernel, device.kernel.usual.direction, plan.partition.mask, num_kv) if one_pass is None else ONE_PASS
-        return _kernels_of_way_s(plan, num_q, num_kv, call, device.kernel.of(way))
-    two_kernels_s = _kernels_of_way_s(plan, num_q, num_kv, call, device.kernel.of(TWO_KERNELS))
-    if not one_pass.any():
-        return two_kernels_s
-    return np.where(one_pass, _kernels_of_way_s(plan, num_q, num_kv, call, device.kernel.of(ONE_PASS)), two_kernels_s)
+    if one_pass is None:
+        model = device.kernel.for_call(plan.partition.mask, num_kv)
+        return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
+    models = [device.kernel.of(way) for way in (ONE_PASS, TWO_KERNELS)]
+    seconds = [_kernels_of_way_s(plan, num_q, num_kv, call, model) for model in models]
+    return np.where(one_pass, *seconds), np.where(one_pass, *(model.throttle for model in models))
 
 
 def _are_one_pass(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
@@ -202,9 +204,8 @@ def _are_one_pass(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | No
 
 def _step_keys(plan: Plan) -> np.ndarray:
     """Keys of each step, (P, T)."""
-    keys = plan.received_kv.astype(float)
-    keys[:, 0] = plan.sharding.num_tokens
-    return keys
+    with_own = [plan.num_own_kv(0, number) > 0 for number in range(plan.num_steps)]
+    return plan.received_kv + np.outer(plan.sharding.num_tokens, with_own)
 
 
 def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
@@ -219,11 +220,10 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     rows, keys = np.minimum(plan.sharding.num_tokens[:, None], band_rows), _step_keys(plan)
     computed = rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
     partial = np.minimum(partial * band_rows, computed)
-    pack, backward = min(model.shape.pack, ratio), model.direction == "bwd"
-    items = np.ceil(keys / model.shape.keys if backward else rows / model.shape.tokens(ratio)) * num_q / pack
-    share = rows / mask.seqlen_q if backward else keys / mask.seqlen_k
-    longest = (whole.of_columns if backward else whole.of_rows).longest * pack * np.minimum(share, 1)
-    found = part_amounts(computed - partial, partial, 0.0, rows, longest, even_idle(computed * num_q, items), num_q, num_kv)
+    items = items_of(model.kernel, model.direction, model.way)
+    lines = np.ceil(keys / model.shape.keys if items.by_keys else rows / model.shape.tokens(ratio))
+    idle = items.share * even_idle(computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio))
+    found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
     return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
 
 

@@ -46,7 +46,8 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
     byte_s, message_s = float(links.byte_s(ranks).max()), links.batch_s(ranks)
     calls = _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
     at_boost = [(count, _call_s(part, call, device, merged=strategy == RING)) for count, part in calls]
-    slowdown = float(device.kernel.usual.slowdown(sum(count * seconds for count, seconds in at_boost)))
+    model = device.kernel.for_call(calls[0][1], call.num_kv_heads)
+    slowdown = float(model.slowdown(sum(count * seconds for count, seconds in at_boost)))
     kernels = [(count, seconds * slowdown) for count, seconds in at_boost]
     compute = sum(count * seconds for count, seconds in kernels)
     if strategy == RING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca.predict.kernel import FITTED_HEAD_DIM, Interval, KernelModel, amounts, widest
 from longca.predict.tile_statistics import tile_statistics
-from longca.predict.ways import covers_all, way_of
+from longca.predict.ways import covers_all, items_of, way_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileSta
 
 
 def call_amounts(model: KernelModel, mask: Mask, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """`amounts` of a whole call of a model's kernel, (8,)."""
+    """`amounts` of a whole call of a model's kernel, (6,)."""
     statistics = whole_statistics(mask, model.shape, num_q_heads // num_kv_heads)
-    return amounts(statistics, model.shape, model.direction, num_q_heads, num_kv_heads,
+    return amounts(statistics, model.shape, items_of(model.kernel, model.direction, model.way), num_q_heads, num_kv_heads,
                    covered=covers_all(model.kernel, model.direction, mask.traits))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, slowdown
+from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape
 
 SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64),
@@ -29,7 +29,7 @@ class Sample:
     """One measured call."""
 
     amounts: tuple[np.ndarray, ...]
-    """for each of SHAPES, (8,)"""
+    """for each of SHAPES, (6,)"""
     seconds: float
     mask: str
     """groups by which samples are held out"""
@@ -49,7 +49,7 @@ class _Fit:
 
     def predicted(self, samples: Sequence[Sample]) -> np.ndarray:
         at_boost = np.array([sample.amounts[self.shape] for sample in samples]) @ self.costs
-        return at_boost * slowdown(at_boost, self.throttle)
+        return at_boost * clock_slowdown(at_boost, self.throttle)
 
 
 def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True) -> KernelModel:
@@ -134,7 +134,7 @@ def _fit(samples: Sequence[Sample]) -> _Fit:
 
 
 def _distinct(samples: Sequence[Sample]) -> Iterator[tuple[int, np.ndarray]]:
-    """(place in SHAPES, the amounts of all samples (n, 8)) of each shape under which some sample has other amounts than under those before."""
+    """(place in SHAPES, the amounts of all samples (n, 6)) of each shape that differs from those before it."""
     seen: set[bytes] = set()
     for shape in range(len(samples[0].amounts)):
         amounts = np.array([sample.amounts[shape] for sample in samples])

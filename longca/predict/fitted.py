@@ -19,7 +19,7 @@ from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.kernel import Interval, KernelModel, amounts, form_labels, widest
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
-from longca.predict.ways import covers_all, way_of
+from longca.predict.ways import covers_all, items_of, way_of
 
 if TYPE_CHECKING:
     from longca.core.record import Record
@@ -137,10 +137,10 @@ def samples(records: Iterable[Record]) -> list[Sample]:
         known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
         assert record.samples is not None
         seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
-        covered = covers_all(cell.kernel, cell.direction, known.mask.traits)
-        found.append(Sample(tuple(amounts(known.statistics(shape), shape, cell.direction, *heads, covered=covered) for shape in SHAPES),
-                            seconds, _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio),
-                            way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)))
+        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
+        items, covered = items_of(cell.kernel, cell.direction, way), covers_all(cell.kernel, cell.direction, known.mask.traits)
+        found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES), seconds,
+                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way))
     return found
 
 

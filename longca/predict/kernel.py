@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from longca.masks.traits import Traits
     from longca.predict.tile_statistics import TileShape, TileStatistics
+    from longca.predict.ways import Items
 
-FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "idle", "call")
-"""pairs (10⁶, of all heads) in full, partial and empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads;
-10⁶ pairs of the longest item of work, a row of tiles or backward a column of them; 10⁶ pairs for which multiprocessors wait for the last
-items (`Spread.idle`); 1"""
+FEATURES = ("full", "partial", "empty", "unshared", "rows", "call")
+"""pairs (10⁶, of all heads) in full tiles, and those for which multiprocessors wait for the last items (`Spread.idle`); pairs in partial
+and in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads; 1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
 NOMINAL = 0.95  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
@@ -52,18 +52,26 @@ def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
             "blocks": "blocks" if traits.is_block_grid else "bands"}
 
 
-def amounts(statistics: TileStatistics, shape: TileShape, direction: str, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
+def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
             ) -> np.ndarray:
-    """What a call has of each of FEATURES, (8,).
+    """What a call has of each of FEATURES, (6,).
 
     Args:
+        items: of work, as `items_of` tells.
         covered: every pair is computed, as `covers_all` tells.
     """
-    pack = min(shape.pack, num_q_heads // num_kv_heads)
-    items = statistics.of_columns if direction == "bwd" else statistics.of_rows
+    heads = heads_of_item(items, shape, num_q_heads // num_kv_heads)
+    spread = statistics.of_columns if items.by_keys else statistics.of_rows
     full, empty = (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
-    return part_amounts(full, statistics.partial, empty, statistics.rows, items.longest * pack, items.idle(num_q_heads // pack) * pack,
-                        num_q_heads, num_kv_heads)
+    idle = spread.idle(num_q_heads // heads, items.most) * heads * items.share
+    return part_amounts(full, statistics.partial, empty, statistics.rows, idle, num_q_heads, num_kv_heads)
+
+
+def heads_of_item(items: Items, shape: TileShape, heads_per_kv: int) -> int:
+    """Query heads of an item of work."""
+    if items.all_heads:
+        return heads_per_kv
+    return 1 if items.by_keys else min(shape.pack, heads_per_kv)
 
 
 def even_idle(computed: np.ndarray, num_items: np.ndarray) -> np.ndarray:
@@ -78,11 +86,11 @@ def even_idle(computed: np.ndarray, num_items: np.ndarray) -> np.ndarray:
 
 
 def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,
-                 longest: np.ndarray | float, idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """`amounts` of calls whose numbers are arrays of one shape, (…, 8). All but `longest` and `idle` are of one query head."""
+                 idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
+    """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`, which is of all."""
     computed = np.add(full, partial)
-    columns = (np.multiply(full, num_q_heads), np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads), computed * num_kv_heads,
-               np.multiply(rows, num_q_heads), longest, idle)
+    columns = (np.multiply(full, num_q_heads) + idle, np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads),
+               computed * num_kv_heads, np.multiply(rows, num_q_heads))
     stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
     return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
 
@@ -145,17 +153,17 @@ class KernelModel:
     """`records`, or `share of peak` where no record tells"""
 
     def boosted_s(self, found: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
-        """Seconds at full clock, (…,), of calls with these amounts (…, 8). All but the call's own cost grow with the head dim."""
+        """Seconds at full clock, (…,), of calls with these amounts (…, 6). All but the call's own cost grow with the head dim."""
         costs = np.array([self.costs_ms[name] for name in FEATURES])
         costs[:-1] *= head_dim / FITTED_HEAD_DIM
         return found @ costs / 1e3
 
     def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
         """The factor by which work of so many seconds at full clock takes longer."""
-        return slowdown(boosted_s, self.throttle)
+        return clock_slowdown(boosted_s, self.throttle)
 
 
-def slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
+def clock_slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
     """`KernelModel.slowdown` for a throttle."""
     progress = np.log(np.maximum(boosted_s, BOOST_S) / BOOST_S) / np.log(SETTLED_S / BOOST_S)
     return 1 + throttle * np.minimum(progress, 1)
@@ -166,6 +174,6 @@ def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
     low, high = measured_s / (1 + throttle), measured_s.copy()
     for _ in range(40):
         middle = (low + high) / 2
-        late = middle * slowdown(middle, throttle) > measured_s
+        late = middle * clock_slowdown(middle, throttle) > measured_s
         low, high = np.where(late, low, middle), np.where(late, middle, high)
     return (low + high) / 2

@@ -15,6 +15,7 @@ queries, pieces at equal distances are counted.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,11 +61,7 @@ class Spread:
     def of(cls, pairs: np.ndarray) -> Spread:
         return cls(np.sort(pairs[pairs > 0])[::-1])
 
-    @property
-    def longest(self) -> float:
-        return float(self.pairs[0]) if len(self.pairs) else 0.0
-
-    def idle(self, copies: int) -> float:
+    def idle(self, copies: int, most: float = math.inf) -> float:
         """Pairs that all multiprocessors could do while they wait for the last ones.
 
         Items are dealt, the largest first, to whichever multiprocessor is free. One of them gets k + 1 of the first k · PROGRAMS + 1
@@ -72,13 +69,18 @@ class Spread:
 
         Args:
             copies: how often each item is there: for each head, or each KV head.
+            most: of a multiprocessor's share of all pairs; longer items are divided into equal parts.
         """
         copies *= self.repeats
-        rounds = np.arange(-(-len(self.pairs) * copies // PROGRAMS))
+        pairs, total = self.pairs, float(self.pairs.sum()) * copies
+        if len(pairs) and pairs[0] * PROGRAMS > most * total:
+            parts = np.ceil(pairs * PROGRAMS / (most * total)).astype(int)
+            pairs = np.sort(np.repeat(pairs / parts, parts))[::-1]
+        rounds = np.arange(-(-len(pairs) * copies // PROGRAMS))
         if not len(rounds):
             return 0.0
-        until = float(((rounds + 1) * self.pairs[rounds * PROGRAMS // copies]).max())
-        return max(until * PROGRAMS - float(self.pairs.sum()) * copies, 0.0)
+        until = float(((rounds + 1) * pairs[rounds * PROGRAMS // copies]).max())
+        return max(until * PROGRAMS - total, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +120,7 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     full, partial, rows, columns = zip(*(count(mask, tokens, shape.keys, group) for group in groups), strict=True)
     all_full, all_partial = float(np.mean(full)), float(np.mean(partial))
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - all_full - all_partial, 0.0)
-    return TileStatistics(mask.area / mask.num_groups, all_full, all_partial, empty, mask.seqlen_q, Spread.of(rows[0]), Spread.of(columns[0]))
+    return TileStatistics(mask.area / mask.num_groups, all_full, all_partial, empty, mask.seqlen_q, *map(Spread.of, (rows[0], columns[0])))
 
 
 def _count_tiles(mask: Mask, tokens: int, keys: int, group: int) -> tuple[float, float, np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
     kernel        direction   rule
     band          bwd         one pass, whose work tiles add to dQ in one order, or two kernels: `prefers_ordered_dq` of its operator
+    band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
 
 A kernel with several ways has a model for each (`KernelModel.way`). All other kernels have one, without a name.
@@ -9,6 +10,8 @@ A kernel with several ways has a model for each (`KernelModel.way`). All other k
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 ONE_PASS, TWO_KERNELS = "one pass", "two kernels"
+OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
+DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
 WAYS = {("band", "bwd"): (ONE_PASS, TWO_KERNELS)}
 # The same numbers as in longca/ops/band/tables/dq_order.py, which imports torch. A test compares both rules.
 LAST_SEES, MEAN_QUERIES, MEAN_KEYS = 0.9, 3000, 4000
@@ -63,3 +68,26 @@ def covers_all(kernel: str, direction: str, traits: Traits) -> bool:
     """Tells whether a kernel computes every pair of a call, also those that nobody sees."""
     window = traits.window
     return (kernel, direction) == ("cudnn_graph", "bwd") and window is not None and window[0] >= 0 and window[1] != 0
+
+
+@dataclass(frozen=True)
+class Items:
+    """How a kernel divides a call into items of work, which its programs take one by one."""
+
+    by_keys: bool
+    """an item has some keys and all queries that see them; else some queries and all keys that they see"""
+    all_heads: bool
+    """of all query heads of a KV head; else as many as share a tile"""
+    most: float = math.inf
+    """of a multiprocessor's share of the whole call; items that take longer are divided"""
+    share: float = 1.0
+    """of the whole call's time, in the kernel with these items"""
+
+
+def items_of(kernel: str, direction: str, way: str) -> Items:
+    """The items of a kernel. Of a kernel that is not known they are as in FlashAttention: backward by keys and query heads."""
+    own = kernel in OWN and way != ONE_PASS
+    most = OWN_MOST if own else math.inf
+    if direction == "fwd":
+        return Items(by_keys=False, all_heads=False, most=most)
+    return Items(by_keys=True, all_heads=own, most=most, share=DKDV_MATMULS / BOTH_MATMULS if own else 1.0)

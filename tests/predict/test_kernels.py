@@ -60,7 +60,7 @@ def test_least_squares_without_negative_costs_are_the_best_of_all_sets_of_column
 
 def test_the_clock_slows_long_calls_down_and_back():
     boosted = np.array([1e-4, 5e-3, 1e-2, 0.5])
-    taken = boosted * slowdown(boosted, 0.15)
+    taken = boosted * clock_slowdown(boosted, 0.15)
     assert taken[0] == boosted[0] and taken[3] == pytest.approx(0.5 * 1.15) and boosted[2] < taken[2] < boosted[2] * 1.15
     np.testing.assert_allclose(at_full_clock(taken, 0.15), boosted, rtol=1e-9)
 
@@ -74,7 +74,7 @@ def made() -> list[Sample]:
             mask = build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name else None)
             all_amounts = tuple(amounts(tile_statistics(mask, shape, 8), 64, 8) for shape in SHAPES)
             at_boost = float(all_amounts[0] @ costs)
-            found.append(Sample(all_amounts, at_boost * float(slowdown(at_boost, 0.14)), name, seqlen, LABELS))
+            found.append(Sample(all_amounts, at_boost * float(clock_slowdown(at_boost, 0.14)), name, seqlen, LABELS))
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_fit_finds_the_kernel_that_made_the_times(made: list[Sample]):
     assert model.shape == SHAPES[0] and model.throttle == 0.14 and model.by_mask.p95 < 1e-6 and model.by_length.median < 1e-6
     mask = build_mask("prefix_lm", seqlen=12288)
     own = float(amounts(tile_statistics(mask, SHAPES[0], 8), 64, 8) @ np.array([1e-6, 2e-6, 0, 0, 2e-4, 0, 3e-5]))
-    assert model.seconds(tile_statistics(mask, model.shape, 8), 64, 8) == pytest.approx(own * float(slowdown(own, 0.14)), rel=1e-6)
+    assert model.seconds(tile_statistics(mask, model.shape, 8), 64, 8) == pytest.approx(own * float(clock_slowdown(own, 0.14)), rel=1e-6)
     with pytest.raises(ValueError, match="at least 12"):
         fit_kernel("made", "fwd", made[:5])
 
