@@ -63,7 +63,7 @@ def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_he
     heads = heads_of_item(items, shape, num_q_heads // num_kv_heads)
     spread = statistics.of_columns if items.by_keys else statistics.of_rows
     full, empty = (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
-    idle = spread.idle(num_q_heads // heads, items.most) * heads * items.share
+    idle = spread.idle(num_q_heads // heads, items.most, in_order=items.in_order) * heads * items.share
     return part_amounts(full, statistics.partial, empty, statistics.rows, idle, num_q_heads, num_kv_heads)
 
 

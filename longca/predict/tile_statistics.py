@@ -54,22 +54,27 @@ class Spread:
 
     pairs: np.ndarray
     """(n,), the largest first"""
+    last: float = 0.0
+    """of the last one in the order of the sequence"""
     repeats: int = 1
     """how often each stands for items that were not counted"""
 
     @classmethod
     def of(cls, pairs: np.ndarray) -> Spread:
-        return cls(np.sort(pairs[pairs > 0])[::-1])
+        some = pairs[pairs > 0]
+        return cls(np.sort(some)[::-1], float(some[-1]) if len(some) else 0.0)
 
-    def idle(self, copies: int, most: float = math.inf) -> float:
+    def idle(self, copies: int, most: float = math.inf, *, in_order: bool = False) -> float:
         """Pairs that all multiprocessors could do while they wait for the last ones.
 
         Items are dealt, the largest first, to whichever multiprocessor is free. One of them gets k + 1 of the first k · PROGRAMS + 1
-        items: the largest of these sums, over all k, is taken for the time until the last is done.
+        items: the largest of these sums, over all k, is taken for the time until the last is done. In the order of the sequence, some of
+        the last ones have just begun when nothing is left to start: half of one is waited for in the mean.
 
         Args:
             copies: how often each item is there: for each head, or each KV head.
             most: of a multiprocessor's share of all pairs; longer items are divided into equal parts.
+            in_order: items start in the order of the sequence.
         """
         copies *= self.repeats
         pairs, total = self.pairs, float(self.pairs.sum()) * copies
@@ -80,7 +85,7 @@ class Spread:
         if not len(rounds):
             return 0.0
         until = float(((rounds + 1) * pairs[rounds * PROGRAMS // copies]).max())
-        return max(until * PROGRAMS - total, 0.0)
+        return max(until * PROGRAMS - total, PROGRAMS * self.last / 2 if in_order else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +156,7 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
     full, partial = full * factor, partial * factor
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
     rows = Spread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
-    rows = Spread(rows.pairs, round(mask.seqlen_q / (count * PIECE_ROWS)))
+    rows = Spread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
     return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, rows)
 
 

@@ -2,6 +2,7 @@
 
     kernel        direction   rule
     band          bwd         one pass, whose work tiles add to dQ in one order, or two kernels: `prefers_ordered_dq` of its operator
+    fa2           fwd         items of work start in the order of the sequence; `torch_flash` is the same code
     band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ONE_PASS, TWO_KERNELS = "one pass", "two kernels"
 OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
+IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
 WAYS = {("band", "bwd"): (ONE_PASS, TWO_KERNELS)}
 # The same numbers as in longca/ops/band/tables/dq_order.py, which imports torch. A test compares both rules.
@@ -82,6 +84,8 @@ class Items:
     """of a multiprocessor's share of the whole call; items that take longer are divided"""
     share: float = 1.0
     """of the whole call's time, in the kernel with these items"""
+    in_order: bool = False
+    """items of a head come in the order of the sequence; else the longest come first"""
 
 
 def items_of(kernel: str, direction: str, way: str) -> Items:
@@ -89,5 +93,5 @@ def items_of(kernel: str, direction: str, way: str) -> Items:
     own = kernel in OWN and way != ONE_PASS
     most = OWN_MOST if own else math.inf
     if direction == "fwd":
-        return Items(by_keys=False, all_heads=False, most=most)
+        return Items(by_keys=False, all_heads=False, most=most, in_order=kernel in IN_ORDER)
     return Items(by_keys=True, all_heads=own, most=most, share=DKDV_MATMULS / BOTH_MATMULS if own else 1.0)
