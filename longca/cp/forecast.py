@@ -104,7 +104,7 @@ class CallForecast:
 def links_of(network: Network) -> LinkSpeeds:
     """The speeds of a profile of `config/hardware.yaml`."""
     return LinkSpeeds(network.intra_gb_s.value * 1e9, network.inter_gb_s.value * 1e9, network.intra_us.value * 1e-6,
-                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node)
+                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node, "copy-engines" not in network.name)
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
@@ -127,7 +127,7 @@ def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, lin
             groups = work.mask_groups(chunk, head_rank)
             plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
             kernels, throttle = _kernels_s(plan, len(share.q), len(share.local_kv), call, device)
-            found = kernels + _passes_s(plan, share.q, share.kv, call, device)
+            found = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=links.packs)
             if work.mesh.heads > 1:
                 found[:, 0] += _packing_s(work, chunk, head_rank, call, device)
             steps[place, head_rank] = found
@@ -227,15 +227,16 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
 
 
-def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel) -> np.ndarray:
+def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel, *, packs: bool) -> np.ndarray:
     """Seconds of the elementwise work of a plan's steps, (P, T)."""
     row, elem = call.head_dim / device.memory_bytes_per_s, call.elem_bytes
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
     rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
-    per_row = 2 * SUM_BYTES + (0 if device.merges else elem + SUM_BYTES)  # a sum is read and written; else the part is, too
+    # a sum is read and written: by the kernel instead of its result, or beside the part that it has written, which is read, too
+    per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
     found = later * rows * len(q) * row * per_row
-    if not plan.forwards_kv and plan.world > 1:
+    if packs and not plan.forwards_kv and plan.world > 1:
         found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
         for number in range(1, plan.num_steps):  # what has come home after a step is added up after the next

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from longca.predict.tile_statistics import TileShape, TileStatistics
     from longca.predict.ways import Items
 
-FEATURES = ("full", "partial", "empty", "unshared", "rows", "call")
-"""pairs (10⁶, of all heads) in full tiles, and those for which multiprocessors wait for the last items (`Spread.idle`); pairs in partial
-and in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads; 1"""
+FEATURES = ("computed", "partial", "empty", "unshared", "rows", "call")
+"""10⁶ pairs of all heads that are computed, and those that could be while multiprocessors wait for the last items (`Spread.idle`); pairs in
+partial tiles, for what their masks cost more, and in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows; 1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
 NOMINAL = 0.95  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
@@ -89,7 +89,7 @@ def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: n
                  idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
     """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`, which is of all."""
     computed = np.add(full, partial)
-    columns = (np.multiply(full, num_q_heads) + idle, np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads),
+    columns = (computed * num_q_heads + idle, np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads),
                computed * num_kv_heads, np.multiply(rows, num_q_heads))
     stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
     return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)

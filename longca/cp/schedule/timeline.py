@@ -52,6 +52,8 @@ class LinkSpeeds:
     overlap_slowdown: float = OVERLAP_SLOWDOWN
     """time that kernels lose to overlapped messages, as a share of these"""
     ranks_per_node: int = RANKS_PER_NODE
+    packs: bool = False
+    """what goes to others in a gather is packed first, for a collective; copy engines take it from where it is"""
 
     def byte_s(self, ranks: Sequence[int]) -> np.ndarray:
         """Seconds for a byte between each two of these ranks of the job, (P, P). Ranks fill node after node."""
