@@ -6,8 +6,8 @@
     messages    the time line of `longca.cp.schedule.timeline`
 
 A step's tiles are not counted: there are as many steps as ranks times ranks. A row of a band ends in a partial tile wherever it is, so the
-whole mask's tiles, counted once, tell what the end of a row costs, and a step has so many ends (`Plan.step_band_rows`). A step's items of
-work are taken to be as long as each other.
+whole mask's tiles, counted once, tell what the end of a row costs, and steps share them by their rows (`Plan.step_band_rows`). A step's
+items of work are taken to be as long as each other.
 
 Shapes: P ranks of a ring, N ranks of a head group, T steps.
 """
@@ -21,6 +21,7 @@ import numpy as np
 
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
+from longca.cp.partition.sharding import StripedSharding
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
 from longca.predict.call import call_amounts, whole_statistics
@@ -215,6 +216,8 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     if plan.world == 1:
         own = call_amounts(model, mask, num_q, num_kv)
         return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
+    if not isinstance(plan.sharding, StripedSharding):  # cuts between chunks lie between tiles: no row ends there
+        ends = max(ends, float(plan.step_band_rows.sum()))
     hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
     area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
     rows, keys = np.minimum(plan.sharding.num_tokens[:, None], band_rows), _step_keys(plan)
