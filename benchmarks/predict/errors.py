@@ -100,7 +100,7 @@ def splits(residuals: Sequence[Residual], groups: dict[str, dict[Hashable, np.nd
     """Errors and coverage by the way of holding out, against what is wanted."""
     ways = {"by mask, kernels fitted without it": np.array([one.error for one in residuals]),
             "by mask, own strategies, without the older backward": np.array([
-                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older_backward(one.cell.record)]),
+                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older_backward(one.cell)]),
             "by mask, own strategies": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN]),
             "by mask, own strategies, 2 GPUs": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN
                                                          and one.cell.record.cell.world == 2]),
@@ -122,7 +122,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
     ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
             "direction": lambda one: one.cell.record.cell.direction}
     rows, found = [], []
-    residuals = [one for one in residuals if not is_older_backward(one.cell.record)]
+    residuals = [one for one in residuals if not is_older_backward(one.cell)]
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):

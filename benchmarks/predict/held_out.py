@@ -144,7 +144,7 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
                  "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
-        is_older = any(is_older_backward(one.cell.record) for one in ran.values())
+        is_older = any(is_older_backward(one.cell) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
             found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))

@@ -225,7 +225,7 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     partial = np.minimum(partial * band_rows, computed)
     items = items_of(model.kernel, model.direction, model.way)
     lines = np.ceil(keys / model.shape.keys if items.by_keys else rows / model.shape.tokens(ratio))
-    idle = items.share * even_idle(computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio))
+    idle = items.share * even_idle(computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order)
     found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
     return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
 

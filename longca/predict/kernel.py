@@ -74,15 +74,17 @@ def heads_of_item(items: Items, shape: TileShape, heads_per_kv: int) -> int:
     return 1 if items.by_keys else min(shape.pack, heads_per_kv)
 
 
-def even_idle(computed: np.ndarray, num_items: np.ndarray) -> np.ndarray:
-    """Pairs for which multiprocessors wait for the last ones, where all items of work are as long as each other.
+def even_idle(computed: np.ndarray, num_items: np.ndarray, *, in_order: bool = False) -> np.ndarray:
+    """`Spread.idle` where all items of work are as long as each other.
 
     Args:
         computed: pairs of all heads.
         num_items: of all heads.
+        in_order: items start in the order of the sequence.
     """
     items = np.maximum(np.ceil(num_items), 1)
-    return computed * (np.ceil(items / PROGRAMS) * PROGRAMS / items - 1)
+    idle = computed * (np.ceil(items / PROGRAMS) * PROGRAMS / items - 1)
+    return np.maximum(idle, computed / items * PROGRAMS / 2) if in_order else idle
 
 
 def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,

@@ -41,9 +41,14 @@ def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
     return ONE_PASS if one_pass else TWO_KERNELS
 
 
-def are_long(area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int) -> np.ndarray:
-    """Tells where `band`'s work tiles are long and many enough for one pass. All numbers are of one head group."""
-    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(MEAN_QUERIES, num_keys))
+def are_long(area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int,
+             mean_queries: int = MEAN_QUERIES) -> np.ndarray:
+    """Tells where `band`'s work tiles are long and many enough for one pass. All numbers are of one head group.
+
+    Args:
+        mean_queries: that see a key, at least.
+    """
+    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
              & np.greater_equal(area, np.multiply(MEAN_KEYS, num_queries)))
     if num_kv_heads % KV_HEADS:
         found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
