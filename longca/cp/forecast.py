@@ -14,7 +14,9 @@ Shapes: P ranks of a ring, N ranks of a head group, T steps.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,7 @@ from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.sharding import StripedSharding
 from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
+from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, WorkTimeline
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
@@ -108,37 +110,90 @@ def links_of(network: Network) -> LinkSpeeds:
                       network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node, "copy-engines" not in network.name)
 
 
+@dataclass(frozen=True, eq=False)
+class _ShareTimes:
+    """What the ranks that have the same heads of a chunk compute."""
+
+    seconds: np.ndarray
+    """of each step at full clock, (P, T)"""
+    throttle: np.ndarray | float
+    """of each step, likewise, or of all"""
+    num_calls: np.ndarray
+    """kernel calls of each rank, (P,)"""
+
+
+class WorkForecast:
+    """The forecast of a call in the direction that its specification names, for any speed of messages."""
+
+    def __init__(self, work: WorkPartition, call: CallSpec, device: DeviceModel, *, packs: bool) -> None:
+        """
+        Args:
+            packs: of `LinkSpeeds`.
+        """
+        self._work, self._call, self._device, self._packs = work, call, device, packs
+        self._bytes: dict[int, tuple[float, float]] = {}
+        shares = self._shares()
+        busy, throttled, counts = (np.zeros((work.mesh.ring, work.mesh.heads)) for _ in range(3))
+        for (_, head_rank), share in shares.items():
+            busy[:, head_rank] += share.seconds.sum(axis=1)
+            throttled[:, head_rank] += (share.seconds * share.throttle).sum(axis=1)
+            counts[:, head_rank] += share.num_calls
+        most = np.unravel_index(int(busy.argmax()), busy.shape)
+        self.slowdown = float(clock_slowdown(busy[most], throttled[most] / busy[most] if busy[most] else 0.0))
+        """by the clock"""
+        self.num_calls = int(counts.max())
+        """of kernels, of the rank that has most"""
+        slower = {id(share): share.seconds * self.slowdown for share in shares.values()}
+        self._line = WorkTimeline(work, call, {key: slower[id(share)] for key, share in shares.items()}, backward=call.direction == "bwd")
+
+    def times(self, links: LinkSpeeds) -> RankTimes:
+        """The times of all ranks."""
+        return self._line.at(links)
+
+    def at(self, links: LinkSpeeds) -> CallForecast:
+        """The whole forecast."""
+        if links.ranks_per_node not in self._bytes:
+            self._bytes[links.ranks_per_node] = _sent_bytes(self._work, self._call, links.ranks_per_node)
+        return CallForecast(self.times(links), self.slowdown, self.num_calls, self._waste, *self._bytes[links.ranks_per_node], self._memory)
+
+    @cached_property
+    def _waste(self) -> float:
+        heads_per_kv = self._call.num_q_heads // self._call.num_kv_heads
+        return whole_statistics(self._work.plan.partition.mask, self._device.kernel.usual.shape, heads_per_kv).waste
+
+    @cached_property
+    def _memory(self) -> float:
+        return memory_bytes(self._work, self._call)
+
+    def _shares(self) -> dict[tuple[int, int], _ShareTimes]:
+        """The work of each chunk of each rank of a head group; equal work is one and the same."""
+        work, found, known = self._work, dict[tuple[int, int], _ShareTimes](), dict[Hashable, _ShareTimes]()
+        plans: dict[range, Plan] = {}
+        for place, chunk in enumerate(work.chunks):
+            for head_rank, share in enumerate(chunk.heads.ranks):
+                if not share.q:
+                    continue
+                groups = work.mask_groups(chunk, head_rank)
+                if groups not in plans:
+                    plans[groups] = work.plan_of(groups)
+                key = groups, len(share.q), len(share.kv), len(share.local_kv)
+                if key not in known:
+                    known[key] = self._share_times(plans[groups], chunk, head_rank)
+                found[place, head_rank] = known[key]
+        return found
+
+    def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
+        share, call, device = chunk.heads.ranks[head_rank], self._call, self._device
+        kernels, throttle = _kernels_s(plan, len(share.q), len(share.local_kv), call, device)
+        found = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
+        if self._work.mesh.heads > 1:
+            found[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
+        return _ShareTimes(found, throttle, (plan.step_areas > 0).sum(axis=1))
+
+
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
     """Forecasts a call in the direction that its specification names."""
-    times, slowdown, num_calls = forecast_times(work, call, device, links)
-    sent, between = _sent_bytes(work, call, links.ranks_per_node)
-    statistics = whole_statistics(work.plan.partition.mask, device.kernel.usual.shape, call.num_q_heads // call.num_kv_heads)
-    return CallForecast(times, slowdown, num_calls, statistics.waste, sent, between, memory_bytes(work, call))
-
-
-def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> tuple[RankTimes, float, int]:
-    """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): `forecast` without bytes and memory."""
-    steps, shape = {}, (work.mesh.ring, work.mesh.heads)
-    busy, throttled, counts = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=int)
-    plans: dict[range, Plan] = {}
-    for place, chunk in enumerate(work.chunks):
-        for head_rank, share in enumerate(chunk.heads.ranks):
-            if not share.q:
-                continue
-            groups = work.mask_groups(chunk, head_rank)
-            plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
-            kernels, throttle = _kernels_s(plan, len(share.q), len(share.local_kv), call, device)
-            found = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=links.packs)
-            if work.mesh.heads > 1:
-                found[:, 0] += _packing_s(work, chunk, head_rank, call, device)
-            steps[place, head_rank] = found
-            busy[:, head_rank] += found.sum(axis=1)
-            throttled[:, head_rank] += (found * throttle).sum(axis=1)
-            counts[:, head_rank] += (plan.step_areas > 0).sum(axis=1)
-    most = np.unravel_index(int(busy.argmax()), shape)
-    slowdown = float(clock_slowdown(busy[most], throttled[most] / busy[most] if busy[most] else 0.0))
-    slower = {key: found * slowdown for key, found in steps.items()}
-    return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
+    return WorkForecast(work, call, device, packs=links.packs).at(links)
 
 
 class Forecaster:
@@ -166,7 +221,8 @@ class Forecaster:
             if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
                 return None
             device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
-            total += float(forecast_times(work, replace(call, direction=direction), device, self._links)[0].total_s.max())
+            made = WorkForecast(work, replace(call, direction=direction), device, packs=self._links.packs)
+            total += float(made.times(self._links).total_s.max())
         return total
 
 
@@ -279,24 +335,24 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
                 sent += np.bincount(sender, moved, mesh.world)
                 between += np.bincount(sender, moved * (node[sender] != node[receiver]), mesh.world)
     if mesh.heads > 1:
+        heads = _heads_sent(work, backward)
         for rank in range(mesh.world):
             ring_rank, mine = mesh.of(rank)
             group = np.array(mesh.group(rank))
-            others = group[group != rank]
-            tokens = work.plan.sharding.num_tokens[ring_rank] / mesh.heads
-            bytes_to = tokens * row * _heads_sent(work, mine, others - group[0], backward)
+            others = np.arange(mesh.heads) != mine
+            bytes_to = work.plan.sharding.num_tokens[ring_rank] / mesh.heads * row * heads[mine, others]
             sent[rank] += bytes_to.sum()
-            between[rank] += bytes_to[node[others] != node[rank]].sum()
+            between[rank] += bytes_to[node[group[others]] != node[rank]].sum()
     return float(sent.max()), float(between.max())
 
 
-def _heads_sent(work: WorkPartition, mine: int, others: np.ndarray, backward: bool) -> np.ndarray:
-    """Heads of tokens that a rank sends to each other rank of its group: inputs of that rank's heads, results of its own."""
+def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
+    """Heads of tokens that each rank of a head group sends to each other, (N, N): inputs of that rank's heads, results of its own."""
     q, arriving, leaving = (np.array([sum(len(side(chunk)[rank]) for chunk in work.chunks) for rank in range(work.mesh.heads)])
                             for side in (lambda chunk: chunk.q, lambda chunk: chunk.arriving, lambda chunk: chunk.leaving))
     if backward:
-        return q[others] + q[mine] + 2 * leaving[mine]
-    return q[others] + 2 * arriving[others] + q[mine]
+        return q + (q + 2 * leaving)[:, None]
+    return q + 2 * arriving + q[:, None]
 
 
 def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
