@@ -237,8 +237,9 @@ def _row_ends(mask: Mask) -> float:
 def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> tuple[np.ndarray, np.ndarray | float]:
     """(seconds of each rank's kernels at full clock (P, T), their throttles likewise)."""
     one_pass = _are_one_pass(plan, num_kv, device.kernel)
-    if one_pass is None:
-        model = device.kernel.for_call(plan.partition.mask, num_kv)
+    if one_pass is None or one_pass.all() or not one_pass.any():
+        model = (device.kernel.for_call(plan.partition.mask, num_kv) if one_pass is None else
+                 device.kernel.of(ONE_PASS if one_pass.all() else TWO_KERNELS))
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
     models = [device.kernel.of(way) for way in (ONE_PASS, TWO_KERNELS)]
     seconds = [_kernels_of_way_s(plan, num_q, num_kv, call, model) for model in models]

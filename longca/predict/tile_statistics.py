@@ -7,7 +7,7 @@ Kernels compute whole tiles. A tile has so many rows, which query heads of one K
     ├──────┤ some visible   partial    all are computed, and some are masked
     └──────┘ none visible   empty      skipped, or looked at and skipped, or computed by kernels that take a dense mask
 
-A kernel's programs share the rows of tiles, or backward the columns. The last ones leave multiprocessors idle: `Spread` tells how much.
+A kernel's programs share the rows of tiles, or backward the columns. The last ones leave multiprocessors idle: `WorkSpread` tells how much.
 
 Counts are those of one query head. Of masks with many head groups, which are drawn alike, two are counted. Of masks with very many
 queries, pieces at equal distances are counted.
@@ -16,7 +16,9 @@ queries, pieces at equal distances are counted.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +51,7 @@ class TileShape:
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class WorkSpread:
     """Pairs of each item of work, of one query head: of rows of tiles, or of columns of tiles."""
 
     pairs: np.ndarray
@@ -60,7 +62,7 @@ class Spread:
     """how often each stands for items that were not counted"""
 
     @classmethod
-    def of(cls, pairs: np.ndarray) -> Spread:
+    def of(cls, pairs: np.ndarray) -> WorkSpread:
         some = pairs[pairs > 0]
         return cls(np.sort(some)[::-1], float(some[-1]) if len(some) else 0.0)
 
@@ -99,8 +101,13 @@ class TileStatistics:
     empty: float
     rows: int
     """queries"""
-    of_rows: Spread
-    of_columns: Spread
+    of_rows: WorkSpread
+    count_columns: Callable[[], WorkSpread]
+
+    @cached_property
+    def of_columns(self) -> WorkSpread:
+        """Columns of tiles; counted when somebody asks, since only backward kernels go by keys."""
+        return self.count_columns()
 
     @property
     def computed(self) -> float:
@@ -121,29 +128,28 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     if mask.seqlen_q > MOST_ROWS:
         return _of_pieces(mask, shape, heads_per_kv)
     tokens, groups = shape.tokens(heads_per_kv), range(min(mask.num_groups, MOST_GROUPS))
-    count = _count_blocks if shape.per_block and mask.grid is not None else _count_tiles
-    full, partial, rows, columns = zip(*(count(mask, tokens, shape.keys, group) for group in groups), strict=True)
-    all_full, all_partial = float(np.mean(full)), float(np.mean(partial))
-    empty = max(float(mask.seqlen_q) * mask.seqlen_k - all_full - all_partial, 0.0)
-    return TileStatistics(mask.area / mask.num_groups, all_full, all_partial, empty, mask.seqlen_q, *map(Spread.of, (rows[0], columns[0])))
+    lines = _block_lines if shape.per_block and mask.grid is not None else _tile_lines
+    counted = [lines(mask, tokens, shape.keys, group) for group in groups]
+    full, partial = (float(np.mean([part.sum() for part in parts])) for parts in zip(*counted, strict=True))
+    empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, WorkSpread.of(sum(counted[0], np.zeros(1))),
+                          lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True), np.zeros(1))))
 
 
-def _count_tiles(mask: Mask, tokens: int, keys: int, group: int) -> tuple[float, float, np.ndarray, np.ndarray]:
-    """(pairs in full tiles, in partial tiles, in each row of tiles, in each column)."""
-    rows, columns, size = row_tiles(mask, tokens, keys, group), col_tiles(mask, tokens, keys, group), float(tokens * keys)
-    full, partial = (_by_line(runs, rows.num_lines) * size for runs in (rows.full_runs, rows.partial_runs))
-    across = sum(_by_line(runs, columns.num_lines) for runs in (columns.full_runs, columns.partial_runs)) * size
-    return full.sum(), partial.sum(), full + partial, across
+def _tile_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs in full and in partial tiles of each row of tiles, or of each column, (n,) each."""
+    tiles, size = (col_tiles if columns else row_tiles)(mask, tokens, keys, group), float(tokens * keys)
+    return _by_line(tiles.full_runs, tiles.num_lines) * size, _by_line(tiles.partial_runs, tiles.num_lines) * size
 
 
-def _count_blocks(mask: Mask, tokens: int, keys: int, group: int) -> tuple[float, float, np.ndarray, np.ndarray]:
-    """The same where tiles begin anew with each block. Tiles that a block does not fill count as full: no mask is read for them."""
-    visible, q_bounds, k_bounds = mask.grid.solid(group) if mask.grid is not None else ()
-    height, width = (-(-np.diff(bounds) // size) * float(size) for bounds, size in ((q_bounds, tokens), (k_bounds, keys)))
+def _block_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The same where tiles begin anew with each block. Those that a block does not fill count as full: no mask is read for them."""
+    assert mask.grid is not None
+    visible, q_bounds, k_bounds = mask.grid.solid(group)
+    height, width = (-(-np.diff(bounds) // size) * size for bounds, size in ((q_bounds, tokens), (k_bounds, keys)))
     seen = visible.astype(float)
-    rows, columns = seen @ width, height @ seen
-    tiles_down, tiles_across = (height / tokens).astype(int), (width / keys).astype(int)
-    return (float(height @ rows), 0.0, np.repeat(rows * tokens, tiles_down), np.repeat(columns * keys, tiles_across))
+    found = np.repeat(height @ seen * keys, width // keys) if columns else np.repeat(seen @ width * tokens, height // tokens)
+    return found, np.zeros_like(found)
 
 
 def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
@@ -155,9 +161,9 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
     factor = mask.area / mask.num_groups / area if area else 0.0
     full, partial = full * factor, partial * factor
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
-    rows = Spread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
-    rows = Spread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, rows)
+    rows = WorkSpread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
+    rows = WorkSpread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, lambda: rows)
 
 
 def _by_line(runs: Runs, num_lines: int) -> np.ndarray:
