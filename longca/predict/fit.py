@@ -38,6 +38,8 @@ class Sample:
     """`form_labels` of the call"""
     way: str = ""
     """of the kernel, as `longca.predict.ways` tells"""
+    heads_per_kv: int = 1
+    """query heads for each KV head"""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,7 @@ def _fit(samples: Sequence[Sample]) -> _Fit:
     weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples]))
     found = []
     for shape, amounts in _distinct(samples):
-        computed = amounts[:, 0] + amounts[:, 1]
-        if np.ptp(amounts[:, UNSHARED] / np.maximum(computed, 1e-12)) < 1e-9:
+        if len({sample.heads_per_kv for sample in samples}) == 1:
             amounts[:, UNSHARED] = 0  # as many heads for each KV head everywhere: the two cannot be told apart
         for throttle in THROTTLES:
             relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]

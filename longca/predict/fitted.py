@@ -140,7 +140,7 @@ def samples(records: Iterable[Record]) -> list[Sample]:
         way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
         items, covered = items_of(cell.kernel, cell.direction, way), covers_all(cell.kernel, cell.direction, known.mask.traits)
         found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES), seconds,
-                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way))
+                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
     return found
 
 

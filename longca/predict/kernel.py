@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 FEATURES = ("computed", "partial", "empty", "unshared", "rows", "call")
 """10⁶ pairs of all heads that are computed, and those that could be while multiprocessors wait for the last items (`WorkSpread.idle`);
-pairs in partial tiles, for what their masks cost more, and in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows; 1"""
+pairs in partial tiles, for what their masks cost more; pairs in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows;
+1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
 NOMINAL = 0.96  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges

@@ -1,5 +1,6 @@
 """Models of kernels: the tiles that they count, the fit, and that the committed models are those of the committed records."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -89,6 +90,14 @@ def test_a_fit_finds_the_kernel_that_made_the_times(made: list[Sample]):
     assert CallModel((model,)).seconds(mask, 64, 8) == pytest.approx(own * float(clock_slowdown(own, 0.14)), rel=1e-6)
     with pytest.raises(ValueError, match="at least 12"):
         fit_kernel("made", "fwd", made[:5])
+
+
+def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_have_as_many(made: list[Sample]):
+    """Else computed pairs could cost nothing and shared ones everything, and a call of fewer heads a KV head would cost too much."""
+    alike = fit_kernel("made", "fwd", [replace(one, heads_per_kv=8) for one in made], judged=False)
+    assert alike.costs_ms["unshared"] == 0 and alike.costs_ms["computed"] == pytest.approx(1e-3, rel=1e-3)
+    for model in load_fitted().models:
+        assert model.costs_ms["computed"] > 0, model.kernel
 
 
 def test_calls_of_two_kinds_are_fitted_apart_where_they_differ(made: list[Sample]):
