@@ -39,5 +39,6 @@ def test_it_says_that_it_is_predicted_and_who_is_first(exhibit: PaperFigure, dat
     assert exhibit.title(slower) != title
 
 
-def test_it_is_drawn_where_no_record_has_its_methods(exhibit: PaperFigure, data: pd.DataFrame):
-    assert len(exhibit.draw(data, Style(("fa3",), on_page=True)).axes) == 8
+def test_it_names_its_methods_so_that_the_page_has_colours_for_them(exhibit: PaperFigure, data: pd.DataFrame):
+    assert set(exhibit.methods) == set(data.method)
+    assert len(exhibit.draw(data, Style(exhibit.methods, on_page=True)).axes) == 8
