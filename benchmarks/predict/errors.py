@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,11 @@ def kernels() -> Table:
     """The errors of kernels on one GPU."""
     rows, found = [], []
     for model in load_fitted().models:
-        masks, lengths = model.by_mask, model.by_length
-        found.append({"kernel": model.kernel, "direction": model.direction, "calls": " ".join(model.form), "records": masks.num_records,
+        masks, lengths, calls = model.by_mask, model.by_length, (*filter(None, [model.way]), *model.form)
+        found.append({"kernel": model.kernel, "direction": model.direction, "calls": " ".join(calls), "records": masks.num_records,
                       "mask_median": masks.median, "mask_p95": masks.p95, "length_median": lengths.median, "length_p95": lengths.p95,
                       "throttle": model.throttle})
-        rows.append((model.kernel, model.direction, ", ".join(model.form) or "all", str(masks.num_records), percent(masks.median),
+        rows.append((model.kernel, model.direction, ", ".join(calls) or "all", str(masks.num_records), percent(masks.median),
                      percent(masks.p95), percent(lengths.median), percent(lengths.p95), f"{100 * model.throttle:.0f} %"))
     caption = ("Errors of kernels on one H200, of records that were held out by mask and by length: median, and what 95 % stay below. "
                "Last, by how much long calls are slower, at the clock of the power limit.")
@@ -96,11 +96,11 @@ def masks(residuals: Sequence[Residual]) -> Table:
     return Table("predict_masks", "The same by mask, own strategies.", columns, tuple(rows), tuple(found), columns[:1])
 
 
-def splits(residuals: Sequence[Residual], groups: dict[str, dict[Hashable, np.ndarray]]) -> Table:
+def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.ndarray]]) -> Table:
     """Errors and coverage by the way of holding out, against what is wanted."""
     ways = {"by mask, kernels fitted without it": np.array([one.error for one in residuals]),
             "by mask, own strategies, without the older backward": np.array([
-                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older_backward(one.cell.record)]),
+                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older_backward(one.cell)]),
             "by mask, own strategies": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN]),
             "by mask, own strategies, 2 GPUs": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN
                                                          and one.cell.record.cell.world == 2]),
@@ -122,7 +122,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
     ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
             "direction": lambda one: one.cell.record.cell.direction}
     rows, found = [], []
-    residuals = [one for one in residuals if not is_older_backward(one.cell.record)]
+    residuals = [one for one in residuals if not is_older_backward(one.cell)]
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):
@@ -227,8 +227,8 @@ def main(arguments: Sequence[str]) -> int:
     cells = measured_cells(records)
     residuals = by_mask(cells, records)
     own = [cell for cell in cells if cell.work is not None][::2]
-    groups = {"ranks": by_group(own, lambda cell: f"{cell.record.cell.world} ranks"),
-              "strategy": by_group(own, lambda cell: str(cell.record.cell.strategy))}
+    groups = by_group(own, {"ranks": lambda cell: f"{cell.record.cell.world} ranks",
+                            "strategy": lambda cell: str(cell.record.cell.strategy)})
     first, intervals = splits(residuals, groups), coverage(residuals)
     rules = choice_table(choices(residuals), repeated(settings_of(residuals)))
     for table in (first, strategies(residuals), masks(residuals), intervals, rules, wrong(choices(residuals)), kernels()):

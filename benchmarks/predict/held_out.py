@@ -7,7 +7,7 @@ without cells of that number of ranks, or of that strategy. Records of several G
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,16 +69,26 @@ def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[R
     return found
 
 
-def by_group(cells: Sequence[MeasuredCell], group: Callable[[MeasuredCell], Hashable]) -> dict[Hashable, np.ndarray]:
-    """Residuals of each group of cells, with the speeds of messages that fit the other groups best."""
+def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[MeasuredCell], Hashable]]) -> dict[str, dict[str, np.ndarray]]:
+    """Residuals of each group of cells, with the speeds of messages that fit the other groups best.
+
+    Each group stands there twice: with all cells, and without those that ran an older backward, whose kernels no fit knows.
+
+    Args:
+        ways: name of a way to group → the group of a cell.
+    """
     points = list(itertools.product(*LINK_GRID))
-    ratios, groups = predicted(cells, points), [group(cell) for cell in cells]
-    found = {}
-    for name in sorted(set(groups), key=str):
-        inside = np.array([other == name for other in groups])
-        best = int(misses(ratios[:, ~inside]).argmin())
-        values = 1 / ratios[best, inside] - 1
-        found[name] = values[~np.isnan(values)]
+    ratios, is_older = predicted(cells, points), np.array([is_older_backward(cell) for cell in cells])
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for way, group in ways.items():
+        groups, found[way] = [group(cell) for cell in cells], {}
+        for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~is_older, ", without the older backward")):
+            for name in sorted(set(groups), key=str):
+                inside = np.array([other == name for other in groups])
+                best = int(misses(ratios[:, ~inside & kept]).argmin())
+                values = 1 / ratios[best, inside & kept] - 1
+                if not np.isnan(values).all():
+                    found[way][f"{name}{words}"] = values[~np.isnan(values)]
     return found
 
 
@@ -144,7 +154,7 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
                  "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
-        is_older = any(is_older_backward(one.cell.record) for one in ran.values())
+        is_older = any(is_older_backward(one.cell) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
             found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))

@@ -47,6 +47,6 @@ def predictions(records: Iterable[Record], fitted: FittedKernels | None = None) 
             made = cell.forecast_s(device, networks[cell.profile]) * 1e3
         except (UserError, ValueError):  # a plan that today's code cannot make again
             continue
-        interval = interval_of(fitted, str(record.cell.strategy), record.cell.kernel, record.cell.direction) or device.kernel.by_mask
+        interval = interval_of(fitted, str(record.cell.strategy), record.cell.kernel, record.cell.direction) or device.kernel.residuals
         found[record.cell_id, record.run_id] = PredictedTime(made, made * (1 + interval.low), made * (1 + interval.high))
     return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core.plugin import Registry
 from longca.cp.contract import HeadStrategy
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, forecast, links_of, whole_statistics
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.head_chunking import describe_chunks
+from longca.predict.call import whole_statistics
 
 if TYPE_CHECKING:
     from longca.advice.question import AdviceQuestion
@@ -34,6 +35,8 @@ class Candidate:
     kernel: str
     work: WorkPartition | None
     """None on one GPU, and of the study's own schedules"""
+    forecasts: dict[Hashable, WorkForecast] = field(default_factory=dict, compare=False, repr=False)
+    """those made so far, which other speeds of messages share"""
 
     @property
     def title(self) -> str:
@@ -183,7 +186,10 @@ def _forecast(candidate: Candidate, question: AdviceQuestion, direction: str, li
         return _alone(question, call, device)
     if candidate.work is None:
         return forecast_paper_style(candidate.strategy, question.mask, call, question.gpus, device, links)
-    return forecast(candidate.work, call, device, links)
+    key = direction, links.packs, question.gpu.name, question.network.name, id(question.fitted)
+    if key not in candidate.forecasts:
+        candidate.forecasts[key] = WorkForecast(candidate.work, call, device, packs=links.packs)
+    return candidate.forecasts[key].at(links)
 
 
 def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> CallForecast:
@@ -191,9 +197,9 @@ def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> Cal
 
     from longca.cp.schedule.timeline import RankTimes
 
-    model, ratio = device.kernel, call.num_q_heads // call.num_kv_heads
-    statistics = whole_statistics(question.mask, model.shape, ratio)
-    seconds = np.full((1, 1), model.seconds(statistics, call.num_q_heads, call.num_kv_heads, call.head_dim))
+    model = device.kernel.for_call(question.mask, call.num_kv_heads)
+    statistics = whole_statistics(question.mask, model.shape, call.num_q_heads // call.num_kv_heads)
+    seconds = np.full((1, 1), device.kernel.seconds(question.mask, call.num_q_heads, call.num_kv_heads, call.head_dim))
     at_boost = float(seconds[0, 0]) / (1 + model.throttle)
     row = call.head_dim * call.elem_bytes * question.mask.seqlen_q
     tensors = (2 * call.num_q_heads + 2 * call.num_kv_heads) * row * (2 if call.direction == "bwd" else 1)

@@ -16,7 +16,7 @@ from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     from longca.masks.mask import Mask
-    from longca.predict.kernel import KernelModel
+    from longca.predict.call import CallModel
     from longca.store.hardware import GpuModel, Hardware, Network
 
 USUAL_NETWORK = PROFILES["symmetric"]
@@ -50,24 +50,20 @@ class AdviceQuestion:
         """Floating-point operations of all GPUs together."""
         return replace(self.call, direction=direction).flops(self.mask.area, self.mask.num_groups)
 
-    def model(self, kernel: str, direction: str) -> KernelModel | None:
+    def model(self, kernel: str, direction: str) -> CallModel | None:
         """The fitted kernel for this mask; on a GPU without records scaled by the peaks of both GPUs, and marked so."""
         found = self.fitted.find(kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads)
         if found is None:
             return None
         probed = self.network.kernel_ratio.get(f"{kernel} {direction}")
         if probed is not None:
-            return self._scaled(found, probed, "probe", self.network.wider)
+            return found.scaled(probed, "probe", self.network.wider)
         if self.is_fitted_gpu:
             return found
         known = load_hardware().find(self.fitted.device)
         assert known is not None, "the fitted device is in config/hardware.yaml"
         ratio = known.peak_tflops.value / self.gpu.peak_tflops.value
-        return self._scaled(found, ratio, "share of peak", OTHER_GPU_WIDER)
-
-    def _scaled(self, model: KernelModel, ratio: float, source: str, wider: float) -> KernelModel:
-        costs = {name: value * ratio for name, value in model.costs_ms.items()}
-        return replace(model, costs_ms=costs, source=source, by_mask=model.by_mask.widened(wider))
+        return found.scaled(ratio, "share of peak", OTHER_GPU_WIDER)
 
     @property
     def is_probed(self) -> bool:

@@ -183,7 +183,7 @@ def option_of(one: Candidate, made: OptionForecast, question: AdviceQuestion, li
 
 def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
     """Of records of the strategy with this kernel where there are such, since these hold the kernel's error, too; else of both."""
-    of_kernel = [model.by_mask for way in question.directions if (model := question.model(one.kernel, way)) is not None]
+    of_kernel = [model.residuals for way in question.directions if (model := question.model(one.kernel, way)) is not None]
     if one.strategy is None or not question.fitted.strategies:
         return widest(of_kernel)
     of_strategy = [interval for way in question.directions

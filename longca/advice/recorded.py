@@ -13,7 +13,7 @@ from functools import cached_property
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.cp.contract import HeadStrategy, strategy_of
-from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, forecast, forecast_times
+from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, WorkForecast, forecast
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
@@ -72,7 +72,7 @@ class MeasuredCell:
         """Seconds of the slowest rank, predicted."""
         if self.work is None:
             return self.forecast(device, links).seconds
-        return float(forecast_times(self.work, self.record.cell.call_spec, device, links)[0].total_s.max())
+        return float(WorkForecast(self.work, self.record.cell.call_spec, device, packs=links.packs).times(links).total_s.max())
 
     def forecast(self, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
         """The whole forecast."""

@@ -6,25 +6,30 @@
     messages    the time line of `longca.cp.schedule.timeline`
 
 A step's tiles are not counted: there are as many steps as ranks times ranks. A row of a band ends in a partial tile wherever it is, so the
-whole mask's tiles, counted once, tell what the end of a row costs, and a step has so many ends (`Plan.step_band_rows`).
+whole mask's tiles, counted once, tell what the end of a row costs, and steps share them by their rows (`Plan.step_band_rows`). A step's
+items of work are taken to be as long as each other.
 
 Shapes: P ranks of a ring, N ranks of a head group, T steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
+from longca.cp.partition.sharding import StripedSharding
 from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, rank_times
+from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, WorkTimeline
+from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
-from longca.predict.kernel import part_amounts
-from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
+from longca.predict.ways import ONE_PASS, TWO_KERNELS, are_long, covers_all, items_of, last_sees_nearly_all
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
     from longca.masks.mask import Mask
+    from longca.predict.call import CallModel
     from longca.predict.kernel import KernelModel
     from longca.store.hardware import Network
 
@@ -50,7 +56,7 @@ PASS_EFFICIENCY = 0.85  # share of the GPU's memory bandwidth that elementwise p
 class DeviceModel:
     """A kernel on a GPU, in one direction."""
 
-    kernel: KernelModel
+    kernel: CallModel
     memory_bytes_per_s: float
     """that elementwise passes reach"""
     merges: bool
@@ -101,37 +107,93 @@ class CallForecast:
 def links_of(network: Network) -> LinkSpeeds:
     """The speeds of a profile of `config/hardware.yaml`."""
     return LinkSpeeds(network.intra_gb_s.value * 1e9, network.inter_gb_s.value * 1e9, network.intra_us.value * 1e-6,
-                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node)
+                      network.inter_us.value * 1e-6, network.overlap.value, network.ranks_per_node, "copy-engines" not in network.name)
+
+
+@dataclass(frozen=True, eq=False)
+class _ShareTimes:
+    """What the ranks that have the same heads of a chunk compute."""
+
+    seconds: np.ndarray
+    """of each step at full clock, (P, T)"""
+    throttle: np.ndarray | float
+    """of each step, likewise, or of all"""
+    num_calls: np.ndarray
+    """kernel calls of each rank, (P,)"""
+
+
+class WorkForecast:
+    """The forecast of a call in the direction that its specification names, for any speed of messages."""
+
+    def __init__(self, work: WorkPartition, call: CallSpec, device: DeviceModel, *, packs: bool) -> None:
+        """
+        Args:
+            packs: of `LinkSpeeds`.
+        """
+        self._work, self._call, self._device, self._packs = work, call, device, packs
+        self._bytes: dict[int, tuple[float, float]] = {}
+        shares = self._shares()
+        busy, throttled, counts = (np.zeros((work.mesh.ring, work.mesh.heads)) for _ in range(3))
+        for (_, head_rank), share in shares.items():
+            busy[:, head_rank] += share.seconds.sum(axis=1)
+            throttled[:, head_rank] += (share.seconds * share.throttle).sum(axis=1)
+            counts[:, head_rank] += share.num_calls
+        most = np.unravel_index(int(busy.argmax()), busy.shape)
+        self.slowdown = float(clock_slowdown(busy[most], throttled[most] / busy[most] if busy[most] else 0.0))
+        """by the clock"""
+        self.num_calls = int(counts.max())
+        """of kernels, of the rank that has most"""
+        slower = {id(share): share.seconds * self.slowdown for share in shares.values()}
+        self._line = WorkTimeline(work, call, {key: slower[id(share)] for key, share in shares.items()}, backward=call.direction == "bwd")
+
+    def times(self, links: LinkSpeeds) -> RankTimes:
+        """The times of all ranks."""
+        return self._line.at(links)
+
+    def at(self, links: LinkSpeeds) -> CallForecast:
+        """The whole forecast."""
+        if links.ranks_per_node not in self._bytes:
+            self._bytes[links.ranks_per_node] = _sent_bytes(self._work, self._call, links.ranks_per_node)
+        return CallForecast(self.times(links), self.slowdown, self.num_calls, self._waste, *self._bytes[links.ranks_per_node], self._memory)
+
+    @cached_property
+    def _waste(self) -> float:
+        heads_per_kv = self._call.num_q_heads // self._call.num_kv_heads
+        return whole_statistics(self._work.plan.partition.mask, self._device.kernel.usual.shape, heads_per_kv).waste
+
+    @cached_property
+    def _memory(self) -> float:
+        return memory_bytes(self._work, self._call)
+
+    def _shares(self) -> dict[tuple[int, int], _ShareTimes]:
+        """The work of each chunk of each rank of a head group; equal work is one and the same."""
+        work, found, known = self._work, dict[tuple[int, int], _ShareTimes](), dict[Hashable, _ShareTimes]()
+        plans: dict[range, Plan] = {}
+        for place, chunk in enumerate(work.chunks):
+            for head_rank, share in enumerate(chunk.heads.ranks):
+                if not share.q:
+                    continue
+                groups = work.mask_groups(chunk, head_rank)
+                if groups not in plans:
+                    plans[groups] = work.plan_of(groups)
+                key = groups, len(share.q), len(share.kv), len(share.local_kv)
+                if key not in known:
+                    known[key] = self._share_times(plans[groups], chunk, head_rank)
+                found[place, head_rank] = known[key]
+        return found
+
+    def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
+        share, call, device = chunk.heads.ranks[head_rank], self._call, self._device
+        kernels, throttle = _kernels_s(plan, len(share.q), len(share.local_kv), call, device)
+        found = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
+        if self._work.mesh.heads > 1:
+            found[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
+        return _ShareTimes(found, throttle, (plan.step_areas > 0).sum(axis=1))
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
     """Forecasts a call in the direction that its specification names."""
-    times, slowdown, num_calls = forecast_times(work, call, device, links)
-    sent, between = _sent_bytes(work, call, links.ranks_per_node)
-    statistics = whole_statistics(work.plan.partition.mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
-    return CallForecast(times, slowdown, num_calls, statistics.waste, sent, between, memory_bytes(work, call))
-
-
-def forecast_times(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> tuple[RankTimes, float, int]:
-    """(the times of all ranks, the slowdown by the clock, kernel calls of the rank that has most): `forecast` without bytes and memory."""
-    steps, shape = {}, (work.mesh.ring, work.mesh.heads)
-    busy, counts = np.zeros(shape), np.zeros(shape, dtype=int)
-    plans: dict[range, Plan] = {}
-    for place, chunk in enumerate(work.chunks):
-        for head_rank, share in enumerate(chunk.heads.ranks):
-            if not share.q:
-                continue
-            groups = work.mask_groups(chunk, head_rank)
-            plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
-            found = _kernels_s(plan, len(share.q), len(share.local_kv), call, device) + _passes_s(plan, share.q, share.kv, call, device)
-            if work.mesh.heads > 1:
-                found[:, 0] += _packing_s(work, chunk, head_rank, call, device)
-            steps[place, head_rank] = found
-            busy[:, head_rank] += found.sum(axis=1)
-            counts[:, head_rank] += (plan.step_areas > 0).sum(axis=1)
-    slowdown = float(device.kernel.slowdown(float(busy.max())))
-    slower = {key: found * slowdown for key, found in steps.items()}
-    return rank_times(work, call, slower, links, backward=call.direction == "bwd"), slowdown, int(counts.max())
+    return WorkForecast(work, call, device, packs=links.packs).at(links)
 
 
 class Forecaster:
@@ -159,16 +221,9 @@ class Forecaster:
             if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
                 return None
             device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
-            total += float(forecast_times(work, replace(call, direction=direction), device, self._links)[0].total_s.max())
+            made = WorkForecast(work, replace(call, direction=direction), device, packs=self._links.packs)
+            total += float(made.times(self._links).total_s.max())
         return total
-
-
-def whole_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
-    """The tiles of a mask, counted once for each mask."""
-    key = "tile statistics", shape, heads_per_kv
-    if key not in mask.kept:
-        mask.kept[key] = tile_statistics(mask, shape, heads_per_kv)
-    return mask.kept[key]
 
 
 def _row_ends(mask: Mask) -> float:
@@ -179,34 +234,69 @@ def _row_ends(mask: Mask) -> float:
     return mask.kept[key]
 
 
-def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> np.ndarray:
-    """Seconds of each rank's kernels at full clock, (P, T)."""
-    mask, model = plan.partition.mask, device.kernel
-    whole, groups, ends = whole_statistics(mask, model.shape, num_q // num_kv), mask.num_groups, _row_ends(mask)
+def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> tuple[np.ndarray, np.ndarray | float]:
+    """(seconds of each rank's kernels at full clock (P, T), their throttles likewise)."""
+    one_pass = _are_one_pass(plan, num_kv, device.kernel)
+    if one_pass is None or one_pass.all() or not one_pass.any():
+        model = (device.kernel.for_call(plan.partition.mask, num_kv) if one_pass is None else
+                 device.kernel.of(ONE_PASS if one_pass.all() else TWO_KERNELS))
+        return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
+    models = [device.kernel.of(way) for way in (ONE_PASS, TWO_KERNELS)]
+    seconds = [_kernels_of_way_s(plan, num_q, num_kv, call, model) for model in models]
+    return np.where(one_pass, *seconds), np.where(one_pass, *(model.throttle for model in models))
+
+
+def _are_one_pass(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
+    """Which steps `band` computes in one pass backward, (P, T); None where a single rank has the whole mask, or for other kernels.
+
+    Where the last query of the whole mask sees nearly all keys, so does that of every step.
+    """
+    mask = plan.partition.mask
+    if plan.world == 1 or not any(model.way == ONE_PASS for model in kernel.ways):
+        return None
+    if not last_sees_nearly_all(mask):
+        return np.zeros(plan.step_areas.shape, dtype=bool)
+    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
+    return are_long(plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
+
+
+def _step_keys(plan: Plan) -> np.ndarray:
+    """Keys of each step, (P, T)."""
+    with_own = [plan.num_own_kv(0, number) > 0 for number in range(plan.num_steps)]
+    return plan.received_kv + np.outer(plan.sharding.num_tokens, with_own)
+
+
+def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
+    """`_kernels_s` by one model."""
+    mask, ratio = plan.partition.mask, num_q // num_kv
+    whole, groups, ends = whole_statistics(mask, model.shape, ratio), mask.num_groups, _row_ends(mask)
+    if plan.world == 1:
+        own = call_amounts(model, mask, num_q, num_kv)
+        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
+    if not isinstance(plan.sharding, StripedSharding):  # cuts between chunks lie between tiles: no row ends there
+        ends = max(ends, float(plan.step_band_rows.sum()))
     hidden, partial = ((amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial))
     area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
-    computed, partial = area + hidden * band_rows, partial * band_rows
-    partial = np.minimum(partial, computed)
-    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
-    keys = plan.received_kv.astype(float)
-    keys[:, 0] = plan.sharding.num_tokens
-    longest = np.where(area > 0, whole.longest * np.minimum(keys / mask.seqlen_k, 1), 0)
-    if plan.world == 1:
-        rows, longest = np.full(area.shape, float(mask.seqlen_q)), np.full(area.shape, whole.longest)
-    empty = np.where(plan.world == 1, whole.empty, 0.0)
-    found = part_amounts(computed - partial, partial, empty, rows, longest, num_q, num_kv)
+    rows, keys = np.minimum(plan.sharding.num_tokens[:, None], band_rows), _step_keys(plan)
+    computed = rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
+    partial = np.minimum(partial * band_rows, computed)
+    items = items_of(model.kernel, model.direction, model.way)
+    lines = np.ceil(keys / model.shape.keys if items.by_keys else rows / model.shape.tokens(ratio))
+    idle = items.share * even_idle(computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order)
+    found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
     return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
 
 
-def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel) -> np.ndarray:
+def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel, *, packs: bool) -> np.ndarray:
     """Seconds of the elementwise work of a plan's steps, (P, T)."""
     row, elem = call.head_dim / device.memory_bytes_per_s, call.elem_bytes
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
     rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
-    per_row = 2 * SUM_BYTES + (0 if device.merges else elem + SUM_BYTES)  # a sum is read and written; else the part is, too
+    # a sum is read and written: by the kernel instead of its result, or beside the part that it has written, which is read, too
+    per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
     found = later * rows * len(q) * row * per_row
-    if not plan.forwards_kv and plan.world > 1:
+    if packs and not plan.forwards_kv and plan.world > 1:
         found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
         for number in range(1, plan.num_steps):  # what has come home after a step is added up after the next
@@ -246,24 +336,24 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
                 sent += np.bincount(sender, moved, mesh.world)
                 between += np.bincount(sender, moved * (node[sender] != node[receiver]), mesh.world)
     if mesh.heads > 1:
+        heads = _heads_sent(work, backward)
         for rank in range(mesh.world):
             ring_rank, mine = mesh.of(rank)
             group = np.array(mesh.group(rank))
-            others = group[group != rank]
-            tokens = work.plan.sharding.num_tokens[ring_rank] / mesh.heads
-            bytes_to = tokens * row * _heads_sent(work, mine, others - group[0], backward)
+            others = np.arange(mesh.heads) != mine
+            bytes_to = work.plan.sharding.num_tokens[ring_rank] / mesh.heads * row * heads[mine, others]
             sent[rank] += bytes_to.sum()
-            between[rank] += bytes_to[node[others] != node[rank]].sum()
+            between[rank] += bytes_to[node[group[others]] != node[rank]].sum()
     return float(sent.max()), float(between.max())
 
 
-def _heads_sent(work: WorkPartition, mine: int, others: np.ndarray, backward: bool) -> np.ndarray:
-    """Heads of tokens that a rank sends to each other rank of its group: inputs of that rank's heads, results of its own."""
+def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
+    """Heads of tokens that each rank of a head group sends to each other, (N, N): inputs of that rank's heads, results of its own."""
     q, arriving, leaving = (np.array([sum(len(side(chunk)[rank]) for chunk in work.chunks) for rank in range(work.mesh.heads)])
                             for side in (lambda chunk: chunk.q, lambda chunk: chunk.arriving, lambda chunk: chunk.leaving))
     if backward:
-        return q[others] + q[mine] + 2 * leaving[mine]
-    return q[others] + 2 * arriving[others] + q[mine]
+        return q + (q + 2 * leaving)[:, None]
+    return q + 2 * arriving + q[:, None]
 
 
 def memory_bytes(work: WorkPartition, call: CallSpec) -> float:

@@ -17,11 +17,10 @@ import numpy as np
 
 from longca.core.errors import UserError
 from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaddedDocuments, causal_mask, full_mask
-from longca.cp.forecast import SUM_BYTES, CallForecast, DeviceModel, whole_statistics
+from longca.cp.forecast import SUM_BYTES, CallForecast, DeviceModel
 from longca.cp.schedule.timeline import LinkSpeeds, RankTimes
 from longca.masks.segments import diagonal_segments
-from longca.predict.kernel import amounts
-from longca.predict.tile_statistics import tile_statistics
+from longca.predict.call import call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core.cell import CallSpec
@@ -47,7 +46,8 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
     byte_s, message_s = float(links.byte_s(ranks).max()), links.batch_s(ranks)
     calls = _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
     at_boost = [(count, _call_s(part, call, device, merged=strategy == RING)) for count, part in calls]
-    slowdown = float(device.kernel.slowdown(sum(count * seconds for count, seconds in at_boost)))
+    model = device.kernel.for_call(calls[0][1], call.num_kv_heads)
+    slowdown = float(model.slowdown(sum(count * seconds for count, seconds in at_boost)))
     kernels = [(count, seconds * slowdown) for count, seconds in at_boost]
     compute = sum(count * seconds for count, seconds in kernels)
     if strategy == RING:
@@ -64,7 +64,7 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
         total = compute + collective_s + (moved > 0) * message_s * (2 if backward else 1)
     full = np.full((world, 1), 1.0)
     times = RankTimes(full * compute, full * compute, full * total)
-    statistics = whole_statistics(mask, device.kernel.shape, call.num_q_heads // call.num_kv_heads)
+    statistics = whole_statistics(mask, device.kernel.usual.shape, call.num_q_heads // call.num_kv_heads)
     tokens = documents.num_rows
     inputs = (2 * call.num_q_heads + 2 * call.num_kv_heads) * tokens * call.head_dim * call.elem_bytes * (2 if backward else 1)
     held = world * shard * (2 if backward else 1)
@@ -98,13 +98,12 @@ def _gather_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[
 
 def _call_s(mask: Mask, call: CallSpec, device: DeviceModel, *, merged: bool) -> float:
     """Seconds of one kernel call at full clock, with the copies of its rows before and after it."""
-    model, elem = device.kernel, call.elem_bytes
-    statistics = tile_statistics(mask, model.shape, call.num_q_heads // call.num_kv_heads)
+    model, elem = device.kernel.for_call(mask, call.num_kv_heads), call.elem_bytes
     q_row, kv_row = call.num_q_heads * call.head_dim, 2 * call.num_kv_heads * call.head_dim
     if call.direction == "bwd":
         passes = mask.seqlen_q * q_row * (3 * 2 * elem + 26) + mask.seqlen_k * kv_row * (2 + 8) * elem
     else:
         merge = MERGE_PASSES * SUM_BYTES if merged else 2 * elem
         passes = mask.seqlen_q * q_row * (2 * elem + merge) + mask.seqlen_k * kv_row * 2 * elem
-    kernel = model.boosted_s(amounts(statistics, call.num_q_heads, call.num_kv_heads), call.head_dim)
+    kernel = model.boosted_s(call_amounts(model, mask, call.num_q_heads, call.num_kv_heads), call.head_dim)
     return float(kernel) + passes / device.memory_bytes_per_s

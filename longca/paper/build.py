@@ -137,7 +137,8 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     hardware = load_hardware() if hardware is None else hardware
     table = derived(ordered, hardware)
     shown_masks = gallery()
-    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(set(table.method))), [one.drawing for one in shown_masks.masks],
+    methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
+    paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
                    run_pages(folder, table.study), folder / DATA)
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
     verdicts = [(claim, claim.judge(table)) for claim in all_claims()]

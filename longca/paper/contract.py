@@ -28,6 +28,10 @@ class Exhibit(Plugin):
     """how it was measured and how to read it"""
     needs_records: ClassVar[bool] = True
     """False if it shows something that is known without a measurement"""
+    predicted: ClassVar[bool] = False
+    """True if its numbers are predictions, which the page says beside them"""
+    methods: ClassVar[tuple[str, ...]] = ()
+    """those that it shows though no record need have them"""
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         """The rows that it shows, which are also its CSV; empty if there is nothing to show.

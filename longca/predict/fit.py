@@ -6,20 +6,21 @@ fits best. Records are held out by mask and by length, never one by one: a kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, slowdown
+from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, clock_slowdown
 from longca.predict.tile_statistics import TileShape
 
 SHAPES = (TileShape(128, 128), TileShape(128, 128, 16), TileShape(128, 64), TileShape(128, 64, 16), TileShape(64, 64),
-          TileShape(64, 64, 16))
+          TileShape(64, 64, 16), *(TileShape(rows, keys, 1, per_block=True) for rows, keys in ((128, 64), (64, 64), (128, 128))))
 THROTTLES = (0.0, 0.05, 0.08, 0.11, 0.14, 0.17, 0.2, 0.24)
 UNSHARED = FEATURES.index("unshared")
 FEWEST = 12  # records of a kernel and direction
-SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("plain", "heads"), ("rows", "heads"))
+SPLITS: tuple[tuple[str, ...], ...] = ((), ("plain",), ("rows",), ("heads",), ("lists",), ("blocks",), ("plain", "heads"),
+                                       ("rows", "heads"), ("lists", "heads"), ("rows", "blocks"), ("lists", "blocks"))
 """the labels by which a kernel's records may be fitted apart: kernels have ways of their own for some calls"""
 
 
@@ -28,13 +29,17 @@ class Sample:
     """One measured call."""
 
     amounts: tuple[np.ndarray, ...]
-    """for each of SHAPES, (7,)"""
+    """for each of SHAPES, (6,)"""
     seconds: float
     mask: str
     """groups by which samples are held out"""
     seqlen: int
     labels: Mapping[str, str]
     """`form_labels` of the call"""
+    way: str = ""
+    """of the kernel, as `longca.predict.ways` tells"""
+    heads_per_kv: int = 1
+    """query heads for each KV head"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class _Fit:
 
     def predicted(self, samples: Sequence[Sample]) -> np.ndarray:
         at_boost = np.array([sample.amounts[self.shape] for sample in samples]) @ self.costs
-        return at_boost * slowdown(at_boost, self.throttle)
+        return at_boost * clock_slowdown(at_boost, self.throttle)
 
 
 def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tuple[str, ...] = (), *, judged: bool = True) -> KernelModel:
@@ -68,20 +73,28 @@ def fit_kernel(kernel: str, direction: str, samples: Sequence[Sample], form: tup
         by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
     costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
     return KernelModel(kernel, direction, SHAPES[best.shape], costs, best.throttle, Interval.of(by_mask), Interval.of(by_length),
-                       max(sample.seqlen for sample in samples), form)
+                       max(sample.seqlen for sample in samples), form, samples[0].way)
 
 
 def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged: bool = True) -> list[KernelModel]:
-    """Fits one kernel in one direction: all calls together, or apart by labels where that is worth the further costs.
+    """Fits one kernel in one direction: each of its ways, and of each all calls together, or apart by labels where that is worth it.
 
-    Of SPLITS it takes the one with the least Bayesian information criterion.
+    Ways with too few samples have no model.
     """
+    by_way: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_way.setdefault(sample.way, []).append(sample)
+    return [model for way in sorted(by_way) if len(by_way[way]) >= FEWEST for model in _fit_way(kernel, direction, by_way[way], judged)]
+
+
+def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: bool) -> list[KernelModel]:
+    """The models of one way. Of SPLITS it takes the one with the least Bayesian information criterion."""
     best, chosen, least = [list(samples)], tuple[str, ...](), np.inf
     for split in SPLITS:
         parts: dict[tuple[str, ...], list[Sample]] = {}
         for sample in samples:
             parts.setdefault(tuple(sample.labels[name] for name in split), []).append(sample)
-        if any(len(part) < FEWEST for part in parts.values()):
+        if any(len(part) < FEWEST for part in parts.values()) or (split and len(parts) == 1):
             continue
         miss = sum(_fit(part).miss for part in parts.values())
         count = len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
@@ -111,16 +124,24 @@ def _fit(samples: Sequence[Sample]) -> _Fit:
     measured = np.array([sample.seconds for sample in samples])
     weights = 1 / np.sqrt(_repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples]))
     found = []
-    for shape in range(len(SHAPES)):
-        amounts = np.array([sample.amounts[shape] for sample in samples])
-        computed = amounts[:, 0] + amounts[:, 1]
-        if np.ptp(amounts[:, UNSHARED] / np.maximum(computed, 1e-12)) < 1e-9:
+    for shape, amounts in _distinct(samples):
+        if len({sample.heads_per_kv for sample in samples}) == 1:
             amounts[:, UNSHARED] = 0  # as many heads for each KV head everywhere: the two cannot be told apart
         for throttle in THROTTLES:
             relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
             costs, miss = non_negative(relative, weights)
             found.append(_Fit(shape, throttle, costs, miss))
     return min(found, key=lambda one: one.miss)
+
+
+def _distinct(samples: Sequence[Sample]) -> Iterator[tuple[int, np.ndarray]]:
+    """(place in SHAPES, the amounts of all samples (n, 6)) of each shape that differs from those before it."""
+    seen: set[bytes] = set()
+    for shape in range(len(samples[0].amounts)):
+        amounts = np.array([sample.amounts[shape] for sample in samples])
+        if (content := amounts.tobytes()) not in seen:
+            seen.add(content)
+            yield shape, amounts
 
 
 def _repeats(keys: Sequence[Hashable]) -> np.ndarray:

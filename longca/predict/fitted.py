@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.errors import UserError
 from longca.masks.build import cell_mask, mask_name
+from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.kernel import Interval, KernelModel, amounts, form_labels, widest
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
+from longca.predict.ways import covers_all, items_of, way_of
 
 if TYPE_CHECKING:
     from longca.core.record import Record
+    from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 FILE = Path(__file__).parent / "fitted.json"
@@ -46,10 +49,11 @@ class FittedKernels:
             found.setdefault((model.kernel, model.direction), []).append(model)
         return found
 
-    def find(self, kernel: str, direction: str, traits: Traits, heads_per_kv: int) -> KernelModel | None:
+    def find(self, kernel: str, direction: str, traits: Traits, heads_per_kv: int) -> CallModel | None:
         """The model of a kernel in one direction for a mask with these traits; None where too few records had such calls."""
         labels = set(form_labels(traits, heads_per_kv).values())
-        return next((model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form)), None)
+        found = tuple(model for model in self._by_name.get((kernel, direction), ()) if labels.issuperset(model.form))
+        return CallModel(found) if found else None
 
     @property
     def kernels(self) -> list[str]:
@@ -122,30 +126,36 @@ def fits(record: Record) -> bool:
 
 def samples(records: Iterable[Record]) -> list[Sample]:
     """The samples of records, in their order. Each mask is built and counted once."""
-    counted: dict[tuple[str, int], tuple[dict[tuple[int, int], TileStatistics], dict[str, str]]] = {}
+    counted: dict[tuple[str, int], _Counted] = {}
     found = []
     for record in records:
         cell = record.cell
-        key = mask_name(cell), cell.num_q_heads // cell.num_kv_heads
+        ratio = cell.num_q_heads // cell.num_kv_heads
+        key = mask_name(cell), ratio
         if key not in counted:
-            counted[key] = _statistics(cell, key[1])
-        sizes = [(shape.tokens(key[1]), shape.keys) for shape in SHAPES]
+            counted[key] = _Counted(cell_mask(cell), ratio)
+        known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
         assert record.samples is not None
         seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
-        statistics, labels = counted[key]
-        found.append(Sample(tuple(amounts(statistics[size], cell.num_q_heads, cell.num_kv_heads) for size in sizes), seconds,
-                            _mask_group(cell), cell.seqlen, labels))
+        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
+        items, covered = items_of(cell.kernel, cell.direction, way), covers_all(cell.kernel, cell.direction, known.mask.traits)
+        found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES), seconds,
+                            _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))
     return found
 
 
-def _statistics(cell: Cell, heads_per_kv: int) -> tuple[dict[tuple[int, int], TileStatistics], dict[str, str]]:
-    """(the statistics of a cell's mask by size of tile, the labels of its call)."""
-    mask, found = cell_mask(cell), {}
-    for shape in SHAPES:
-        size = shape.tokens(heads_per_kv), shape.keys
-        if size not in found:
-            found[size] = tile_statistics(mask, shape, heads_per_kv)
-    return found, form_labels(mask.traits, heads_per_kv)
+class _Counted:
+    """A mask and its statistics by tile."""
+
+    def __init__(self, mask: Mask, heads_per_kv: int) -> None:
+        self.mask, self._heads_per_kv = mask, heads_per_kv
+        self._known: dict[tuple[int, int, bool], TileStatistics] = {}
+
+    def statistics(self, shape: TileShape) -> TileStatistics:
+        key = shape.tokens(self._heads_per_kv), shape.keys, shape.per_block and self.mask.grid is not None
+        if key not in self._known:
+            self._known[key] = tile_statistics(self.mask, shape, self._heads_per_kv)
+        return self._known[key]
 
 
 def _mask_group(cell: Cell) -> str:

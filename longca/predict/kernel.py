@@ -20,41 +20,80 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.predict.tile_statistics import PROGRAMS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from longca.masks.traits import Traits
     from longca.predict.tile_statistics import TileShape, TileStatistics
+    from longca.predict.ways import Items
 
-FEATURES = ("full", "partial", "empty", "unshared", "rows", "longest", "call")
-"""pairs (10⁶, of all heads) in full, partial and empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows of all heads;
-10⁶ pairs of the longest row of tiles; 1"""
+FEATURES = ("computed", "partial", "empty", "unshared", "rows", "call")
+"""10⁶ pairs of all heads that are computed, and those that could be while multiprocessors wait for the last items (`WorkSpread.idle`);
+pairs in partial tiles, for what their masks cost more; pairs in empty tiles; computed pairs over the heads that share a KV head; 10⁶ rows;
+1"""
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
-NOMINAL = 0.95  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
+NOMINAL = 0.96  # share of held-out residuals in an interval, so that 90 % of other cells lie in it: `benchmarks.predict.errors` judges
 BOOST_S, SETTLED_S = 6e-3, 24e-3  # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
 
 
 def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
-    """The labels of a call, by which some kernels have ways of their own. "long": a query sees a quarter of all keys or more, in bands."""
+    """The labels of a call, by which some kernels have ways of their own.
+
+    "long": a query sees a quarter of all keys or more, in bands. "packed": the mask is segments of tokens under one window, which
+    kernels need no list of tiles for.
+    """
     seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
     return {"plain": "plain" if traits.full or traits.causal else "masked",
             "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
-            "heads": "grouped" if heads_per_kv > 1 else "equal"}
+            "heads": "grouped" if heads_per_kv > 1 else "equal",
+            "lists": "packed" if traits.num_segments or traits.full else "listed",
+            "blocks": "blocks" if traits.is_block_grid else "bands"}
 
 
-def amounts(statistics: TileStatistics, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """What a call has of each of FEATURES, (7,)."""
-    return part_amounts(statistics.full, statistics.partial, statistics.empty, statistics.rows, statistics.longest, num_q_heads,
-                        num_kv_heads)
+def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
+            ) -> np.ndarray:
+    """What a call has of each of FEATURES, (6,).
+
+    Args:
+        items: of work, as `items_of` tells.
+        covered: every pair is computed, as `covers_all` tells.
+    """
+    heads = heads_of_item(items, shape, num_q_heads // num_kv_heads)
+    spread = statistics.of_columns if items.by_keys else statistics.of_rows
+    full, empty = (statistics.full + statistics.empty, 0.0) if covered else (statistics.full, statistics.empty)
+    idle = spread.idle(num_q_heads // heads, items.most, in_order=items.in_order) * heads * items.share
+    return part_amounts(full, statistics.partial, empty, statistics.rows, idle, num_q_heads, num_kv_heads)
+
+
+def heads_of_item(items: Items, shape: TileShape, heads_per_kv: int) -> int:
+    """Query heads of an item of work."""
+    if items.all_heads:
+        return heads_per_kv
+    return 1 if items.by_keys else min(shape.pack, heads_per_kv)
+
+
+def even_idle(computed: np.ndarray, num_items: np.ndarray, *, in_order: bool = False) -> np.ndarray:
+    """`WorkSpread.idle` where all items of work are as long as each other.
+
+    Args:
+        computed: pairs of all heads.
+        num_items: of all heads.
+        in_order: items start in the order of the sequence.
+    """
+    items = np.maximum(np.ceil(num_items), 1)
+    idle = computed * (np.ceil(items / PROGRAMS) * PROGRAMS / items - 1)
+    return np.maximum(idle, computed / items * PROGRAMS / 2) if in_order else idle
 
 
 def part_amounts(full: np.ndarray | float, partial: np.ndarray | float, empty: np.ndarray | float, rows: np.ndarray | float,
-                 longest: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
-    """`amounts` of calls whose numbers are arrays of one shape, (…, 7)."""
+                 idle: np.ndarray | float, num_q_heads: int, num_kv_heads: int) -> np.ndarray:
+    """`amounts` of calls whose numbers are arrays of one shape, (…, 6): of one query head, but for `idle`, which is of all."""
     computed = np.add(full, partial)
-    columns = (np.multiply(full, num_q_heads), np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads), computed * num_kv_heads,
-               np.multiply(rows, num_q_heads), longest)
+    columns = (computed * num_q_heads + idle, np.multiply(partial, num_q_heads), np.multiply(empty, num_q_heads),
+               computed * num_kv_heads, np.multiply(rows, num_q_heads))
     stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
     return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
 
@@ -111,26 +150,23 @@ class KernelModel:
     """the largest length among the records"""
     form: tuple[str, ...] = ()
     """the calls that it is for, by labels of `form_labels`; all calls without any"""
+    way: str = ""
+    """the kernel's way that it is for, of `longca.predict.ways`"""
     source: str = "records"
     """`records`, or `share of peak` where no record tells"""
 
     def boosted_s(self, found: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
-        """Seconds at full clock, (…,), of calls with these amounts (…, 7). All but the call's own cost grow with the head dim."""
+        """Seconds at full clock, (…,), of calls with these amounts (…, 6). All but the call's own cost grow with the head dim."""
         costs = np.array([self.costs_ms[name] for name in FEATURES])
         costs[:-1] *= head_dim / FITTED_HEAD_DIM
         return found @ costs / 1e3
 
     def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
         """The factor by which work of so many seconds at full clock takes longer."""
-        return slowdown(boosted_s, self.throttle)
-
-    def seconds(self, statistics: TileStatistics, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM) -> float:
-        """Seconds of one call, alone on a GPU."""
-        at_full_clock = float(self.boosted_s(amounts(statistics, num_q_heads, num_kv_heads), head_dim))
-        return at_full_clock * float(self.slowdown(at_full_clock))
+        return clock_slowdown(boosted_s, self.throttle)
 
 
-def slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
+def clock_slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
     """`KernelModel.slowdown` for a throttle."""
     progress = np.log(np.maximum(boosted_s, BOOST_S) / BOOST_S) / np.log(SETTLED_S / BOOST_S)
     return 1 + throttle * np.minimum(progress, 1)
@@ -141,6 +177,6 @@ def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
     low, high = measured_s / (1 + throttle), measured_s.copy()
     for _ in range(40):
         middle = (low + high) / 2
-        late = middle * slowdown(middle, throttle) > measured_s
+        late = middle * clock_slowdown(middle, throttle) > measured_s
         low, high = np.where(late, low, middle), np.where(late, middle, high)
     return (low + high) / 2

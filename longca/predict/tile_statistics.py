@@ -7,18 +7,23 @@ Kernels compute whole tiles. A tile has so many rows, which query heads of one K
     ├──────┤ some visible   partial    all are computed, and some are masked
     └──────┘ none visible   empty      skipped, or looked at and skipped, or computed by kernels that take a dense mask
 
+A kernel's programs share the rows of tiles, or backward the columns. The last ones leave multiprocessors idle: `WorkSpread` tells how much.
+
 Counts are those of one query head. Of masks with many head groups, which are drawn alike, two are counted. Of masks with very many
 queries, pieces at equal distances are counted.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.lowering.tiles import row_tiles
+from longca.lowering.tiles import col_tiles, row_tiles
 
 if TYPE_CHECKING:
     from longca.lowering.ranges import Runs
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 2
 MOST_ROWS, PIECE_ROWS = 1 << 19, 4096  # of the queries that are counted, and of a piece
+PROGRAMS = 132  # multiprocessors of an H200 and of an H100
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,55 @@ class TileShape:
     keys: int
     pack: int = 1
     """query heads that share a tile, at most"""
+    per_block: bool = False
+    """in masks of blocks, tiles begin anew with each block: a block narrower than a tile takes a whole one"""
 
     def tokens(self, heads_per_kv: int) -> int:
         """Tokens whose rows a tile holds."""
         return max(self.rows // min(self.pack, heads_per_kv), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class WorkSpread:
+    """Pairs of each item of work, of one query head: of rows of tiles, or of columns of tiles."""
+
+    pairs: np.ndarray
+    """(n,), the largest first"""
+    last: float = 0.0
+    """of the last one in the order of the sequence"""
+    repeats: int = 1
+    """how often each stands for items that were not counted"""
+
+    @classmethod
+    def of(cls, pairs: np.ndarray) -> WorkSpread:
+        some = pairs[pairs > 0]
+        return cls(np.sort(some)[::-1], float(some[-1]) if len(some) else 0.0)
+
+    def idle(self, copies: int, most: float = math.inf, *, in_order: bool = False) -> float:
+        """Pairs that all multiprocessors could do while they wait for the last ones.
+
+        Items are dealt, the largest first, to whichever multiprocessor is free. One of them gets k + 1 of the first k · PROGRAMS + 1
+        items: the largest of these sums, over all k, is taken for the time until the last is done. In the order of the sequence, some of
+        the last ones have just begun when nothing is left to start: half of one is waited for in the mean.
+
+        Args:
+            copies: how often each item is there: for each head, or each KV head.
+            most: of a multiprocessor's share of all pairs; longer items are divided into equal parts.
+            in_order: items start in the order of the sequence.
+        """
+        copies *= self.repeats
+        pairs, total = self.pairs, float(self.pairs.sum()) * copies
+        if len(pairs) and pairs[0] * PROGRAMS > most * total:
+            parts = np.ceil(pairs * PROGRAMS / (most * total)).astype(int)
+            pairs = np.sort(np.repeat(pairs / parts, parts))[::-1]
+        rounds = np.arange(-(-len(pairs) * copies // PROGRAMS))
+        if not len(rounds):
+            return 0.0
+        until = float(((rounds + 1) * pairs[rounds * PROGRAMS // copies]).max())
+        return max(until * PROGRAMS - total, PROGRAMS * self.last / 2 if in_order else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
 class TileStatistics:
     """Pairs of one query head, by the kind of their tile."""
 
@@ -51,10 +99,15 @@ class TileStatistics:
     full: float
     partial: float
     empty: float
-    longest: float
-    """computed pairs of the row of tiles that has most"""
     rows: int
     """queries"""
+    of_rows: WorkSpread
+    count_columns: Callable[[], WorkSpread]
+
+    @cached_property
+    def of_columns(self) -> WorkSpread:
+        """Columns of tiles; counted when somebody asks, since only backward kernels go by keys."""
+        return self.count_columns()
 
     @property
     def computed(self) -> float:
@@ -75,18 +128,32 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     if mask.seqlen_q > MOST_ROWS:
         return _of_pieces(mask, shape, heads_per_kv)
     tokens, groups = shape.tokens(heads_per_kv), range(min(mask.num_groups, MOST_GROUPS))
-    size, found = tokens * shape.keys, []
-    for group in groups:
-        tiles = row_tiles(mask, tokens, shape.keys, group)
-        full, partial = (_by_line(runs, tiles.num_lines) for runs in (tiles.full_runs, tiles.partial_runs))
-        longest = (full + partial).max(initial=0) * (shape.rows // tokens)
-        found.append((full.sum(), partial.sum(), tiles.num_lines * tiles.num_across - full.sum() - partial.sum(), longest))
-    full, partial, empty, longest = (float(np.mean(column)) * size for column in zip(*found, strict=True))
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, longest, mask.seqlen_q)
+    lines = _block_lines if shape.per_block and mask.grid is not None else _tile_lines
+    counted = [lines(mask, tokens, shape.keys, group) for group in groups]
+    full, partial = (float(np.mean([part.sum() for part in parts])) for parts in zip(*counted, strict=True))
+    empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, WorkSpread.of(sum(counted[0], np.zeros(1))),
+                          lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True), np.zeros(1))))
+
+
+def _tile_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs in full and in partial tiles of each row of tiles, or of each column, (n,) each."""
+    tiles, size = (col_tiles if columns else row_tiles)(mask, tokens, keys, group), float(tokens * keys)
+    return _by_line(tiles.full_runs, tiles.num_lines) * size, _by_line(tiles.partial_runs, tiles.num_lines) * size
+
+
+def _block_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The same where tiles begin anew with each block. Those that a block does not fill count as full: no mask is read for them."""
+    assert mask.grid is not None
+    visible, q_bounds, k_bounds = mask.grid.solid(group)
+    height, width = (-(-np.diff(bounds) // size) * size for bounds, size in ((q_bounds, tokens), (k_bounds, keys)))
+    seen = visible.astype(float)
+    found = np.repeat(height @ seen * keys, width // keys) if columns else np.repeat(seen @ width * tokens, height // tokens)
+    return found, np.zeros_like(found)
 
 
 def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
-    """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs."""
+    """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs. Columns are taken to be as long as rows."""
     count = MOST_ROWS // PIECE_ROWS
     starts = np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS
     pieces = [tile_statistics(mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)), shape, heads_per_kv) for start in starts.tolist()]
@@ -94,7 +161,9 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
     factor = mask.area / mask.num_groups / area if area else 0.0
     full, partial = full * factor, partial * factor
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
-    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, max(piece.longest for piece in pieces), mask.seqlen_q)
+    rows = WorkSpread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
+    rows = WorkSpread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
+    return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, lambda: rows)
 
 
 def _by_line(runs: Runs, num_lines: int) -> np.ndarray:

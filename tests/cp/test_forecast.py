@@ -8,11 +8,12 @@ import pytest
 from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.core.cell import CallSpec
 from longca.core.plugin import Registry
-from longca.cp.forecast import CallForecast, DeviceModel, Forecaster, forecast, links_of, whole_statistics
+from longca.cp.forecast import CallForecast, DeviceModel, Forecaster, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
+from longca.cp.schedule import timeline as timeline_module
 from longca.cp.schedule.ring import Ring
-from longca.cp.schedule.timeline import LinkSpeeds
+from longca.cp.schedule.timeline import LinkSpeeds, WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted
@@ -62,7 +63,7 @@ def test_messages_that_take_no_time_leave_kernels_and_slow_ones_only_add(strateg
             assert free.seconds <= usual.seconds < slow.seconds and free.exposed == pytest.approx(0, abs=1e-9)
             assert 0 <= usual.exposed < slow.exposed < 1 and 0 <= usual.imbalance < 1
             alone = device(mask, direction).kernel
-            single = alone.seconds(whole_statistics(mask, alone.shape, 8), 64, 8)
+            single = alone.seconds(mask, 64, 8)
             assert single / 8 * 0.8 < free.seconds < single / 8 * 2.2
 
 
@@ -71,9 +72,36 @@ def test_parts_of_a_mask_cost_what_the_whole_costs():
     mask = build_mask("sliding_window", seqlen=32768)
     work = partition_on(Mesh(4), Ring().plan(mask, partition("ring_p2p", mask, 4).plan.sharding), call())
     found = forecast(work, call(), device(mask), FREE)
-    model = device(mask).kernel
-    whole = float(model.seconds(whole_statistics(mask, model.shape, 8), 64, 8))
+    whole = device(mask).kernel.seconds(mask, 64, 8)
     assert found.times.compute_s.sum() == pytest.approx(whole, rel=0.12)
+
+
+def test_a_forecast_serves_all_speeds_of_messages():
+    mask = build_mask("causal_document", seqlen=131072, corpus="prolong64k")
+    for strategy in STRATEGIES:
+        work = partition(strategy, mask, 16)
+        once = WorkForecast(work, call(), device(mask), packs=False)
+        for links in (LinkSpeeds(), LinkSpeeds(2e9, 1e9, 1e-3), LinkSpeeds(ranks_per_node=4)):
+            one, other = once.at(links), forecast(work, call(), device(mask), links)
+            assert one.seconds == other.seconds and one.inter_node_bytes == other.inter_node_bytes and one.exposed == other.exposed
+
+
+@pytest.mark.parametrize(("strategy", "rings"), [("usp", 8), ("ring_p2p", 1)])
+def test_ranks_with_equal_work_are_reckoned_once_and_alike(strategy: str, rings: int, monkeypatch: pytest.MonkeyPatch):
+    mask = build_mask("causal_document", seqlen=131072, corpus="prolong64k")
+    work, step_s, seen = partition(strategy, mask, 16, "bwd"), np.random.default_rng(0).random((16 // rings, 16 // rings)), list[object]()
+    assert work.mesh.heads == rings
+    places = [(place, head) for place in range(len(work.chunks)) for head in range(rings) if work.chunks[place].q[head]]
+    own_timeline = timeline_module.timeline
+    monkeypatch.setattr(timeline_module, "timeline", lambda *given, **named: (seen.append(given), own_timeline(*given, **named))[1])
+    links, shared, apart = LinkSpeeds(ranks_per_node=8), dict.fromkeys(places, step_s), {key: step_s.copy() for key in places}
+    one = WorkTimeline(work, call("bwd"), shared, backward=True).at(links)
+    count = len(seen)
+    other = WorkTimeline(work, call("bwd"), apart, backward=True).at(links)
+    assert count == 2 * len({len(work.chunks[place].heads.ranks[head].kv) for place, head in places})  # with messages, and without
+    assert len(seen) - count == 2 * len(places)
+    np.testing.assert_array_equal(one.total_s, other.total_s)
+    np.testing.assert_array_equal(one.free_s, other.free_s)
 
 
 @pytest.mark.parametrize("strategy", [RING, GATHER])

@@ -20,7 +20,6 @@ from longca.cp.comm.backend import Comm
 from longca.kernels.contract import Problem
 from longca.masks.build import build_mask
 from longca.predict.fitted import load_fitted
-from longca.predict.tile_statistics import tile_statistics
 
 if TYPE_CHECKING:
     from longca.kernels.contract import Kernel
@@ -150,7 +149,7 @@ def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
                 model = fitted.find(name, direction, mask.traits, HEADS[0] // HEADS[1])
                 if model is not None:
                     call_s, spread = _seconds(comm, call, measure)
-                    predicted_s = model.seconds(tile_statistics(mask, model.shape, HEADS[0] // HEADS[1]), *HEADS, HEAD_DIM)
+                    predicted_s = model.seconds(mask, *HEADS, HEAD_DIM)
                     found.append(TimedKernel(name, direction, mask_name, seqlen, call_s, predicted_s, spread))
     return found, notes
 

@@ -14,8 +14,9 @@ Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,8 @@ class LinkSpeeds:
     overlap_slowdown: float = OVERLAP_SLOWDOWN
     """time that kernels lose to overlapped messages, as a share of these"""
     ranks_per_node: int = RANKS_PER_NODE
+    packs: bool = False
+    """what goes to others in a gather is packed first, for a collective; copy engines take it from where it is"""
 
     def byte_s(self, ranks: Sequence[int]) -> np.ndarray:
         """Seconds for a byte between each two of these ranks of the job, (P, P). Ranks fill node after node."""
@@ -213,12 +216,79 @@ class RankTimes:
         return np.where(self.compute_s > 0, 1 - self.free_s / np.where(self.total_s > 0, self.total_s, 1), 0.0)
 
 
+class WorkTimeline:
+    """The time line of one direction of a call on all ranks, for any speed of messages."""
+
+    def __init__(self, work: WorkPartition, call: CallSpec, steps: StepTimes, *, backward: bool) -> None:
+        """
+        Args:
+            steps: ranks of a head group that share one array of step times are reckoned once.
+        """
+        self._work, self._call, self._steps, self._backward = work, call, steps, backward
+        self._traffic: dict[range, PlanTraffic] = {}
+        self._heads = np.array([[_moving_heads(chunk, head_rank, backward) for head_rank in range(work.mesh.heads)]
+                                for chunk in work.chunks])
+        """heads of single tensors that arrive with a chunk, and that leave after it, (chunks, N, 2)"""
+
+    def at(self, links: LinkSpeeds) -> RankTimes:
+        compute_s, free_s = self._free
+        return RankTimes(compute_s, free_s, self._times(links)[1])
+
+    @cached_property
+    def _free(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._times(LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0))
+
+    def _times(self, links: LinkSpeeds) -> tuple[np.ndarray, np.ndarray]:
+        """(seconds that each rank computes, seconds until it is done), (P, N) each."""
+        mesh, num_chunks = self._work.mesh, len(self._work.chunks)
+        compute_s, total_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((mesh.ring, mesh.heads))
+        arriving_s, leaving_s = self._all_to_all_s(links)
+        known: dict[Hashable, Timeline] = {}
+        for head_rank in range(mesh.heads):
+            work_s = np.zeros((mesh.ring, num_chunks))
+            for place in range(num_chunks):
+                if (place, head_rank) in self._steps:
+                    line = self._line(place, head_rank, links, known)
+                    compute_s[:, head_rank] += line.compute_s
+                    work_s[:, place] = line.total_s(links.overlap_slowdown)
+            for ring_rank in range(mesh.ring):
+                total_s[ring_rank, head_rank] = head_pipeline(
+                    work_s[ring_rank].tolist(), arriving_s[:, ring_rank, head_rank].tolist(), leaving_s[:, ring_rank, head_rank].tolist(),
+                    links.overlap_slowdown)
+        return compute_s, total_s
+
+    def _line(self, place: int, head_rank: int, links: LinkSpeeds, known: dict[Hashable, Timeline]) -> Timeline:
+        """The time line of one ring with one chunk of heads. Rings with the same work on the same nodes have the same one."""
+        work, ranks, step_s = self._work, self._work.mesh.ring_of(head_rank), self._steps[place, head_rank]
+        chunk = work.chunks[place]
+        groups, num_kv = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
+        nodes = np.unique(np.asarray(ranks) // links.ranks_per_node, return_inverse=True)[1]
+        key = id(step_s), groups, num_kv, nodes.tobytes()
+        if key not in known:
+            if groups not in self._traffic:
+                self._traffic[groups] = PlanTraffic.of(work.plan_of(groups))
+            kv_s = links.byte_s(ranks) * (2 * num_kv * self._call.head_dim * self._call.elem_bytes)
+            known[key] = timeline(self._traffic[groups], step_s, kv_s, links.batch_s(ranks), backward=self._backward)
+        return known[key]
+
+    def _all_to_all_s(self, links: LinkSpeeds) -> tuple[np.ndarray, np.ndarray]:
+        """(seconds in which each chunk arrives at each rank, seconds in which its results leave), (chunks, P, N) each."""
+        work, mesh = self._work, self._work.mesh
+        message_s, head_s = np.zeros((mesh.ring, 1)), np.zeros((mesh.ring, mesh.heads))
+        for ring_rank in range(mesh.ring if mesh.heads > 1 else 0):
+            group = mesh.group(ring_rank * mesh.heads)
+            to_others = links.byte_s(group)
+            mean_byte_s = (to_others.sum(axis=1) - to_others.diagonal()) / (mesh.heads - 1)
+            message_s[ring_rank] = links.batch_s(group)
+            head_s[ring_rank] = received_head_bytes(self._call, int(work.plan.sharding.num_tokens[ring_rank]), mesh.heads) * mean_byte_s
+        heads = self._heads[:, None]
+        found = message_s[..., None] * (heads > 0) + heads * head_s[..., None]
+        return found[..., 0], found[..., 1]
+
+
 def rank_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, *, backward: bool) -> RankTimes:
     """Computes the times of one direction of one call on all ranks."""
-    free = LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0, ranks_per_node=links.ranks_per_node)
-    compute_s, free_s = _call_times(work, call, steps, free, backward)
-    _, total_s = _call_times(work, call, steps, links, backward)
-    return RankTimes(compute_s, free_s, total_s)
+    return WorkTimeline(work, call, steps, backward=backward).at(links)
 
 
 def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs_backward: bool) -> float:
@@ -250,45 +320,6 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
                 pairs = plan.step_areas + costs.end_pairs * plan.step_band_rows
                 found[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
     return found
-
-
-def _call_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, backward: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(seconds that each rank computes, seconds until it is done), (P, N) each."""
-    mesh = work.mesh
-    compute_s, total_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((mesh.ring, mesh.heads))
-    traffic: dict[range, PlanTraffic] = {}
-    for head_rank in range(mesh.heads):
-        work_s = np.zeros((mesh.ring, len(work.chunks)))
-        for place, chunk in enumerate(work.chunks):
-            if (place, head_rank) not in steps:
-                continue
-            groups = work.mask_groups(chunk, head_rank)
-            if groups not in traffic:
-                traffic[groups] = PlanTraffic.of(work.plan_of(groups))
-            kv_bytes = 2 * len(chunk.heads.ranks[head_rank].kv) * call.head_dim * call.elem_bytes
-            line = timeline(traffic[groups], steps[place, head_rank], links.byte_s(mesh.ring_of(head_rank)) * kv_bytes,
-                            links.batch_s(mesh.ring_of(head_rank)),
-                            backward=backward)
-            compute_s[:, head_rank] += line.compute_s
-            work_s[:, place] = line.total_s(links.overlap_slowdown)
-        for ring_rank in range(mesh.ring):
-            arriving_s, leaving_s = _all_to_all_s(work, call, links, ring_rank, head_rank, backward)
-            total_s[ring_rank, head_rank] = head_pipeline(work_s[ring_rank].tolist(), arriving_s, leaving_s, links.overlap_slowdown)
-    return compute_s, total_s
-
-
-def _all_to_all_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, ring_rank: int, head_rank: int, backward: bool
-                  ) -> tuple[list[float], list[float]]:
-    """(seconds in which each chunk arrives at one rank, seconds in which its results leave)."""
-    mesh = work.mesh
-    if mesh.heads == 1:
-        return [0.0] * len(work.chunks), [0.0] * len(work.chunks)
-    group = mesh.group(ring_rank * mesh.heads + head_rank)
-    message_s, byte_s = links.batch_s(group), np.delete(links.byte_s(group)[head_rank], head_rank).mean()
-    head_s = received_head_bytes(call, int(work.plan.sharding.num_tokens[ring_rank]), mesh.heads) * float(byte_s)
-    heads = [_moving_heads(chunk, head_rank, backward) for chunk in work.chunks]
-    arriving, leaving = ([message_s * (count > 0) + count * head_s for count in counts] for counts in zip(*heads, strict=True))
-    return arriving, leaving
 
 
 def _moving_heads(chunk: HeadChunk, head_rank: int, backward: bool) -> tuple[int, int]:

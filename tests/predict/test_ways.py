@@ -1,0 +1,123 @@
+"""What single kernels do in ways of their own: the rules are those of the kernels, and records agree with them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from longca.core.cell import CallSpec
+from longca.cp.forecast import DeviceModel, WorkForecast
+from longca.cp.schedule.timeline import LinkSpeeds
+from longca.masks import Mask, build_mask
+from longca.ops.band import plan as band_plan
+from longca.ops.band.tables import dq_order
+from longca.predict import ways
+from longca.predict.call import CallModel
+from longca.predict.fitted import load_fitted
+from longca.predict.kernel import amounts
+from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
+from longca.predict.ways import Items, covers_all, items_of, way_of
+from tests.committed import committed
+from tools.fitted import is_older_backward
+
+NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "global_sliding_window", "full_document", "block_sparse_uniform")
+
+
+def made(name: str, seqlen: int, **params: Any) -> Mask:
+    return build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name or "blockwise" in name else None, **params)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bands_way_backward_is_that_of_its_operator(name: str):
+    for seqlen in (2048, 8192, 16384):
+        mask = made(name, seqlen)
+        parts = [mask, mask.crop((0, seqlen // 2), (0, seqlen)), mask.crop((seqlen // 2, seqlen), (0, seqlen))]
+        for part in parts:
+            for num_kv in (1, 2, 8):
+                assert (way_of("band", "bwd", part, num_kv) == ways.ONE_PASS) == dq_order.prefers_ordered_dq(part, num_kv)
+    for name in ("LAST_SEES", "MEAN_QUERIES", "MEAN_KEYS", "KV_HEADS", "VISIBLE_SHARE"):
+        assert getattr(ways, name) == getattr(dq_order, name)
+    assert PROGRAMS / ways.OWN_MOST == band_plan.RESIDENT_PROGRAMS
+    assert way_of("band", "fwd", made("full", 8192), 8) == way_of("fa4", "bwd", made("full", 8192), 8) == ""
+
+
+def test_the_two_ways_differ_and_each_has_its_model():
+    call = load_fitted().find("band", "bwd", made("full", 8192).traits, 8)
+    assert call is not None and {model.way for model in call.ways} == {ways.ONE_PASS, ways.TWO_KERNELS}
+    assert call.for_call(made("full", 8192), 8).way == ways.ONE_PASS and call.for_call(made("full", 1024), 8).way == ways.TWO_KERNELS
+
+
+def test_records_of_the_older_rule_are_told_apart():
+    from longca.advice.recorded import measured_cells
+
+    records = committed("h200-cp", kernel=["band"], direction=["bwd"], world=[2], mask=["causal_blockwise", "causal"])
+    found = {(cell.record.cell.mask, cell.record.cell.seqlen, cell.record.cell.strategy) for cell in measured_cells(records)
+             if is_older_backward(cell)}
+    assert found == {("causal_blockwise", 16384, strategy) for strategy in ("ring_p2p", "ring_allgather", "loongtrain")}
+
+
+def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
+    both, back = made("sliding_window", 8192), made("causal_sliding_window", 8192)
+    assert covers_all("cudnn_graph", "bwd", both.traits)
+    assert not covers_all("cudnn_graph", "bwd", back.traits) and not covers_all("cudnn_graph", "fwd", both.traits)
+    assert not covers_all("fa3", "bwd", both.traits)
+    full = load_fitted().find("cudnn_graph", "bwd", both.traits, 8)
+    assert full is not None and full.residuals.p95 < 0.25  # 6.7 before the rule
+    assert full.seconds(both, 64, 8) > 3 * full.seconds(back, 64, 8)
+
+
+def simulated(pairs: np.ndarray, copies: int, *, in_order: bool) -> float:
+    """Pairs for which multiprocessors are idle, where each takes the next item when it is free."""
+    items = np.tile(pairs, copies) if in_order else np.sort(np.repeat(pairs, copies))[::-1]
+    free = np.zeros(PROGRAMS)
+    for item in items:
+        free[free.argmin()] += item
+    return float(free.max() * PROGRAMS - items.sum())
+
+
+@pytest.mark.parametrize("pairs", [np.full(296, 7.0), np.arange(1, 129.0), np.r_[np.full(4, 500.0), np.full(124, 60.0)]])
+def test_idle_multiprocessors_are_those_of_a_schedule(pairs: np.ndarray):
+    for copies in (1, 2, 8):
+        assert WorkSpread.of(pairs).idle(copies) <= simulated(pairs, copies, in_order=False) + 1e-6
+        total = pairs.sum() * copies
+        assert WorkSpread.of(pairs).idle(copies) == pytest.approx(simulated(pairs, copies, in_order=False), abs=0.12 * total + pairs.max())
+    causal = np.arange(1, 129.0)
+    assert WorkSpread.of(causal).idle(8, in_order=True) == pytest.approx(simulated(causal, 8, in_order=True), rel=0.35)
+    assert WorkSpread.of(np.r_[np.full(4, 500.0), np.full(124, 60.0)]).idle(2, most=0.5) < WorkSpread.of(np.r_[np.full(4, 500.0),
+                                                                                                      np.full(124, 60.0)]).idle(2)
+
+
+def test_tiles_that_begin_anew_with_each_block():
+    mask = made("block_sparse_uniform", 4096, density=0.5, block=64)
+    anew, through = (tile_statistics(mask, TileShape(128, 64, per_block=per_block), 1) for per_block in (True, False))
+    assert anew.full == pytest.approx(2 * mask.area / mask.num_groups, rel=0.1) and anew.partial == 0
+    assert through.area == anew.area and through.computed < anew.computed
+    assert anew.of_rows.pairs.sum() == pytest.approx(anew.of_columns.pairs.sum())
+    covered = amounts(through, TileShape(128, 64), Items(by_keys=True, all_heads=False), 8, 8, covered=True)
+    assert covered[0] * 1e6 >= 4096 * 4096 * 8 and covered[2] == 0
+
+
+def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
+    """Under global tokens a few columns are long: with 2 KV heads, work tiles of `band` take three rounds where two and a bit would do."""
+    mask, shape = made("global_sliding_window", 16384, num_global=512, window=1024), TileShape(128, 128, 16)
+    items = items_of("band", "bwd", ways.TWO_KERNELS)
+    few, many = (amounts(tile_statistics(mask, shape, 8), shape, items, heads, heads // 8)[0] / heads for heads in (16, 64))
+    assert few > 1.1 * many
+
+
+def test_steps_take_the_way_of_their_own_masks():
+    from longca.core.plugin import Registry
+    from longca.cp.runtime.steps import step_masks
+
+    mask = made("causal", 32768)
+    call = load_fitted().find("band", "bwd", mask.traits, 8)
+    assert call is not None
+    work = Registry("strategy").load("ring_p2p").partition_call(mask, CallSpec(64, 8, 128, "bf16", "bwd"), 4,
+                                                               Registry("kernel").load("band"), "cuda")
+    exact = {way_of("band", "bwd", part, 8) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
+    assert exact == {ways.ONE_PASS}
+    slow = CallModel(tuple(model if model.way == ways.ONE_PASS else CallModel((model,)).scaled(100, "records", 1).usual
+                           for model in call.ways))
+    usual, same = (WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(one, 4e12, True), packs=False)
+                   for one in (call, slow))
+    np.testing.assert_array_equal(usual.times(LinkSpeeds()).compute_s, same.times(LinkSpeeds()).compute_s)
