@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
@@ -80,7 +79,7 @@ class StandIn:
         torch.cuda.is_current_stream_capturing = lambda: False
         torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=MULTIPROCESSORS)  # type: ignore[assignment]
         torch.cuda.get_device_capability = lambda *_: CAPABILITY
-        active = nvidia.CudaDriver()
+        active: Any = nvidia.CudaDriver()
         active.get_current_stream = lambda _: 0
         active.get_current_target = lambda: GPUTarget("cuda", 10 * CAPABILITY[0] + CAPABILITY[1], 32)
         driver.set_active(active)
@@ -101,7 +100,7 @@ def _take_tensors_of_the_cpu() -> None:
     """Lets band attention plan for a Hopper GPU, and call its kernels, with tensors of the CPU."""
     from longca.ops.band import checks, plan
 
-    assert not triton.knobs.runtime.interpret, "kernels are compiled here: unset TRITON_INTERPRET"
+    assert not knobs.runtime.interpret, "kernels are compiled here: unset TRITON_INTERPRET"
     checks.INTERPRETED = True
     choose: Callable[..., Any] = plan.choose_tiles
     plan.choose_tiles = lambda head_dim, _, **how: choose(head_dim, CAPABILITY, **how)

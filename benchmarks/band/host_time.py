@@ -53,11 +53,13 @@ def calls(plan: BandPlan, device: torch.device) -> Iterator[tuple[str, Callable[
     (heads, kv_heads), how = HEADS, {"device": device, "dtype": torch.bfloat16}
     q, k, v = (torch.zeros(tokens, count, HEAD_DIM, **how) for tokens, count in
                ((plan.seqlen_q, heads), (plan.seqlen_k, kv_heads), (plan.seqlen_k, kv_heads)))
-    leaves, dout = [x.clone().requires_grad_() for x in (q, k, v)], torch.zeros_like(q)
+    leaf_q, leaf_k, leaf_v = leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    dout = torch.zeros_like(q)
     out, lse = band_forward(q, k, v, plan)
     yield "forward", lambda: band_attention(q, k, v, plan)
-    yield "forward, with autograd", lambda: band_attention(*leaves, plan)
-    graph = band_attention(*leaves, plan)
+    yield "forward, with autograd", lambda: band_attention(leaf_q, leaf_k, leaf_v, plan)
+    graph = band_attention(leaf_q, leaf_k, leaf_v, plan)
+    assert isinstance(graph, torch.Tensor)
     yield "backward, by autograd", lambda: torch.autograd.grad(graph, leaves, dout, retain_graph=True)
     yield "band_forward", lambda: band_forward(q, k, v, plan)
     yield "band_backward", lambda: band_backward(q, k, v, out, lse, dout, plan)

@@ -67,13 +67,13 @@ class _Build:
     def run(self, *args: Any) -> None:
         *grid, stream, function, metadata, _, _, _ = args[:9]
         assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
-        args = [self._plain(arg, kind) for arg, kind in zip(args[9:], self._types, strict=True)]
-        for name, arg in zip(self._names, args, strict=True):
+        found = [self._plain(arg, kind) for arg, kind in zip(args[9:], self._types, strict=True)]
+        for name, arg in zip(self._names, found, strict=True):
             if name == "counter_ptr":
                 self._launched.counters.append(arg[1])
             if name in FOUND:
                 self._found(arg[1] if arg[0] == "address" else arg[1][1], FOUND[name])
-        self._launched.launches.append((*self._what, tuple(grid), *args))
+        self._launched.launches.append((*self._what, tuple(grid), *found))
 
     @staticmethod
     def _plain(arg: Any, kind: str) -> Any:

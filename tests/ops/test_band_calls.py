@@ -77,7 +77,7 @@ def setting_of(name: str) -> Setting:
     return in_order() if name == "in order" else SETTINGS[name]
 
 
-Call = Callable[[Any, dict[str, Tensor]], Sequence[Tensor]]
+Call = Callable[..., Sequence[Tensor]]
 
 
 def forward(plan: Any, x: dict[str, Tensor], **how: Any) -> Sequence[Tensor]:
@@ -95,8 +95,8 @@ def backward(plan: Any, x: dict[str, Tensor], **how: Any) -> Sequence[Tensor]:
 def by_autograd(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
     from longca.ops.band.api import band_attention
 
-    leaves = [x[name].detach().requires_grad_() for name in "qkv"]
-    out, lse = band_attention(*leaves, plan, return_lse=True, out_dtype=torch.float32)
+    q, k, v = leaves = [x[name].detach().requires_grad_() for name in "qkv"]
+    out, lse = band_attention(q, k, v, plan, return_lse=True, out_dtype=torch.float32)
     return out, lse, *torch.autograd.grad((out, lse), leaves, (x["dout"].float(), x["lse"]))
 
 
@@ -173,7 +173,7 @@ def test_other_alignments_run_as_written(which: str) -> None:
 
 
 def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
-    """Which of the tensors are the same is not remembered: results of other keys that are written over or not, inputs that are one tensor."""
+    """Which tensors are the same is not remembered: results of other keys that are written over or not, inputs that are one tensor."""
     from tests.ops.recorded_launches import recorded_launches
 
     def elsewhere(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -298,11 +298,12 @@ def test_a_profiler_is_told_of_every_launch() -> None:
     with recorded_launches(setting.capability) as launched:
         plan, x = setting.plan(), setting.inputs()
         forward(plan, x)
-        knobs.runtime.launch_enter_hook.add(print)
+        hook: Any = print
+        knobs.runtime.launch_enter_hook.add(hook)
         try:
             same(launched, forward, plan, x, replayed=False)
         finally:
-            knobs.runtime.launch_enter_hook.remove(print)
+            knobs.runtime.launch_enter_hook.remove(hook)
         same(launched, forward, plan, x, replayed=True)
 
 

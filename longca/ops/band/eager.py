@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch, _len_torch_dispatch_stack
+from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 from torch.nn import Parameter
 
 from longca.ops.band.checks import (

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from triton import knobs
 from triton.runtime import driver
 
 ALIGNMENT = 16  # bytes: Triton's builds know whether an address is a multiple of it
@@ -175,7 +176,8 @@ class Recording:
             bits |= address
         if bits % ALIGNMENT or _hooked():
             return False
-        active, index = driver.active, self._device.index
+        active: Any = driver.active
+        index = self._device.index
         if index is not None and index != active.get_current_device():
             with torch.cuda.device(index):
                 return self.replay(inputs, counters)
@@ -359,5 +361,5 @@ class _Box:
 
 def _hooked() -> bool:
     """True if somebody is told of launches, a profiler say: then Triton starts kernels itself."""
-    runtime = triton.knobs.runtime
-    return any(hook is not None and getattr(hook, "calls", True) for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook))
+    hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
