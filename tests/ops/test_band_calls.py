@@ -138,7 +138,7 @@ CALLS = {"forward": forward, "backward": backward, "by autograd": by_autograd, "
 
 def with_totals(setting: Setting, x: dict[str, Tensor], layout: str = "contiguous") -> dict[str, Tensor]:
     """The inputs with float32 results of other keys, and memory for dQ."""
-    total = setting.new(*x["q"].shape[:2], layout, dtype=torch.float32)
+    total = setting.new(len(x["q"]), setting.heads[0], layout, dtype=torch.float32)
     return x | {"total": total, "dq": torch.zeros_like(x["q"], memory_format=torch.contiguous_format)}
 
 
@@ -213,7 +213,7 @@ def test_what_is_known_is_still_checked() -> None:
             forward(plan, x)
             backward(plan, x)
             carried(plan, x)
-        unaligned = setting.new(*x["q"].shape[:2], "unaligned")
+        unaligned = setting.new(len(x["q"]), setting.heads[0], "unaligned")
         for wrong, message in (({"q": unaligned}, "multiple of 16 bytes"), ({"q": x["q"][:-1]}, "the mask is over"),
                                ({"v": x["v"].half()}, "must all be"), ({"k": x["k"].to("meta")}, "on one device"),
                                ({"q": x["q"].transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()}, None)):
