@@ -45,10 +45,7 @@ def keys_of_last_query(bands: np.ndarray) -> int:
 
 
 def with_waits(schedule: TileSchedule) -> TileSchedule:
-    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group.
-
-    O(stretches of columns · log): of each one, only its ends are looked at. Memory: a bit for each work tile and position.
-    """
+    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
@@ -66,31 +63,55 @@ def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, 
     if len(owner) == 0:
         return owner, work_tiles.new_zeros(0, 2)
     positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
-    touching, last = _TileSets(owner, cells, len(work_tiles), len(positions)), len(positions) - 1
+    # a GPU's time goes into starting operations, a CPU's into the numbers
+    stretches = changes_by_matrix if owner.is_cuda else changes_by_sets
+    tile, place, before = stretches(owner, cells, len(work_tiles), len(positions))
+    return tile, torch.stack([positions[place], before], 1)
+
+
+def changes_by_matrix(owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(work tile, cell, the tile before it there or −1), where that changes from a cell to the one on its left, from the right.
+
+    A cell is what lies between two neighbouring positions. O(tiles · cells), in few operations.
+
+    Args:
+        owner: (E,) work tile of each stretch.
+        cells: (2, E) its first cell and the one after its last. Stretches of a tile are apart.
+    """
+    depth = torch.zeros(num_tiles, num_positions, dtype=torch.int8, device=owner.device)
+    depth[owner, cells[0]], depth[owner, cells[1]] = 1, -1
+    depth = torch.cumsum(depth.view(-1), 0, dtype=torch.int8).view(depth.shape)  # of all rows at once, since each ends at 0
+    touched = depth[:, :-1].flip(1).t().contiguous() > 0  # a row for each position, so that the next line goes along memory
+    numbers = torch.arange(num_tiles, dtype=torch.int32, device=owner.device)
+    latest = torch.cummax(torch.where(touched, numbers, -1), 1).values
+    before = torch.full_like(latest, -1)
+    before[:, 1:] = torch.where(touched[:, 1:], latest[:, :-1], -1)
+    last = torch.ones_like(touched)
+    last[:-1] = before[1:] != before[:-1]
+    tile, place = torch.nonzero(last.t().contiguous(), as_tuple=True)
+    return tile, num_positions - 2 - place, before[place, tile].long()
+
+
+def changes_by_sets(owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in O(stretches · log) and a bit of memory for each tile and cell, in three times as many operations."""
+    touching, last = _TileSets(owner, cells, num_tiles, num_positions), num_positions - 1
     # whom a tile waits for changes at most where a stretch begins or ends: one of its own, or of the tile before it there
     moved, place = owner.repeat(2), cells.flatten()
     after = touching.next_tile(torch.cat([cells[0], cells[1] - 1]), moved)
     tile, place = torch.cat([moved, after]), place.repeat(2)
-    some = (tile >= 0) & (place < last)
-    key = torch.where(some, tile * last + (last - 1 - place), last - 1)
-    tiles = torch.arange(len(work_tiles), device=owner.device)
-    key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))  # sorted by tile, then from the right; the first column of all
+    key = torch.where((tile >= 0) & (place < last), tile * last + (last - 1 - place), last - 1)
+    tiles = torch.arange(num_tiles, device=owner.device)
+    key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))  # sorted by tile, then from the right; the first cell of all
     tile, place = key // last, last - 1 - key % last
     before = touching.previous_tile(place, tile)
-    changes = (place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))
-    found = torch.nonzero(changes).squeeze(1)
-    return tile[found], torch.stack([positions[place], before], 1)[found]
+    found = torch.nonzero((place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))).squeeze(1)
+    return tile[found], place[found], before[found]
 
 
 class _TileSets:
-    """The work tiles that touch each cell, as bits. A cell is what lies between two neighbouring positions."""
+    """The work tiles that touch each cell, as bits."""
 
     def __init__(self, owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> None:
-        """
-        Args:
-            owner: (E,) work tile of each stretch.
-            cells: (2, E) its first cell and the one after its last. Stretches of a tile are apart.
-        """
         num_words = -(-num_tiles // WORD)
         bit = torch.ones_like(owner) << owner % WORD
         words = torch.zeros(num_positions * num_words, dtype=torch.int64, device=owner.device)
