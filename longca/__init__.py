@@ -11,6 +11,8 @@ For notebooks and scripts, each loaded at its first use:
 
 from typing import TYPE_CHECKING, Any
 
+from longca.core.version import VERSION
+
 if TYPE_CHECKING:
     from longca.advice.ranking import advise
     from longca.cp.public import context_parallel
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.store.frame import load
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Mask", "advise", "attention", "build_mask", "context_parallel", "load"]
 
 _PLACES = {"Mask": "longca.masks.mask", "advise": "longca.advice.ranking", "attention": "longca.dispatch.api",

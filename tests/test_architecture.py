@@ -59,6 +59,14 @@ def test_no_import_circles():
     assert architecture.circles() == set()
 
 
+def test_a_circle_through_the_whole_packages_file_is_found(tmp_path: Path):
+    for name, text in {"__init__": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from longca.face import advise",
+                       "face": "from longca.page import draw", "page": "def draw():\n    from longca import __version__",
+                       "plain": "import longca"}.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    assert architecture.circles(tmp_path) == {frozenset({"", "face", "page"})}
+
+
 def test_heavy_libraries_are_imported_inside_functions():
     wrong = []
     for path in MODULES:

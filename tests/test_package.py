@@ -3,14 +3,24 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import longca
-from longca.core.source import modules_of_package
+from longca.core.code.source import modules_of_package
+from longca.core.version import VERSION
+from tests.support import ROOT
 
 FACE = ast.parse(Path(longca.__file__).read_text(encoding="utf-8"))
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert longca.__version__ == VERSION == project["version"] == citation["version"]
 
 
 def test_dir_has_the_names():

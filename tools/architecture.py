@@ -62,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     "bench": set(),
     "bench.check": {"core", "masks", "kernels"},
     "bench.measure": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "bench.check"},
-    "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "bench.measure"},
+    "bench.probe": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.forecast", "bench.measure"},
     "bench.workers": {"core", "store", "cp.comm", "bench.measure"},
     "bench.run": {"core", "data", "masks", "kernels", "store", "bench.measure", "bench.workers"},
     "templates": {"core", "masks", "lowering", "kernels", "cp.partition", "cp.schedule", "cp.planned", "store", "report"},
@@ -108,11 +108,10 @@ def _imports(node: ast.AST, at_import: bool, typing_only: bool) -> Iterator[Impo
 
 
 @functools.cache
-def modules() -> dict[str, Path]:
-    """Name without "longca." → file; a package's file is its `__init__`."""
-    names = {path: ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-             for path in sorted(PACKAGE.rglob("*.py"))}
-    return {name: path for path, name in names.items() if name}
+def modules(package: Path = PACKAGE) -> dict[str, Path]:
+    """Name without "longca." → file; a package's file is its `__init__`. The whole package's name is ""."""
+    return {".".join(path.relative_to(package).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
+            for path in sorted(package.rglob("*.py"))}
 
 
 def layer(module: str) -> str:
@@ -126,18 +125,18 @@ def is_inside(module: str, package: str) -> bool:
 
 
 @functools.cache
-def imported_modules(module: str, typing: bool = False) -> frozenset[str]:
+def imported_modules(module: str, typing: bool = False, package: Path = PACKAGE) -> frozenset[str]:
     """Modules of longca that one imports.
 
     Args:
         typing: those under TYPE_CHECKING count, too.
     """
-    found = set()
-    for name, _, typing_only in imports(modules()[module]):
-        inside = name.removeprefix("longca.")
-        if name != inside and (typing or not typing_only):
-            found.add(inside if inside in modules() else inside.rpartition(".")[0])  # a name stands for the module that has it
-    return frozenset(found & modules().keys() - {module})
+    known, found = modules(package), set()
+    for name, _, typing_only in imports(known[module]):
+        top, _, inside = name.partition(".")
+        if top == PACKAGE.name and (typing or not typing_only):
+            found.add(inside if inside in known else inside.rpartition(".")[0])  # a name stands for the module that has it
+    return frozenset(found & known.keys() - {module})
 
 
 def edges() -> dict[str, dict[str, set[str]]]:
@@ -156,9 +155,9 @@ def forbidden() -> dict[str, set[str]]:
             if not any(is_inside(there, name) for name in ALLOWED[here])}
 
 
-def circles() -> set[frozenset[str]]:
+def circles(package: Path = PACKAGE) -> set[frozenset[str]]:
     """Groups of modules that import each other, directly or not; imports for the type checker and inside functions count."""
-    graph = {module: imported_modules(module, typing=True) for module in modules()}
+    graph = {module: imported_modules(module, typing=True, package=package) for module in modules(package)}
     reach = {module: _reach(graph, module) for module in graph}
     return {frozenset(other for other in reach[module] if module in reach[other]) for module in graph if module in reach[module]}
 

@@ -67,8 +67,10 @@ def conclusion(cells: Sequence[PredictedCell]) -> str:
             orders[one.network_factor].setdefault((one.mask, one.world, one.direction), {})[one.strategy] = one.tflops
     firsts = {factor: {key: max(rates, key=rates.__getitem__) for key, rates in known.items()} for factor, known in orders.items()}
     same = sum(len({firsts[factor][key] for factor in FACTORS}) == 1 for key in firsts[1.0])
-    return (f"Best under causal documents, TFLOP/s a GPU by number of GPUs: {'; '.join(found)}. The best strategy is the same with 0.6, 1 "
-            f"and 1.25 times the assumed rate between nodes in {same} of {len(firsts[1.0])} settings of mask, GPUs and direction.")
+    *lower, highest = (f"{factor:g}" for factor in sorted(FACTORS))
+    return (f"Best under causal documents, TFLOP/s a GPU by number of GPUs: {'; '.join(found)}. The best strategy is the same with "
+            f"{', '.join(lower)} and {highest} times the assumed rate between nodes in {same} of {len(firsts[1.0])} settings of mask, GPUs "
+            "and direction.")
 
 
 def draw(cells: Sequence[PredictedCell]) -> str:

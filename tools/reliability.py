@@ -23,6 +23,7 @@ VICTIMS = {"snakemake": "Snakemake", "runner": "runner (`longca run`)", "worker"
            "rank": "rank of context parallelism"}
 OTHERS = {"stop": "stop (SIGSTOP, later SIGCONT)", "full disk": "full disk, later room again", "clock": "jump of the clock",
           "folder deleted": "results deleted while a run writes them"}
+PLACES = {"chaos": "on one machine", "slurm": "on a cluster"}
 TOO_LATE = "its victim had ended"  # note of an accident that did not take place
 Data = Mapping[str, Any]
 
@@ -48,13 +49,12 @@ def page(text: str) -> str:
 
 
 def summary(measured: Mapping[str, Data]) -> str:
-    """What was found, in the first sentences of the page.
+    """The findings, in the first sentences of the page.
 
     Args:
         measured: by the name of its table.
     """
-    found = [_accidents(measured[name], where) for name, where in (("chaos", "on one machine"), ("slurm", "on a cluster"))
-             if name in measured]
+    found = _accidents({where: measured[name] for name, where in PLACES.items() if name in measured})
     if "load" in measured:
         found.append(_verdict_of_load(measured["load"]) + ".")
     return f"**{' '.join(found)}**" if found else "Nothing is measured yet."
@@ -123,15 +123,22 @@ def _happened(trials: Sequence[Data]) -> list[Data]:
     return [entry for trial in trials for entry in trial["accidents"] if entry.get("note") != TOO_LATE]
 
 
-def _accidents(data: Data, where: str) -> str:
-    """One sentence about accidents, of either kind of data."""
-    trials = data.get("trials", [data])
-    happened = plural(len(_happened(trials)), "accident")
-    bad = [text for trial in trials for text in trial["found"]]
-    if bad:
-        was = "was" if len(bad) == 1 else "were"
-        return f"After {happened} {where}, {plural(len(bad), 'thing')} {was} not as it should be: see below."
-    return f"After {happened} {where}, no finished cell was lost or changed, and nothing was left behind."
+def _accidents(data: Mapping[str, Data]) -> list[str]:
+    """Sentences about accidents: one for each place where something was wrong, then one for all places where nothing was.
+
+    Args:
+        data: by where the accidents took place.
+    """
+    found, good = [], []
+    for where, of_place in data.items():
+        trials = of_place.get("trials", [of_place])
+        count, bad = len(_happened(trials)), sum(len(trial["found"]) for trial in trials)
+        if bad:
+            found.append(f"After {plural(count, 'accident')} {where}, {plural(bad, 'thing')} {'was' if bad == 1 else 'were'} not as it "
+                         "should be: see below.")
+        else:
+            good.append(f"{count if good else plural(count, 'accident')} {where}")
+    return found + ([f"After {' and '.join(good)}, no finished cell was lost or changed, and nothing was left behind."] if good else [])
 
 
 def _verdict_of_load(data: Data) -> str:

@@ -165,6 +165,6 @@ def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, Predicte
 
 
 def setting() -> str:
-    """What all cells have in common, in words."""
+    """The settings that all cells share, in words."""
     return (f"{format_length(PER_RANK)} tokens a GPU, {HEADS[0]}:{HEADS[1]} heads, kernel {KERNEL} by its share of an H200's peak, network "
             f"{PROFILE}")

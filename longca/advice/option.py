@@ -73,7 +73,7 @@ class OptionForecast:
 
     @property
     def limit(self) -> str:
-        """What costs most beside the visible pairs, with its share of the time."""
+        """The largest cost beside the visible pairs, with its share of the time."""
         losses = {"messages": self.exposed, "imbalance": self.imbalance, "tile waste": self.waste, "power limit": 1 - 1 / self.slowdown}
         name, most = max(losses.items(), key=lambda item: item[1])
         return f"{name}, {100 * most:.0f} %" if most >= LARGE else "the kernel"

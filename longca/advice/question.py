@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.cell import DTYPE_BYTES, CallSpec
+from longca.core.cell import DTYPE_BYTES, CallSpec, Direction
 from longca.core.errors import UserError, unknown
 from longca.core.plugin import Registry
+from longca.cp.forecast import PROFILES
 from longca.predict.fitted import FittedKernels, load_fitted
 from longca.store.hardware import load_hardware
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from longca.predict.kernel import KernelModel
     from longca.store.hardware import GpuModel, Hardware, Network
 
-USUAL_NETWORK = "h200-copy-engines"
-DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+USUAL_NETWORK = PROFILES["symmetric"]
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 
 
@@ -31,7 +32,7 @@ class AdviceQuestion:
     gpus: int
     call: CallSpec
     """its direction is `bwd` where the call must allow a backward: the engine then plans for both"""
-    directions: tuple[str, ...]
+    directions: tuple[Direction, ...]
     """that are timed"""
     gpu: GpuModel
     network: Network
@@ -45,10 +46,9 @@ class AdviceQuestion:
     def is_fitted_gpu(self) -> bool:
         return self.fitted.device in self.gpu.gpu_names
 
-    def flops(self, direction: str) -> float:
-        """Of all GPUs together."""
-        forward = 4.0 * self.mask.area * self.call.num_q_heads * self.call.head_dim / self.mask.num_groups
-        return forward * (1.0 if direction == "fwd" else 2.5)
+    def flops(self, direction: Direction) -> int:
+        """Floating-point operations of all GPUs together."""
+        return replace(self.call, direction=direction).flops(self.mask.area, self.mask.num_groups)
 
     def model(self, kernel: str, direction: str) -> KernelModel | None:
         """The fitted kernel for this mask; on a GPU without records scaled by the peaks of both GPUs, and marked so."""

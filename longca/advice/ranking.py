@@ -12,7 +12,7 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict
-from longca.advice.question import question_of
+from longca.advice.question import OTHER_GPU_WIDER, question_of
 from longca.core.errors import UserError
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
@@ -207,10 +207,11 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
         found.append(f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide")
     if not question.is_fitted_gpu and not question.is_probed:
         found.append(f"{question.gpu.name}: there are no records of it; kernels are those of {question.fitted.device} by the share of "
-                     "their peaks, with intervals twice as wide")
+                     f"their peaks, with intervals {OTHER_GPU_WIDER:g} times as wide")
     if question.gpus > network.ranks_per_node:
-        found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold 0.6 to 1.25 "
-                     "times as much")
+        low, high = NETWORK_RANGE
+        found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold {low:g} to "
+                     f"{high:g} times as much")
     if question.gpus > RECORDED_RANKS:
         found.append(f"more than {RECORDED_RANKS} ranks: records end there; intervals are {_wider(question):.2g} times as wide")
     if question.gpus > 1 and not network.measured:

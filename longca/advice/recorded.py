@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.cp.contract import HeadStrategy, strategy_of
-from longca.cp.forecast import CallForecast, DeviceModel, forecast, forecast_times
+from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, forecast, forecast_times
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
@@ -27,10 +25,11 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads, pa
 from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels
+from longca.store.hardware import Hardware
+from longca.store.view import View
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
 PAPER = (RING, GATHER)
-NCCL, COPY_ENGINES = "h200-nccl", "h200-copy-engines"  # profiles of messages
 
 
 @dataclass(frozen=True)
@@ -43,25 +42,25 @@ class MeasuredCell:
     """None for strategies in the style of the study"""
 
     @cached_property
-    def seconds(self) -> float:
-        samples = self.record.samples
-        assert samples is not None
-        times = sorted(max(ranks) for ranks in zip(*samples.time_ms, strict=True))
-        middle = len(times) // 2
-        return (times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2) / 1e3
+    def _view(self) -> View:
+        return View(self.record, Hardware())
 
-    @cached_property
+    @property
+    def seconds(self) -> float:
+        """The median over iterations of the slowest rank's time."""
+        assert self._view.median_ms is not None, "`measured_cell` takes none without samples"
+        return self._view.median_ms / 1e3
+
+    @property
     def noise(self) -> float:
-        """The spread of the middle half of its samples, over their median."""
-        samples = self.record.samples
-        assert samples is not None
-        low, high = np.quantile([max(ranks) for ranks in zip(*samples.time_ms, strict=True)], [0.25, 0.75])
-        return float(high - low) / self.seconds / 1e3
+        """The interquartile range of these times over their median."""
+        assert self._view.noise is not None, "`measured_cell` takes none without samples"
+        return self._view.noise
 
     @property
     def profile(self) -> str:
         """The profile of its messages: those in the style of the study wait for collectives, which records do not name."""
-        return NCCL if self.work is None else COPY_ENGINES
+        return PROFILES["nccl" if self.work is None else "symmetric"]
 
     def device(self, fitted: FittedKernels, memory_bytes_per_s: float) -> DeviceModel | None:
         """The fitted kernel of the cell; None without one."""

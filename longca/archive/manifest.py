@@ -53,7 +53,7 @@ def read_manifest(content: bytes) -> dict[str, str]:
 
 
 def unreadable(folder: Path, path: str) -> str:
-    """Why this file of an unpacked bundle is not read; empty where it may be.
+    """The reason why this file of an unpacked bundle is not read; empty where it may be.
 
     Only regular files below `folder` are: what a link leads to, and a file that has a second name, may lie anywhere.
     """

@@ -10,10 +10,11 @@ from typing import Any, Literal
 from longca.archive.manifest import sha256
 from longca.archive.packing import BundleFile
 from longca.core.checkout import source
+from longca.core.code.source import source_digest
 from longca.core.record import Record, Source
 from longca.core.schema import Frozen
-from longca.core.source import source_digest
 from longca.core.study import Study
+from longca.core.version import VERSION
 
 NAME = "provenance.json"
 BUNDLE_VERSION = 1
@@ -94,9 +95,7 @@ def of_records(records: Iterable[Record]) -> dict[str, Any]:
 
 def page_maker() -> PageMaker:
     """The code and packages that would make the page here and now."""
-    import longca
-
-    return PageMaker(longca=longca.__version__, code=source_digest(DRAWN_BY), python=platform.python_version(),
+    return PageMaker(longca=VERSION, code=source_digest(DRAWN_BY), python=platform.python_version(),
                      packages={name: metadata.version(name) for name in PAGE_PACKAGES})
 
 

@@ -41,7 +41,7 @@ def sign(bundle: Path, key: Path) -> Path:
 
 
 def refusal(bundle: Path, key: Path) -> str:
-    """Why a packed bundle does not count as signed with this key; empty where it does.
+    """The reason why a packed bundle does not count as signed with this key; empty where it does.
 
     Args:
         key: a file with the public key.

@@ -55,7 +55,7 @@ def verify(folder: Path) -> list[Check]:
 
 
 def _obstacle(folder: Path, listed: dict[str, str], path: str) -> str:
-    """Why this file of the bundle is not read; empty where it is."""
+    """The reason why this file of the bundle is not read; empty where it is."""
     return manifest.unreadable(folder, path) or ("" if path in listed else "is not in the manifest")
 
 

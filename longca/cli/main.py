@@ -39,9 +39,9 @@ def build_app() -> typer.Typer:
 
 def _version(asked: bool) -> None:
     if asked:
-        from longca import __version__
+        from longca.core.version import VERSION
 
-        print(f"longca {__version__}")
+        print(f"longca {VERSION}")
         raise typer.Exit
 
 

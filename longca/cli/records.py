@@ -62,7 +62,7 @@ def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:
 
 
 def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[Path]:
-    """Where these records lie, as `open_runs` takes them. Raises UserError."""
+    """The places of these records, as `open_runs` takes them. Raises UserError."""
     from longca.core.errors import UserError
 
     places = [_place(text, results)[1] for text in sources] or sorted(COMMITTED.glob("*.parquet"))

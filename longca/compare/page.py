@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from longca import __version__
 from longca.compare.comparison import WORDS, Comparison
 from longca.compare.tables import Described, lines, tables
 from longca.compare.verdict import OUTCOMES
+from longca.core.version import VERSION
 from longca.report.look.colours import theme
 from longca.report.look.template import page_templates, static_text
 
@@ -29,7 +29,7 @@ def page(comparison: Comparison, sides: Sequence[Described], count: int | None =
         title=f"{sides[1].name} against {sides[0].name}", conclusion=comparison.conclusion, lines=lines(comparison, sides),
         counts=[(WORDS[outcome], comparison.counts[outcome]) for outcome in outcomes], words=WORDS, outcomes=outcomes,
         methods=[(row, _bar(row.mean_ratio)) for row in rows], tables=tables(comparison, count)[1 if rows else 0:],
-        notes=comparison.notes, theme=theme(), css=static_text("report.css"), generator=__version__)
+        notes=comparison.notes, theme=theme(), css=static_text("report.css"), generator=VERSION)
 
 
 def _bar(ratio: float | None) -> tuple[float, float, str] | None:

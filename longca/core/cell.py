@@ -44,6 +44,16 @@ class CallSpec:
         """Bytes of one element."""
         return DTYPE_BYTES[self.dtype]
 
+    def flops(self, area: int, num_groups: int) -> int:
+        """Floating-point operations of this call in its direction.
+
+        Args:
+            area: visible (query, key) pairs, summed over the mask's head groups.
+            num_groups: number of head groups the area is summed over.
+        """
+        forward = 4 * area * self.num_q_heads * self.head_dim // num_groups
+        return forward if self.direction == "fwd" else int(forward * BACKWARD_FLOPS_RATIO)
+
 
 class Cell(Frozen):
     """One measurement request. Every field is resolved, so equal requests have equal ids on every machine."""
@@ -167,11 +177,5 @@ class Cell(Frozen):
                 f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}")
 
     def flops(self, area: int, num_groups: int) -> int:
-        """Floating-point operations of this cell in its direction.
-
-        Args:
-            area: visible (query, key) pairs, summed over the mask's head groups.
-            num_groups: number of head groups the area is summed over.
-        """
-        forward = 4 * area * self.num_q_heads * self.head_dim // num_groups
-        return forward if self.direction == "fwd" else int(forward * BACKWARD_FLOPS_RATIO)
+        """Floating-point operations of this cell in its direction; see `CallSpec.flops`."""
+        return self.call_spec.flops(area, num_groups)

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca import __version__
 from longca.core.plugin import PACKAGE_ROOT
+from longca.core.version import VERSION
 
 if TYPE_CHECKING:
     from longca.core.record import Source
@@ -27,7 +27,7 @@ def source() -> Source:
     from longca.core.record import Source
 
     sha, dirty = _commit(ROOT)
-    return Source(version=__version__, git_sha=sha, git_dirty=dirty)
+    return Source(version=VERSION, git_sha=sha, git_dirty=dirty)
 
 
 def described(source: Source) -> str:

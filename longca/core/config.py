@@ -90,7 +90,7 @@ def settings(overrides: Mapping[str, Any] | None = None, path: Path | None = Non
 
 
 def _layers(overrides: Mapping[str, Any] | None, path: Path | None, environ: Mapping[str, str] | None) -> dict[str, Any]:
-    """Where it stands → the layer, later ones win: the file, variables, options."""
+    """The place of a layer → its settings; later ones win: the file, variables, options."""
     path = in_project(CONFIG_FILE) if path is None else path
     environ = os.environ if environ is None else environ
     from_env = {}

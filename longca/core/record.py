@@ -214,7 +214,7 @@ class Others(Frozen):
     """the record takes the place of so many in a row that were disturbed, too"""
 
     def disturbance(self, on_gpu: bool, num_cores: int) -> str:
-        """What of it disturbs a measurement, in words; empty if nothing does.
+        """The use that disturbs a measurement, in words; empty if none does.
 
         The limits are generous. A process that has a GPU open and does nothing, as a notebook, is none; only where the driver does not say
         what it does, it counts. Of CPUs, half a core is what a desktop does beside, and of many cores a tenth.

@@ -118,7 +118,7 @@ class Study(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _complete_measure_of_grids(cls, data: Any) -> Any:
-        """What a grid does not say of its `measure` is the study's."""
+        """A grid takes from the study all that its own `measure` leaves out."""
         if not isinstance(data, dict) or not isinstance(data.get("grids"), (list, tuple)):
             return data
         common = data.get("measure")
@@ -148,7 +148,7 @@ class Study(Frozen):
         return [cell for cell, _ in self._by_id.values()]
 
     def measure_of(self, cell: Cell) -> Measure:
-        """How this cell is measured: as the first grid says that has it, and otherwise as the study does."""
+        """The measuring of this cell, by the first grid that has it and says so, or else by the study."""
         if all(grid.measure is None for grid in self.grids):
             return self.measure
         found = self._by_id.get(cell.cell_id)
@@ -156,7 +156,7 @@ class Study(Frozen):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Why the cells of some masks are left out: one reason for each plug-in that is broken."""
+        """The reasons why the cells of some masks are left out: one for each plug-in that is broken."""
         return self._expanded[1]
 
     @property
@@ -236,7 +236,7 @@ def _wrong_names(grid: Grid, where: str) -> list[UserError]:
     strategies, masks = ([name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
                          for entries in (grid.strategy, grid.mask))
     given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
-    # no registry of strategies by that name: `longca.core.source` would let every job of the workflow depend on all their code
+    # no registry of strategies by that name: `longca.core.code.source` would let every job of the workflow depend on all their code
     known = {kind: Registry(kind).names() for kind in given}
     wrong = [(kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind]]
     problems = [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]]

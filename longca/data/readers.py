@@ -121,7 +121,7 @@ def _too_long(path: Path) -> UserError:
 
 
 class _Unpacked:
-    """What was unpacked of a packed file: a small file may hold more than anybody can read."""
+    """A count of what was unpacked of a packed file: a small file may hold more than anybody can read."""
 
     def __init__(self, path: Path, file: Opened) -> None:
         self._path, self._num_bytes = path, 0

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from longca import __version__
 from longca.advice.many_gpus import verdicts as predicted_verdicts
 from longca.claims.contract import Claim, Verdict, all_claims, summary
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import Record
+from longca.core.version import VERSION
 from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
 from longca.paper.links import Link, RunPage, links, run_pages
@@ -80,7 +80,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Paper:
-    """What exhibits are made of."""
+    """The content that exhibits are made of."""
 
     table: pd.DataFrame
     published: pd.DataFrame
@@ -110,7 +110,7 @@ class _Paper:
         return inline(draw(exhibit, data, style), exhibit.name, title, self.rows)
 
     def points(self) -> str:
-        """What the tips on points say, as the page's own data (`longca.report.rows.points_json`)."""
+        """The tips on points, as the page's own data (`longca.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
         told = [f"{note}; here {percent(share / 100)}" if isinstance(note, str) else None
@@ -145,7 +145,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids), forecasts.get(claim.number, "")) for claim, verdict in verdicts]
     variables = {method: look.variable for method, look in looks(paper.methods).items()}
     context: dict[str, Any] = {
-        "generator": __version__, "titles": TITLES, "shown": shown, "judged": judged,
+        "generator": VERSION, "titles": TITLES, "shown": shown, "judged": judged,
         "conclusion": summary(entry.verdict for entry in judged), "repairs": REPAIRS,
         "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca import __version__
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import STATUSES, Record
+from longca.core.version import VERSION
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.decide.predicted import with_predictions
@@ -65,7 +65,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class _Paper:
-    """What figures are drawn on: the study's methods, the rows of its records on the page, the masks drawn there, and the files' folder."""
+    """The page that figures are drawn for: the study's methods, the rows of records, the masks drawn there, and the folder of files."""
 
     methods: tuple[str, ...]
     rows: dict[str, int]
@@ -142,7 +142,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "most_links": MOST_LINKS, "devices": _counted(table.device), "dates": sorted({str(start)[:10] for start in table.started_at}),
         "commits": _counted(table.git_sha), "css": static_text("report.css", "decide.css", "figures.css"),
         "js": static_text(*(f"{part}.js" for part in SCRIPTS)),
-        "generator": __version__,
+        "generator": VERSION,
     }
     template = page_templates().get_template("page.html.j2")
     records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]

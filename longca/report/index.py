@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 
-from longca import __version__
+from longca.core.version import VERSION
 from longca.report.look.colours import theme
 from longca.report.look.template import page_templates, static_text
 from longca.store.files import replace_file
@@ -40,7 +40,7 @@ def write_index(folder: Path) -> Path | None:
     if not pages:
         return None
     template = page_templates().get_template("index.html.j2")
-    return replace_file(target, template.render(pages=pages, theme=theme(), css=static_text("report.css"), generator=__version__).encode())
+    return replace_file(target, template.render(pages=pages, theme=theme(), css=static_text("report.css"), generator=VERSION).encode())
 
 
 def _page(path: Path, folder: Path) -> Page | None:

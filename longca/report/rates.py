@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.report.look.style import INK, MUTED, RULE
+from longca.report.look.dot_rows import mark, marked_rows
 from longca.report.panels import MASK, PANEL, draw_panels, in_panel_order
 from longca.report.series import attention, labelled, points, rate_unit
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from longca.report.look.style import Style
 
-ROW_IN = 0.24  # of a dot plot
 RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")
 
 
@@ -52,29 +51,15 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     both = "direction" in data and data.direction.nunique() > 1
     legend = style.legend_of(data, dots=True)
     names = [", ".join(part for part in key if part) for key, _ in rows]
-    left = style.names_in(names)
-    width = min(style.width_in - left - 0.2, 6.5)
-    top = style.legend_in(legend) + 0.1
-    height = top + len(rows) * ROW_IN + 0.55
-    canvas = style.canvas(height)
-    ax = canvas.add_axes((left / style.width_in, 0.45 / height, width / style.width_in, len(rows) * ROW_IN / height))
-    style.clean(ax)
-    ax.set_gid(f"panel:{unit}")
+    canvas, ax = marked_rows(style, names, legend, unit)
     for position, (_, cells) in enumerate(rows):
         for cell in cells.itertuples():
-            colour, hollow = style.colour(cell.method), both and cell.direction == "bwd"
+            colour = style.colour(cell.method)
             if cell.status != "ok":
-                mark, = ax.plot(0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False)
-                style.mark(mark, cell.method, [cell.cell_ids])
+                cross, = ax.plot(0, position, "x", color=colour, markersize=5, markeredgewidth=1.5, clip_on=False)
+                style.mark(cross, cell.method, [cell.cell_ids])
                 continue
             style.mark(ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method)
-            mark, = ax.plot(cell.value, position, style.marker(cell.method), color=colour, markersize=5, markeredgewidth=1.1,
-                            markerfacecolor="none" if hollow else colour, clip_on=False)
-            style.mark(mark, cell.method, [cell.cell_ids])
-    ax.set(xlim=(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1), ylim=(len(rows) - 0.5, -0.5))
-    ax.set_yticks(range(len(rows)), names, color=INK[0])
-    ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))
-    ax.grid(axis="x", color=RULE[0], linewidth=0.7)
-    ax.set_xlabel(unit, color=MUTED[0], fontsize=8, labelpad=4)
-    style.legend(canvas, legend)
+            mark(ax, style, position, cell.value, cell.method, cell.cell_ids, hollow=both and cell.direction == "bwd")
+    ax.set_xlim(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1)
     return canvas

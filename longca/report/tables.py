@@ -70,7 +70,7 @@ def ceilings(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def machine_facts(node: Node) -> dict[str, str]:
-    """What is known of a machine and its GPU, each fact under its name."""
+    """The known facts about a machine and its GPU, each under its name."""
     facts = {"host": node.hostname, "system": node.os, "CPU": f"{node.cpu}, {node.num_cores} cores",
              "memory": format_bytes(node.memory_bytes)}
     for key, value in node.gpu.items():

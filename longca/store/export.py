@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca import __version__
 from longca.core.record import SCHEMA_VERSION, Record
+from longca.core.version import VERSION
 from longca.store.columns import COLUMNS
 from longca.store.files import replace_file
 from longca.store.table import columns, in_order
@@ -91,7 +91,7 @@ def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iter
     types: dict[str, Callable[[], pa.DataType]] = {
         "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
     fields = [(column.name, types[column.type]()) for column in COLUMNS] + [(RECORD_COLUMN, pa.string())]
-    schema = pa.schema(fields, {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: __version__})
+    schema = pa.schema(fields, {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: VERSION})
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, max(len(ordered), 1), ROWS_OF_GROUP):
@@ -102,7 +102,7 @@ def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iter
 
 
 def _json(ordered: Sequence[Record]) -> Iterator[bytes]:
-    head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": __version__})
+    head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": VERSION})
     yield f'{head[:-1]}, "records": [\n'.encode()
     for start in range(0, len(ordered), LINES_AT_A_TIME):
         yield (",\n" if start else "").encode() + ",\n".join(map(record_json, ordered[start:start + LINES_AT_A_TIME])).encode()

@@ -15,8 +15,8 @@ from typing import NamedTuple, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from longca.core.code.source import files_digest, reached
 from longca.core.record import Failed, Record
-from longca.core.source import files_digest, reached
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.files import write_atomically
 

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from longca.core.errors import UserError
 
 NAME = ".lock"
 RETRY_SECONDS = 0.2
-LONGEST_SIGNATURE = 4096  # bytes; anybody who may write to the folder could write more
+SIGNATURE_BYTES = 4096  # that are read; anybody who may write to the file could write more
+SHOWN_CHARS = 120  # of each fact in it
 
 
 @contextmanager
@@ -42,7 +44,10 @@ def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, an
         files.append(_take(folder, folder / NAME, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH, wait, announce, given_up))
         if part is not None:
             files.append(_take(folder, folder / f"{NAME}.{part}", fcntl.LOCK_EX, wait, announce, given_up))
-        _sign(files[-1])
+        try:
+            write_signature(files[-1], new_signature())
+        except OSError as error:
+            raise UserError("Cannot write the lock of the results", why=error.strerror or str(error)) from error
         yield
     finally:
         for file in reversed(files):
@@ -51,7 +56,50 @@ def lock_folder(folder: Path, part: str | None = None, *, wait: bool = False, an
 
 def holders(folder: Path) -> list[str]:
     """The processes that hold the folder or a part of it, as "pid 12 on host, since …"."""
-    return [_signature(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
+    return [_holder(path) for path in sorted(folder.glob(f"{NAME}*")) if _is_held(path)]
+
+
+def try_lock(file: int, mode: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file now, alone or with others (`fcntl.LOCK_SH`). False if somebody has it. Raises OSError where there are no locks."""
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def new_signature() -> dict[str, Any]:
+    """The facts by which a lock's file names this process as its holder."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def write_signature(file: int, signature: dict[str, Any]) -> None:
+    """Write down who holds the lock, for the message that refuses others. A reader meanwhile finds the old or the new one, or neither."""
+    content = json.dumps(signature).encode()
+    os.pwrite(file, content, 0)
+    os.ftruncate(file, len(content))
+
+
+def read_signature(file: int) -> dict[str, Any]:
+    """The signature in a lock's file, of whatever content; empty where there is none."""
+    try:
+        found = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def describe(signature: dict[str, Any]) -> str:
+    """The holder in one line of plain characters, whatever the file has: "pid 12 on host, since …", with its command if that is known."""
+    pid, host, since, command = (_plain(signature.get(name)) for name in ("pid", "host", "since", "command"))
+    if not pid or not since:
+        return "a process that has not signed yet"
+    return f"pid {pid} on {host}, since {since}{f' ({command})' if command else ''}"
+
+
+def _plain(value: object) -> str:
+    text = "".join(char if char.isprintable() else "?" for char in str("" if value is None else value))
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS - 1]}…"
 
 
 def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[str], object],
@@ -63,13 +111,11 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
         raise UserError(f"Cannot write '{folder}'", why=error.strerror or str(error),
                         todo="Give another folder with `--results`") from error
     try:
-        try:
-            fcntl.flock(file, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file, mode):
             holder = "; ".join(holders(folder)) or "another process"
             if not wait:
                 raise UserError(f"Another run is writing '{folder}'", why=holder,
-                                todo="Wait for it, stop it, or give another folder with `--results`") from None
+                                todo="Wait for it, stop it, or give another folder with `--results`")
             announce(f"Waiting for another run that is writing '{folder}': {holder}")
             _wait(file, mode, given_up)
     except OSError as error:
@@ -87,10 +133,9 @@ def _take(folder: Path, path: Path, mode: int, wait: bool, announce: Callable[[s
 def _wait(file: int, mode: int, given_up: Callable[[], bool]) -> None:
     """Not by a call that blocks: signals would have no answer until it returns."""
     while not given_up():
-        try:
-            return fcntl.flock(file, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(RETRY_SECONDS)
+        if try_lock(file, mode):
+            return
+        time.sleep(RETRY_SECONDS)
     raise KeyboardInterrupt
 
 
@@ -109,34 +154,23 @@ def _open(path: Path, flags: int) -> int:
     return file
 
 
-def _sign(file: int) -> None:
-    """Write down who holds the lock, for the message that refuses others."""
-    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
-    try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(holder).encode(), 0)
-    except OSError as error:
-        raise UserError("Cannot write the lock of the results", why=error.strerror or str(error)) from error
-
-
 def _is_held(path: Path) -> bool:
     try:
         file = _open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(file, fcntl.LOCK_SH)
     finally:
         os.close(file)
-    return False
 
 
-def _signature(path: Path) -> str:
+def _holder(path: Path) -> str:
     try:
-        with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
-            holder = json.loads(file.read(LONGEST_SIGNATURE))
-        return f"pid {holder['pid']} on {holder['host']}, since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "a process that has not signed yet"
+        file = _open(path, os.O_RDONLY)
+        try:
+            return describe(read_signature(file))
+        finally:
+            os.close(file)
+    except OSError:
+        return describe({})

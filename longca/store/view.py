@@ -205,7 +205,7 @@ class View:
 
     @cached_property
     def disturbance(self) -> str | None:
-        """What others did while it was timed, in words; empty if nothing disturbed it, None where that is not known."""
+        """The disturbance by others while it was timed, in words; empty if nothing disturbed it, None where that is not known."""
         others = self.record.others
         if others is None or self.node is None or self.samples is None:
             return None

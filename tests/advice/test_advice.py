@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+from inspect import signature
 from typing import Any
 
 import pytest
 import yaml
 
 import longca
+from longca.advice import ranking
+from longca.advice.question import USUAL_NETWORK
 from longca.advice.ranking import Advice, advise
+from longca.cli.advise import command
 from longca.core.errors import UserError
 from longca.core.schema import parse
 from longca.core.study import Study
@@ -53,6 +57,19 @@ def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
     assert width(here) < width(several) and width(here) < width(other)
     assert other.best.prediction.seconds > 2 * here.best.prediction.seconds
     assert any("share of their peaks" in text for text in other.assumptions)
+
+
+def test_assumptions_name_the_numbers_that_intervals_are_made_of(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranking, "NETWORK_RANGE", (0.5, 1.5))
+    monkeypatch.setattr(ranking, "OTHER_GPU_WIDER", 3.0)
+    mask = build_mask("causal", seqlen="64K")
+    found = advise(mask, gpus=16, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS)
+    assert any("intervals hold 0.5 to 1.5 times as much" in text for text in found.assumptions)
+    assert any("with intervals 3 times as wide" in text for text in found.assumptions)
+
+
+def test_help_names_the_profile_that_is_taken():
+    assert USUAL_NETWORK in str(signature(command).parameters["profile"].annotation)
 
 
 def test_a_faster_network_changes_the_order_where_it_says(several: Advice):

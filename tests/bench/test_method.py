@@ -11,10 +11,10 @@ import pytest
 from longca.bench.measure.environment import CONTAINER
 from longca.bench.run import method_version as method
 from longca.bench.run.method_version import method_version
-from longca.core import code
 from longca.core.cell import Cell
+from longca.core.code import digest
+from longca.core.code.source import modules_of_package
 from longca.core.plugin import PACKAGE_ROOT, Registry
-from longca.core.source import modules_of_package
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 
@@ -106,18 +106,18 @@ def test_covers_all_that_is_really_imported(cell: Cell) -> None:
 def test_counts_the_statements_of_covered_files_only(name: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as if a line stood at the file's end: a comment, then a statement."""
     before = method_version(small_cell(), MEASURE, "CPU")
-    read, parsed = Path.read_bytes, code._parsed
-    monkeypatch.setattr(code, "_parsed", lambda path, mtime: (parsed.__wrapped__ if path == PACKAGE_ROOT / name else parsed)(path, mtime))
+    read, parsed = Path.read_bytes, digest._parsed
+    monkeypatch.setattr(digest, "_parsed", lambda path, mtime: (parsed.__wrapped__ if path == PACKAGE_ROOT / name else parsed)(path, mtime))
 
     def version(line: bytes) -> str:
         monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (line if path == PACKAGE_ROOT / name else b""))
-        code._digest.cache_clear()
+        digest._digest.cache_clear()
         return method_version(small_cell(), MEASURE, "CPU")
 
     assert version(b"\n# a sentence\n") == before
     assert (version(b"\nSIZE = 4\n") != before) == counts
     assert (version(b"\nSIZE = 4\n") != version(b"\nSIZE = 5\n")) == counts
-    code._digest.cache_clear()
+    digest._digest.cache_clear()
 
 
 def test_changes_when_a_kernel_outside_the_package_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

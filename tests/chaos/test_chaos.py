@@ -106,9 +106,10 @@ def test_the_page_says_what_was_found():
     assert "1 trial of 1 did not end as an undisturbed run does" in bad and "a lock is held" in bad
     first = [reliability.summary({"chaos": {"trials": [{**trial, "found": found}]}, "slurm": {**trial, "found": []}})
              for found in ([], ["a lock is held"])]
-    rest = "After 2 accidents on a cluster, no finished cell was lost or changed, and nothing was left behind.**"
-    assert first == [f"**After 2 accidents on one machine, no finished cell was lost or changed, and nothing was left behind. {rest}",
-                     f"**After 2 accidents on one machine, 1 thing was not as it should be: see below. {rest}"]
+    rest = "no finished cell was lost or changed, and nothing was left behind.**"
+    assert first == [f"**After 2 accidents on one machine and 2 on a cluster, {rest}",
+                     "**After 2 accidents on one machine, 1 thing was not as it should be: see below. "
+                     f"After 2 accidents on a cluster, {rest}"]
     assert reliability.summary({}) == "Nothing is measured yet."
 
 

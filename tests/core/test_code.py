@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from longca.core import source
-from longca.core.code import code_digest
-from longca.core.source import modules_of_package, reached
+from longca.core.code import code_digest, source
+from longca.core.code.source import modules_of_package, reached
 
 MAIN = '''
 """A module."""

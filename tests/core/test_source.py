@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from longca.core import plugin, source
+from longca.core import plugin
+from longca.core.code import source
+from longca.core.code.source import absolute, files_digest, modules_of_package, reached, source_digest
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.source import absolute, files_digest, modules_of_package, reached, source_digest
 
 RULES = PACKAGE_ROOT.parent / "workflow/rules"
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from longca.core import host
 from longca.cp.comm import backend
 from longca.cp.comm.backend import why_not_symmetric
 from longca.cp.comm.symmetric import SymmetricCommStream
@@ -156,7 +157,7 @@ def test_all_ranks_hear_of_one_that_cannot_begin() -> None:
 
 
 def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "BOOT", backend.BOOT.with_name("nowhere"))
+    monkeypatch.setattr(host, "BOOT", host.BOOT.with_name("nowhere"))
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda here, there: True)
     full = torch.full
     monkeypatch.setattr(torch, "full", lambda *what, device=None, **how: full(*what, **how))
@@ -184,7 +185,7 @@ def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(monkeypa
         with lock:
             return next(names)
 
-    monkeypatch.setattr(backend.platform, "node", machine)
+    monkeypatch.setattr(host.platform, "node", machine)
     assert ask() == {"the ranks are on several machines"}
 
 

@@ -334,6 +334,17 @@ def test_a_holder_that_has_not_signed_is_still_a_holder(tmp_path):
         first.wait()
 
 
+@pytest.mark.parametrize("content", ["[" * 4000, "[]", "9" * 4000, '{"pid": 1, "host": "h"}',
+                                     '{"pid": "\\u001b[2J\\n", "host": "' + "y" * 2000 + '", "since": "x"}'])
+def test_whatever_a_holder_signs_is_told_in_one_plain_line(tmp_path, content):
+    with CellStore(tmp_path).lock():
+        (tmp_path / ".lock").write_text(content)
+        with pytest.raises(UserError) as refusal, CellStore(tmp_path).lock():
+            pass
+        (told,) = holders(tmp_path)
+    assert told in str(refusal.value) and told.isprintable() and len(told) < 600
+
+
 def test_the_store_needs_no_heavy_library():
     program = "import sys, longca.store.cells; print([m for m in ('torch', 'pandas', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"

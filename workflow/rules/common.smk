@@ -10,7 +10,7 @@ from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.site import MEASURING_RESOURCES, load_site
-from longca.core.source import source_digest
+from longca.core.code.source import source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate
 from longca.images.recipe import fitting

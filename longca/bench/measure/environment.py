@@ -76,7 +76,7 @@ def _lock() -> str | None:
 
 
 def _written(name: str) -> str | None:
-    """What tools/setup.py has written down in this virtual environment."""
+    """A fact that tools/setup.py has written down in this virtual environment; None where it has not."""
     file = Path(sys.prefix) / name
     return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 

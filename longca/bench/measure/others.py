@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.bench.measure.nvml import Gpu, open_gpu
+from longca.core.host import boot_id
 from longca.core.record import Others
 
 if TYPE_CHECKING:
     import torch
 
 PROCESSES = Path("/proc")
-BOOT = PROCESSES / "sys/kernel/random/boot_id"
 MIN_SECONDS = 0.1  # the system counts the time of its CPUs in steps of 10 ms each
 BEFORE_US = 2_000_000  # NVML's sampling period is a second at most: of a short cell the one that has ended just before tells
 
@@ -36,7 +36,7 @@ def watch(device: torch.device) -> Iterator[Uses]:
     try:
         yield uses
     finally:
-        uses |= {"machine": BOOT.read_text().strip() if BOOT.exists() else "", "seconds": time.monotonic() - start_s,
+        uses |= {"machine": boot_id(), "seconds": time.monotonic() - start_s,
                  "busy_s": _busy_seconds() - busy_s, "pids": sorted(_own_pids()),
                  "own_s": {name: after_s - own_s.get(name, 0.0) for name, after_s in _own_seconds().items()}}
         with open_gpu(device) as gpu:
@@ -45,7 +45,7 @@ def watch(device: torch.device) -> Iterator[Uses]:
 
 
 def others(of_ranks: Sequence[Uses]) -> Others:
-    """What others did on the devices and machines of these ranks."""
+    """The use of the devices and machines of these ranks by others."""
     cores: list[float] = []
     for machine in {uses["machine"] for uses in of_ranks}:
         here = [uses for uses in of_ranks if uses["machine"] == machine]

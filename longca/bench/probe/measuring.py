@@ -1,4 +1,4 @@
-"""What a probe measures on its ranks: messages within a node and between nodes, what they cost a matrix product, kernels, launches."""
+"""The measurements of a probe on its ranks: messages within a node and between nodes, their cost to a matrix product, kernels, launches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from longca.bench.measure.others import others, watch
 from longca.bench.measure.timer import time_calls
 from longca.bench.probe.profile import ProbeResult, TimedKernel, TimedMessage
+from longca.core.host import boot_id
 from longca.core.plugin import Registry
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
@@ -51,14 +52,8 @@ def probe(comm: Comm, seconds: float) -> ProbeResult:
 
 
 def _ranks_per_node(comm: Comm) -> int:
-    nodes = [uses["machine"] for uses in comm.gather({"machine": _machine()})]
+    nodes = comm.gather(boot_id())
     return max(nodes.count(node) for node in nodes)
-
-
-def _machine() -> str:
-    with watch(torch.device("cpu")) as uses:
-        pass
-    return str(uses["machine"])
 
 
 Timed = dict[str, list[TimedMessage]]

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from longca.cp.forecast import PROFILES
 from longca.predict.fit import non_negative
 from longca.store.hardware import Network, load_hardware
 
-ASSUMED = "h200-copy-engines"  # whose numbers between nodes stand in where one node was probed
+ASSUMED = PROFILES["symmetric"]  # whose numbers between nodes stand in where one node was probed
 USUAL_SPREAD = 0.02  # of samples over their median: a quiet machine has less
 BUSY = 2.0  # times as wide are intervals where others used the machine meanwhile
 MOST_WIDER = 6.0

@@ -1,11 +1,10 @@
-"""What ends a run before all is measured: a signal, or the end of the workflow that started it.
+"""The ends of a run before all is measured: a signal, or the end of the workflow that started it.
 
 A run whose workflow is gone ends itself: the next workflow would wait for it, and nobody reads its end. A run that a user has started
 belongs to no workflow. It goes on after its terminal is closed, where it was told to (`nohup`).
 """
 
 import os
-import platform
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from longca.bench.workers.process import ending_signals
+from longca.core.host import boot_id
 
 VARIABLE = "LONGCA_WORKFLOW"
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
 
 
@@ -51,7 +50,7 @@ def stopped_by_signals() -> Iterator[Stop]:
 
 
 def this_process() -> str:
-    """What a workflow puts into the variable for all that it starts: machine, process id, and when the process was started."""
+    """The text that a workflow puts into the variable for all that it starts: machine, process id, and start of the process."""
     return " ".join((_place(), str(os.getpid()), _started(os.getpid()) or ""))
 
 
@@ -69,14 +68,14 @@ def workflow_is_gone(environ: Mapping[str, str] = os.environ) -> bool:
 
 def _place() -> str:
     """Names the machine, and the numbering of processes on it: containers have their own."""
-    boot = BOOT.read_text().strip() if BOOT.exists() else platform.node()
+    boot = boot_id()
     with suppress(OSError):
         return f"{boot}/{NAMESPACE.stat().st_ino}"
     return boot
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in ticks since the machine's start; empty where the system does not say. None if it has ended."""
+    """The start of a process, in ticks since the machine's start; empty where the system does not say. None if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return None if state in "ZX" else fields[18]

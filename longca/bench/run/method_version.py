@@ -3,7 +3,7 @@
 A finished cell is measured again only if it changed. It covers the code that makes the mask and that runs in and around the timed
 call, as far as imports lead; where documents come from; how it is timed and judged; the settings; the packages that kernel and strategy
 need; the device's model; the container. What only reports on it (environment, records, pages) is left out, and so is `longca.core`: the
-cell's id and the settings themselves stand for it. Of the code, only what runs counts: see `longca.core.code`.
+cell's id and the settings themselves stand for it. Of the code, only what runs counts: see `longca.core.code.digest`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from longca.bench.measure.environment import CONTAINER
 from longca.core.cell import Cell
 from longca.core.code import code_digest
+from longca.core.code.source import modules_of_package, reached
 from longca.core.plugin import Registry
-from longca.core.source import modules_of_package, reached
 from longca.core.study import Measure, Study
 
 FOLLOWED = ("longca.masks", "longca.kernels", "longca.lowering", "longca.ops", "longca.cp", "longca.bench.check", "longca.bench.measure")

@@ -28,7 +28,7 @@ from longca.core.record import Environment, Failed, Record, TimedOut
 from longca.core.schema import parse
 from longca.core.study import Measure, Study
 
-ADAPTER = "\n".join((  # line by line: to `longca.core.source` an import in a string would be one of this file
+ADAPTER = "\n".join((  # line by line: to `longca.core.code.source` an import in a string would be one of this file
     '"""The kernel of a file that `longca bench` was given."""', "from pathlib import Path", "",
     "from longca.kernels.own_file import OwnFileKernel", "", "", "class Own(OwnFileKernel):", "    file = Path({file!r})", ""))
 ENDED_BADLY = ("incorrect", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
@@ -145,7 +145,7 @@ def _record(cell: Cell, result: Result, started: datetime) -> Record:
 
 
 def _place(file: Path, record: Record) -> str:
-    """Where in the file it went wrong; empty if nothing says so."""
+    """The place in the file where it went wrong; empty if nothing says so."""
     texts = [record.outcome.message, record.outcome.log] if isinstance(record.outcome, Failed) else []
     if isinstance(record.outcome, TimedOut):
         texts = [note.partition(" was at ")[2] for note in record.notes]

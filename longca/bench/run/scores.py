@@ -21,7 +21,7 @@ Problem = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Score:
-    """What came of one cell, in numbers."""
+    """The outcome of one cell, in numbers."""
 
     cell: Cell
     status: str

@@ -9,29 +9,24 @@ signature is short text for a message. What anybody can do is hold a lock, and s
 """
 
 import errno
-import fcntl
-import json
 import os
 import re
 import secrets
 import shlex
-import socket
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from longca.core.errors import UserError
+from longca.store.lock import SHOWN_CHARS, describe, new_signature, read_signature, try_lock, write_signature
 
 VARIABLE = "LONGCA_LOCKS"
 FOLDER = Path("/tmp/longca-locks")  # not the folder for temporary files of this user or job: all users must meet in it
-SIGNATURE_BYTES = 4096
-SHOWN_CHARS = 120
 SIGNING_SECONDS = 0.02  # between taking a lock and signing it
 
 
@@ -44,9 +39,7 @@ class Claimant:
     given_up: Callable[[], bool] = lambda: False
     """polled while it waits; once it returns True, KeyboardInterrupt is raised"""
     signature: dict[str, Any] = field(default_factory=lambda: {
-        "run": secrets.token_hex(8), "pid": os.getpid(), "host": socket.gethostname(),
-        "command": _command()[:SHOWN_CHARS],
-        "since": datetime.now(UTC).isoformat(timespec="seconds")})
+        "run": secrets.token_hex(8), "command": _command()[:SHOWN_CHARS], **new_signature()})
     """written into the files of the locks that it holds; `run` is the same for all its ranks and no other's"""
 
 
@@ -77,14 +70,14 @@ class DeviceLock:
                 try:
                     if self._file is None:
                         self._file = _opened(folder, self.name)
-                        if not _locked(self._file):
-                            holder = _read(self._file)
+                        if not try_lock(self._file):
+                            holder = read_signature(self._file)
                             if holder.get("run") != signature["run"]:  # perhaps that of the one before
                                 time.sleep(SIGNING_SECONDS)
-                                holder = _read(self._file)
+                                holder = read_signature(self._file)
                             self.release()
-                            return "" if holder.get("run") == signature["run"] else _described(holder)
-                        _sign(self._file, signature)
+                            return "" if holder.get("run") == signature["run"] else describe(holder)
+                        write_signature(self._file, signature)
                     if _is_named(folder, self.name, self._file):
                         return ""
                 finally:
@@ -135,14 +128,6 @@ def _opened(folder: int, name: str) -> int:
     return file
 
 
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_named(folder: int, name: str, file: int) -> bool:
     """True if the name still leads to this file."""
     try:
@@ -150,32 +135,6 @@ def _is_named(folder: int, name: str, file: int) -> bool:
     except FileNotFoundError:
         return False
     return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
-
-
-def _sign(file: int, signature: dict[str, Any]) -> None:
-    content = json.dumps(signature).encode()
-    os.pwrite(file, content, 0)
-    os.ftruncate(file, len(content))
-
-
-def _read(file: int) -> dict[str, Any]:
-    """The signature in a file; empty where there is none."""
-    try:
-        found = json.loads(os.pread(file, SIGNATURE_BYTES, 0))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _described(holder: dict[str, Any]) -> str:
-    """In one line of plain characters, whatever the file has."""
-    pid, host, since, command = (_plain(holder.get(name)) for name in ("pid", "host", "since", "command"))
-    return f"pid {pid} on {host}, since {since} ({command})" if pid and since else "a process that has not signed"
-
-
-def _plain(value: object) -> str:
-    text = "".join(char if char.isprintable() else "?" for char in str("" if value is None else value))
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS - 1]}…"
 
 
 @contextmanager

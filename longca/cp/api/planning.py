@@ -190,7 +190,7 @@ class MaskPlanner:
 
 
 class DeferredComm:
-    """What a strategy uses of `Comm` while it is prepared, without the other ranks: its comm streams are opened later."""
+    """The part of `Comm` that a strategy uses while it is prepared, without the other ranks: its comm streams are opened later."""
 
     def __init__(self, comm: Comm) -> None:
         self.rank, self.world, self.device, self.keeps_order = comm.rank, comm.world, comm.device, comm.keeps_order

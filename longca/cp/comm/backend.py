@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.core.host import boot_id
 from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.p2p import CommStream
 from longca.cp.comm.process_group import WorldGroup
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from longca.core.study import Messages
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")  # containers of one machine share it, two machines never do
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01
 LARGEST_NUMBER = (1 << 31) - 1
@@ -84,7 +82,7 @@ def why_not_symmetric(group: WorldGroup, memory: CudaSymmetricMemory) -> str | N
         return "a lone rank has no peer"
     if group.device.type != "cuda":
         return "symmetric memory is that of GPUs"
-    places = [(machine, index) for machine, index in group.gather([_machine(), group.device.index])]
+    places = [(machine, index) for machine, index in group.gather([boot_id(), group.device.index])]
     if len({machine for machine, _ in places}) > 1:
         return "the ranks are on several machines"
     if len(set(places)) < group.world:
@@ -144,8 +142,3 @@ def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None
     arrived = buffer.view(group.rank, 0, message.shape, message.dtype)
     wrong = not bool((arrived == before).all())
     return "a message has arrived damaged" if wrong else None
-
-
-def _machine() -> str:
-    boot = BOOT.read_text().strip() if BOOT.exists() else ""
-    return boot or platform.node()

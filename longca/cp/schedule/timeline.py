@@ -180,8 +180,9 @@ class _Batches:
         return arrived, over
 
     def end(self) -> np.ndarray:
-        """When each rank's last batch is over."""
+        """The times at which each rank's last batch is over, (P,)."""
         return np.max([np.zeros_like(self.moving_s), *self._free.values()], axis=0)
+
 
 def _latest(step: StepMessages, side: np.ndarray, times: np.ndarray, world: int) -> np.ndarray:
     """The latest of the times (n,) of each rank's messages, (P,); 0 without messages.

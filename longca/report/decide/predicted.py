@@ -51,7 +51,7 @@ def judged(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def choices(named: pd.DataFrame) -> pd.DataFrame:
-    """What rules take in each setting in which three strategies or more were predicted and measured.
+    """The choices of rules in each setting in which three strategies or more were predicted and measured.
 
     Args:
         named: `judged` rows with the labels of `longca.report.series.labelled`.

@@ -147,7 +147,7 @@ def _default(views: list[HeatMap]) -> HeatMap:
 
 
 def _sentence(found: pd.DataFrame, kind: str) -> str:
-    """Who leads at the default setting, and which method loses least of those that run everything."""
+    """The leader at the default setting, and the method that loses least of those that run everything."""
     thing = "kernel" if kind == "kernel" else "strategy"
     first = found.iloc[0]
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
@@ -222,7 +222,7 @@ def described(view: HeatMap, found: Decision) -> str:
 
 
 def verdict(view: HeatMap, mask: str) -> str:
-    """Who wins one case and by how much: "band is the fastest of 12: 512 TFLOP/s, 8.0 % faster than fa4"."""
+    """The winner of one case and its lead: "band is the fastest of 12: 512 TFLOP/s, 8.0 % faster than fa4"."""
     ranking = view.ranking(mask)
     unit = rate_unit(max(entry.tflops for entry in view.entries.values()))
     (first, best), *others = ranking

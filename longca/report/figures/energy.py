@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
 from longca.report.contract import Figure
-from longca.report.look.style import INK, MUTED, RULE
-from longca.report.rates import ROW_IN
+from longca.report.look.dot_rows import mark, marked_rows
 from longca.report.series import DIRECTIONS, attention, join, labelled, mask_order
 from longca.store.text import number
 
@@ -65,32 +64,16 @@ class Energy(Figure):
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         rows = list(data.groupby("place", sort=False))
         legend = style.legend_of(data, dots=True)
-        left = style.names_in([str(name) for name, _ in rows])
-        width = min(style.width_in - left - 0.2, 6.5)
-        top = style.legend_in(legend) + 0.1
-        height = top + len(rows) * ROW_IN + 0.55
-        canvas = style.canvas(height)
-        ax = canvas.add_axes((left / style.width_in, 0.45 / height, width / style.width_in, len(rows) * ROW_IN / height))
-        style.clean(ax)
-        ax.set_gid("panel:mJ a token")
+        canvas, ax = marked_rows(style, [str(name) for name, _ in rows], legend, "mJ a token")
         for position, (_, cells) in enumerate(rows):
             for cell in cells.itertuples():
-                colour = style.colour(cell.method)
-                mark, = ax.plot(cell.joules_per_token * 1e3, position, style.marker(cell.method), color=colour, markersize=5,
-                                markeredgewidth=1.1, markerfacecolor="none" if cell.direction == "bwd" else colour, clip_on=False)
-                style.mark(mark, cell.method, [cell.cell_id])
+                mark(ax, style, position, cell.joules_per_token * 1e3, cell.method, cell.cell_id, hollow=cell.direction == "bwd")
         ax.set_xscale("log")
-        ax.set(ylim=(len(rows) - 0.5, -0.5))
-        ax.set_yticks(range(len(rows)), [str(name) for name, _ in rows], color=INK[0])
         low, high = float(data.joules_per_token.min()) * 1e3, float(data.joules_per_token.max()) * 1e3
         ticks = [digit * 10.0 ** power for power in range(floor(log10(low)), ceil(log10(high)) + 1) for digit in (1, 2, 5)]
         ax.set_xlim(low / MARGIN, high * MARGIN)
         ax.set_xticks(inside := [tick for tick in ticks if low / MARGIN <= tick <= high * MARGIN], [number(tick) for tick in inside])
         ax.minorticks_off()
-        ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))
-        ax.grid(axis="x", color=RULE[0], linewidth=0.7)
-        ax.set_xlabel("mJ a token", color=MUTED[0], fontsize=8, labelpad=4)
-        style.legend(canvas, legend)
         return canvas
 
 

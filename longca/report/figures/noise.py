@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.report.contract import Figure
+from longca.report.look.dot_rows import name_strips, spread_over, tick
 from longca.report.look.style import INK, MUTED
 from longca.store.text import percent
 
@@ -51,24 +52,20 @@ class Noise(Figure):
         return canvas
 
     def _spread(self, ax: Axes, data: pd.DataFrame, methods: list[str], style: Style) -> None:
-        style.clean(ax)
-        ax.grid(visible=False, axis="y")
-        ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
+        name_strips(ax, style, methods)
         high = max(float(data.noise.max()) * 1.3, 0.02)
         for position, method in enumerate(methods):
             of_method = data[data.method == method]
             cells = style.dots(of_method)
             noise = cells.noise.to_numpy(float).clip(3e-4)
-            shift = 0.26 * np.sin(np.arange(len(noise)) * 2.4)
             colour = style.colour(method) if method in style.methods else MUTED[0]
-            dots, = ax.plot(noise, position + shift, "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
+            dots, = ax.plot(noise, spread_over(position, len(noise)), "o", color=colour, markersize=3, alpha=0.55, markeredgewidth=0)
             style.mark(dots, method, cells.cell_id)
-            ax.vlines(np.median(of_method.noise.to_numpy(float).clip(3e-4)), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
-        ax.set(xscale="log", xlim=(2.5e-4, high), ylim=(len(methods) - 0.45, -0.55))
-        ticks = [tick for tick in (0.001, 0.01, 0.1, 1.0) if tick < high]
-        ax.set_xticks(ticks, [f"{100 * tick:g} %" for tick in ticks])
+            tick(ax, position, float(np.median(of_method.noise.to_numpy(float).clip(3e-4))))
+        ax.set(xscale="log", xlim=(2.5e-4, high))
+        shown = [share for share in (0.001, 0.01, 0.1, 1.0) if share < high]
+        ax.set_xticks(shown, [f"{100 * share:g} %" for share in shown])
         ax.minorticks_off()
-        ax.set_yticks(range(len(methods)), methods, color=INK[0])
         ax.set_xlabel("interquartile range over median", color=MUTED[0], fontsize=8)
 
     def _order(self, ax: Axes, data: pd.DataFrame, style: Style) -> None:
@@ -84,6 +81,6 @@ class Noise(Figure):
         reach = max(float(np.max(np.abs(np.concatenate([low, high]) - 1))) * 1.25, 0.005)
         ax.set(xlim=(0.8, longest + 0.2), ylim=(1 - reach, 1 + reach))
         ticks: list[Any] = sorted({1, *np.linspace(1, longest, min(longest, 6)).round().astype(int).tolist()})
-        ax.set_xticks(ticks, [str(tick) for tick in ticks])
+        ax.set_xticks(ticks, list(map(str, ticks)))
         ax.yaxis.set_major_formatter(lambda value, _: f"{100 * (value - 1):+.1f} %" if abs(value - 1) > 1e-9 else "median")
         ax.set_xlabel("sample, in the order measured", color=MUTED[0], fontsize=8)

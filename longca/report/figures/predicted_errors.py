@@ -8,6 +8,7 @@ import numpy as np
 
 from longca.report.contract import Figure
 from longca.report.decide.predicted import judged
+from longca.report.look.dot_rows import dots, percent_scale, strips, tick
 from longca.report.look.style import INK, MUTED
 from longca.store.text import percent, plural
 
@@ -46,33 +47,16 @@ class PredictedErrors(Figure):
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         groups = list(data.groupby(["strategy", "world"], sort=True))
         names = [f"{strategy} ×{world}" for (strategy, world), _ in groups]
-        left_in = style.names_in(names)
-        width_in, rows_in = min(style.width_in - left_in - 0.3, 6.5), ROW_IN * len(groups) + 0.1
-        height_in = 0.15 + rows_in + 0.5
-        canvas = style.canvas(height_in)
-        ax = canvas.add_axes((left_in / style.width_in, 0.5 / height_in, width_in / style.width_in, rows_in / height_in))
-        style.clean(ax)
-        ax.grid(visible=False, axis="y")
-        ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
+        canvas, ax = strips(style, names, ROW_IN)
         for position, (_, cells) in enumerate(groups):
             predicted = cells.predicted_ms.astype(float)
             low, high = (100 * float((cells[name].astype(float) / predicted).median() - 1)
                          for name in ("predicted_low_ms", "predicted_high_ms"))
             ax.barh(position, high - low, 0.8, low, color=MUTED[0], alpha=0.14, linewidth=0)
             values = 100 * cells.error.to_numpy(float)
-            shift = 0.26 * np.sin(np.arange(len(values)) * 2.4)
-            for method in dict.fromkeys(cells.method):
-                here = (cells.method == method).to_numpy()
-                dots, = ax.plot(values[here], (position + shift)[here], style.marker(method), color=style.colour(method), markersize=4,
-                                alpha=0.6, markeredgewidth=0, linestyle="", clip_on=False)
-                style.mark(dots, method, cells.cell_id[here])
-            ax.vlines(np.median(values), position - 0.38, position + 0.38, color=INK[0], linewidth=1.4)
+            dots(ax, style, position, values, cells)
+            tick(ax, position, float(np.median(values)))
         ax.axvline(0, color=INK[0], linewidth=0.8)
-        ax.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
         ends = min(float(data.error.min()) * 105, -LINEAR * 1.1), max(float(data.error.max()) * 105, LINEAR * 1.1)
-        ax.set(xlim=ends, ylim=(len(groups) - 0.45, -0.55))
-        ax.set_xticks(ticks := [tick for tick in TICKS if ends[0] < tick < ends[1]], [f"{tick:+g} %" if tick else "0" for tick in ticks])
-        ax.minorticks_off()
-        ax.set_yticks(range(len(groups)), names, color=INK[0])
-        ax.set_xlabel("measured time beside the predicted one", color=MUTED[0], fontsize=8)
+        percent_scale(ax, "measured time beside the predicted one", ends, TICKS, linear=(LINEAR, 1.5), signed=True)
         return canvas

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longca.core.source import PACKAGE, absolute, modules_of_package
+from longca.core.code.source import PACKAGE, absolute, modules_of_package
 
 DECORATORS_BLIND_TO_TYPES = {"abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "lru_cache", "override",
                              "property", "staticmethod"}
