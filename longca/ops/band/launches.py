@@ -110,8 +110,11 @@ class Recorder(Launches):
     @contextmanager
     def stage(self) -> Iterator[None]:
         self._stages.append({})
+        before = set(self._buffers)
         yield
         self._steps += [_Free(allocation.place) for allocation in self._stages.pop().values()]
+        for address in self._buffers.keys() - before:
+            del self._buffers[address]
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
         build = kernel[grid](*args, **options)
