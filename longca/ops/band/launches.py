@@ -18,10 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
-from triton import knobs
-from triton.runtime import driver
 
 ALIGNMENT = 16  # bytes: Triton's builds know whether an address is a multiple of it
 KNOWN_LAUNCHERS = "3.6."  # versions of Triton whose launchers take arguments as `_Launch` gives them
@@ -76,6 +73,8 @@ class Recorder(Launches):
             inputs: tensors whose addresses change from call to call. Tensors are told apart as objects: no two may be the same.
             tables: tensors whose addresses stay.
         """
+        import triton  # plans have recordings, and are made without it, too
+
         super().__init__(inputs[0].device)
         self._inputs, self._tables = {id(x): place for place, x in enumerate(inputs)}, {id(table): table for table in tables}
         self._buffers: dict[int, tuple[int, int, Tensor]] = {}  # address of the storage → allocation, offset in bytes, and the tensor
@@ -169,6 +168,10 @@ class Recording:
     """What one call starts, for inputs of known sizes, strides and dtypes."""
 
     def __init__(self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]) -> None:
+        from triton import knobs
+        from triton.runtime import driver
+
+        self._driver, self._hooks = driver, knobs.runtime
         self._device, self._num_addresses, self._steps = device, num_addresses, steps
         self._kept = kept  # their addresses are in the steps
 
@@ -177,9 +180,9 @@ class Recording:
         addresses, bits = [x.data_ptr() for x in inputs], 0
         for address in addresses:
             bits |= address
-        if bits % ALIGNMENT or _hooked():
+        if bits % ALIGNMENT or self._hooked():
             return False
-        active: Any = driver.active
+        active: Any = self._driver.active
         index = self._device.index
         if index is not None and index != active.get_current_device():
             with torch.cuda.device(index):
@@ -188,6 +191,11 @@ class Recording:
         for step in self._steps:
             step(run)
         return True
+
+    def _hooked(self) -> bool:
+        """True if somebody is told of launches, a profiler say: then Triton starts kernels itself."""
+        hooks = self._hooks.launch_enter_hook, self._hooks.launch_exit_hook
+        return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
 
 
 class Calls:
@@ -360,9 +368,3 @@ class _Box:
 
     def data_ptr(self) -> int:
         return self.address
-
-
-def _hooked() -> bool:
-    """True if somebody is told of launches, a profiler say: then Triton starts kernels itself."""
-    hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
