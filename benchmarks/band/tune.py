@@ -26,6 +26,7 @@ from longca.core.units import parse_length
 from longca.masks import Mask, build_mask
 from longca.ops.band.api import band_backward, band_forward
 from longca.ops.band.config import PORTABLE_TILES, BandKernel, TileConfig
+from longca.ops.band.launches import Launches
 from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.triton.backward import backward_dkdv, backward_dq
 from longca.ops.band.triton.preprocess import preprocess
@@ -70,14 +71,15 @@ class Sweep:
         lines, chosen = plan.kernels[self.use]
         if self.use is BandKernel.FORWARD:
             return lambda: band_forward(q, k, v, plan)
-        out, lse = self.forward
+        (out, lse), launches = self.forward, Launches(q.device)
         if self.use is BandKernel.DKDV:
-            stats, dk, dv = preprocess(out, dout, lse, None, tuned.block_n // lines.tile_n), torch.empty_like(k), torch.empty_like(v)
-            return lambda: backward_dkdv(q, k, v, dout, *stats, lines, scale, chosen, dk=dk, dv=dv)
+            stats = preprocess(launches, out, dout, lse, None, tuned.block_n // lines.tile_n)
+            dk, dv = torch.empty_like(k), torch.empty_like(v)
+            return lambda: backward_dkdv(launches, q, k, v, dout, stats, lines, scale, chosen, dk=dk, dv=dv)
         dq = torch.empty_like(q)
-        stats = preprocess(out, dout, lse, None, chosen.block_m // lines.tile_m)
+        stats = preprocess(launches, out, dout, lse, None, chosen.block_m // lines.tile_m)
         packs_per_section = chosen.kv_heads_per_section * self.heads[0] // self.heads[1] * lines.tile_m // chosen.block_m
-        return lambda: backward_dq(q, k, v, dout, *stats, lines, scale, chosen, dq=dq, packs_per_section=packs_per_section)
+        return lambda: backward_dq(launches, q, k, v, dout, stats, lines, scale, chosen, dq=dq, packs_per_section=packs_per_section)
 
     def results(self, tuned: TileConfig) -> list[torch.Tensor]:
         """Returns (out,), or (out, dq, dk, dv) for a backward kernel."""

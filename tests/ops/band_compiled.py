@@ -23,6 +23,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from longca.ops.band.launches import Launches
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel, stats_offset
 from longca.ops.band.sm90.bwd_dq import dq_kernel
 from longca.ops.band.sm90.bwd_fused import fused_kernel
@@ -89,12 +90,13 @@ def assembled(ptx: str) -> str:
 
 def check_statistics(num_tokens: int, pack: int) -> None:
     """A step's rows, wherever it begins, at a multiple of 16 bytes; with room past the last token."""
-    rows = torch.arange(3 * (num_tokens + 256) * pack, dtype=torch.float32).view(3, num_tokens + 256, pack)
-    laid_out = aligned_stats(rows)
-    for head, column in itertools.product(range(3), range(num_tokens)):
-        place = stats_offset.fn(column, head, laid_out[0].numel(), pack)
-        assert place % 4 == 0
-        torch.testing.assert_close(laid_out.flatten()[place:place + 64], rows[head, column:column + 64 // pack].flatten(), rtol=0, atol=0)
+    stats = torch.arange(6 * (num_tokens + 256) * pack, dtype=torch.float32).view(2, 3, num_tokens + 256, pack)
+    for rows, laid_out in zip(stats, aligned_stats(Launches(stats.device), stats), strict=True):
+        for head, column in itertools.product(range(3), range(num_tokens)):
+            place = stats_offset.fn(column, head, laid_out[0].numel(), pack)
+            assert place % 4 == 0
+            right = rows[head, column:column + 64 // pack].flatten()
+            torch.testing.assert_close(laid_out.flatten()[place:place + 64], right, rtol=0, atol=0)
 
 
 def check_items() -> None:

@@ -8,6 +8,7 @@ from longca.cp.schedule.gather import Gather
 from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
+from longca.ops.band.launches import Launches
 from longca.ops.band.plan import UNIT
 from longca.ops.band.sm90.launch import finish_gradient
 from longca.ops.merge import merge_parts
@@ -69,8 +70,9 @@ def sums_to_gradients(whole: bool) -> None:
     num_tokens, shape = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64)
     sums, carried, found = torch.randn(shape), torch.randn(shape), torch.full(shape, torch.nan)
     whole = torch.empty(shape)
-    finish_gradient(whole, sums, 2.0)
-    finish_gradient(found, sums, 2.0, carried, torch.tensor([0, 2 * UNIT], dtype=torch.int32))
+    launches = Launches(sums.device)
+    finish_gradient(launches, whole, sums, 2.0)
+    finish_gradient(launches, found, sums, 2.0, carried, torch.tensor([0, 2 * UNIT], dtype=torch.int32))
     some = torch.arange(num_tokens) // UNIT != 1
     torch.testing.assert_close(found[some], (whole + carried)[some])
     assert found[~some].isnan().all()

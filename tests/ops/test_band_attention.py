@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -60,10 +61,9 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     for name in ("forward", "preprocess", "backward_dkdv", "backward_dq"):
         monkeypatch.setattr(band_launch, name, start)
-    kernels = plan_band_attention(build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu").kernels
-    band_launch.launch_forward(q, q, q, kernels, 1.0, out=q, lse=lse, initial=None)
-    part = band_launch.DqTarget(kernels, None, q)
-    band_launch.launch_backward(q, q, q, q, lse, q, None, kernels, 1.0, targets=[part], dk=q, dv=q)
+    plan = plan_band_attention(build_mask("causal", seqlen=8), num_q_heads=2, num_kv_heads=2, head_dim=64, device="cpu")
+    band_launch.launch_forward(q, q, q, plan, 1.0, out=q, lse=lse, initial=None)
+    band_launch.launch_backward(q, q, q, q, lse, q, None, plan, 1.0, targets=[band_launch.DqTarget(plan, q)], dk=q, dv=q)
     assert len(started) >= 4 and not current
 
 
@@ -90,10 +90,11 @@ def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
     import torch
 
     from longca.ops.band.launch import launch_backward
-    from longca.ops.band.plan import DqTarget
+    from longca.ops.band.plan import BandPlan, DqTarget
 
     q, lse, keys, units = torch.ones(300, 2, 64), torch.zeros(300, 2), torch.empty(0, 2, 64), torch.tensor([128], dtype=torch.int32)
     carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)
-    parts = [DqTarget({}, units, onto, carried), DqTarget({}, None, fresh)]
-    launch_backward(q, keys, keys, q, lse, q, None, {}, 1.0, targets=parts, dk=keys, dv=keys)
+    plan = BandPlan(300, 0, 2, 2, 64, q.device, {})
+    parts = [DqTarget(replace(plan, units=units), onto, carried), DqTarget(plan, fresh)]
+    launch_backward(q, keys, keys, q, lse, q, None, plan, 1.0, targets=parts, dk=keys, dv=keys)
     assert (onto[128:256] == 3).all() and (onto[:128] == 7).all() and (onto[256:] == 7).all() and (fresh == 0).all()

@@ -28,6 +28,7 @@ from longca.ops.band.tables.schedule import (
 )
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
+from tools import architecture
 
 SIZES = [(16, 8), (8, 32), (64, 64)]
 CPU, HOPPER = torch.device("cpu"), (9, 0)
@@ -208,3 +209,14 @@ def test_blocks_of_uneven_size_have_short_lines() -> None:
     even = build_mask("block_sparse_uniform", seqlen=4096, block=128, density=0.5)
     lines, tuned = plan_band_attention(even, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU).kernels[BandKernel.FORWARD]
     assert lines.tile_m == tuned.block_m == 128
+
+
+def test_plans_are_made_without_triton() -> None:
+    """Nothing that a plan imports imports it at the top, so that plans are made on machines that have none."""
+    found, new = set(), {"ops.band.plan"}
+    while new:
+        found |= new
+        new = {other for module in new for other in architecture.imported_modules(module)} - found
+    heavy = {name for name in found for one in architecture.imports(architecture.modules()[name])
+             if one.at_import and one.name.partition(".")[0] == "triton"}
+    assert "ops.band.launches" in found and heavy == set()

@@ -14,7 +14,7 @@ from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
-from longca.ops.band.tables.dq_order import keys_of_last_query, prefers_ordered_dq
+from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, keys_of_last_query, prefers_ordered_dq
 from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
@@ -145,3 +145,16 @@ def test_blocks_and_nothing_visible_take_no_turns() -> None:
 def mask_of(name: str, seqlen: int) -> Mask:
     corpus = {"corpus": "prolong64k"} if Registry("mask").load(name).uses_documents else {}
     return build_mask(name, seqlen=seqlen, **corpus)
+
+
+@quick
+@given(st.integers(1, 130), st.integers(2, 40), st.randoms())
+def test_sets_of_tiles_find_what_the_matrix_finds(num_tiles: int, num_positions: int, chance: random.Random) -> None:
+    """Bit for bit: stretches that are apart in each tile, several in one, none in some, in more tiles than a word has bits."""
+    stretches = []
+    for tile in range(num_tiles):
+        ends = sorted(chance.sample(range(num_positions), chance.randint(0, min(6, num_positions)) // 2 * 2))
+        stretches += [(tile, *pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
+    owner, *cells = torch.tensor(stretches or [(0, 0, 1)]).t()
+    found, right = (changes(owner, torch.stack(cells), num_tiles, num_positions) for changes in (changes_by_sets, changes_by_matrix))
+    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, right, strict=True))

@@ -15,20 +15,10 @@ import torch
 from torch import Tensor
 
 from longca.masks.mask import Mask
-from longca.ops.band.checks import (
-    check_backward,
-    check_device,
-    check_gradients,
-    check_inputs,
-    check_into,
-    check_layout,
-    check_result,
-    checked_scale,
-    flat_initial,
-)
+from longca.ops.band import eager
+from longca.ops.band.checks import check_device, check_inputs, check_result, checked_scale, flat_initial
 from longca.ops.band.config import BandKernel
-from longca.ops.band.launch import backward_memory, launch_backward, launch_forward
-from longca.ops.band.plan import BandPlan, DqTarget, plan_band_attention
+from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.torch_op import band_forward_op, flatten
 
 __all__ = ["BandPlan", "band_attention", "band_backward", "band_forward", "plan_band_attention"]
@@ -52,17 +42,36 @@ def band_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | BandPlan, *, sc
         ValueError: what does not fit, and how to mend it.
     """
     plan = mask if isinstance(mask, BandPlan) else _plan_of(mask, q, k)
-    check_inputs(plan, q, k, v)
-    check_result("out_dtype", out_dtype)
     needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if needs_grad and BandKernel.DKDV not in plan.kernels:
         raise ValueError("the plan is for the forward pass alone, and an input requires gradients: make it with needs_backward=True")
+    if not eager.is_eager(q, k, v):
+        out, lse = _by_operator(q, k, v, plan, scale, initial, out_dtype)
+    else:
+        flat_q, flat_k, flat_v = q, k, v
+        if not q.ndim == k.ndim == v.ndim == 3:
+            check_inputs(plan, q, k, v)
+            flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
+        if initial is not None:
+            initial = flat_initial(q, initial)
+        if needs_grad:
+            out, lse = eager.BandAttention.apply(flat_q, flat_k, flat_v, plan, scale, initial, out_dtype)
+        else:
+            out, lse = eager.forward(flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype)
+    if q.ndim != 3:
+        out, lse = out.view(q.shape), lse.view(q.shape[:-1])
+    return (out, lse) if return_lse else out
+
+
+def _by_operator(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None, initial: tuple[Tensor, Tensor] | None,
+                 out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """(out, LSE) of flat queries, by an operator that torch.compile and others who trace can see."""
+    check_inputs(plan, q, k, v)
+    check_result("out_dtype", out_dtype)
     flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
     tables, numbers = flatten(plan)
-    out, lse = band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
-                               *(flat_initial(q, initial) if initial is not None else (None, None)), out_dtype or q.dtype)
-    out = out.view(q.shape)
-    return (out, lse.view(q.shape[:-1])) if return_lse else out
+    return band_forward_op(flat_q, flat_k, flat_v, tables, numbers, checked_scale(plan, scale),
+                           *(flat_initial(q, initial) if initial is not None else (None, None)), out_dtype or q.dtype)
 
 
 def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *,
@@ -74,18 +83,7 @@ def band_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float |
         initial: as in `band_attention`.
         into: contiguous (out, LSE) to write to instead; may be the initial ones.
     """
-    check_inputs(plan, q, k, v)
-    check_layout(q=q, k=k, v=v)
-    check_result("out_dtype", out_dtype)
-    if initial is not None:
-        initial = flat_initial(q, initial)
-    if into is None:
-        into = (torch.empty(q.shape, dtype=out_dtype or q.dtype, device=q.device),
-                torch.empty(q.shape[:2], dtype=torch.float32, device=q.device))
-    out, lse = into
-    check_into(q, out, lse)
-    launch_forward(q, k, v, plan.kernels, checked_scale(plan, scale), out=out, lse=lse, initial=initial)
-    return out, lse
+    return eager.forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype, into=into)
 
 
 def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
@@ -97,14 +95,7 @@ def band_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dou
         dlse: gradient by the LSE.
         grad_dtype: float32, for parts to be added up; that of the inputs by default.
     """
-    check_inputs(plan, q, k, v)
-    check_backward(plan, q, out, lse, dout, dlse)
-    check_result("grad_dtype", grad_dtype)
-    check_layout(q=q, k=k, v=v, dout=dout, out=out)
-    dq, dk, dv = backward_memory(q, k, v, grad_dtype)
-    launch_backward(q, k, v, out, lse, dout, dlse, plan.kernels, checked_scale(plan, scale),
-                    targets=[DqTarget(plan.kernels, None, dq)], dk=dk, dv=dv)
-    return dq, dk, dv
+    return eager.backward(q, k, v, out, lse, dout, plan, scale, dlse=dlse, grad_dtype=grad_dtype)
 
 
 def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
@@ -115,15 +106,7 @@ def band_backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
         parts: (plan of some queries by `of_rows`, or of all; dq of other keys, float32, or None; where the sum goes, of any dtype); both
             tensors contiguous, of the shape of q, and perhaps the same.
     """
-    check_inputs(plan, q, k, v)
-    check_backward(plan, q, out, lse, dout, None)
-    check_layout(q=q, k=k, v=v, dout=dout, out=out)
-    for _, initial, dq in parts:
-        check_gradients(q, initial, dq)
-    dk, dv = torch.empty_like(k), torch.empty_like(v)
-    launch_backward(q, k, v, out, lse, dout, None, plan.kernels, checked_scale(plan, scale), dk=dk, dv=dv,
-                    targets=[DqTarget(rows.kernels, rows.units, dq, initial) for rows, initial, dq in parts])
-    return dk, dv
+    return eager.backward_onto(q, k, v, out, lse, dout, plan, parts, scale)
 
 
 def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:

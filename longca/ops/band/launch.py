@@ -3,15 +3,16 @@
 Shapes: q, out, dout (Tq, H, D), k and v (Tk, G, D), LSE (Tq, H).
 """
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
 
 from longca.ops.band.config import BandKernel
-from longca.ops.band.plan import DqTarget, Kernels
+from longca.ops.band.launches import Launches
+from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.triton.backward import backward_dkdv, backward_dq
 from longca.ops.band.triton.forward import forward
 from longca.ops.band.triton.preprocess import preprocess
@@ -30,55 +31,88 @@ def on_the_device_of_q(launch: Callable[Concatenate[Tensor, P], None]) -> Callab
 
 
 @on_the_device_of_q
-def launch_forward(q: Tensor, k: Tensor, v: Tensor, kernels: Kernels, scale: float, *, out: Tensor, lse: Tensor,
-                   initial: tuple[Tensor, Tensor] | None) -> None:
-    """Writes `out` and `lse`, merged with the initial (out, LSE), which may be the same two tensors."""
+def launch_forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float, *, out: Tensor, lse: Tensor,
+                   initial: tuple[Tensor, Tensor] | None, key: Hashable | None = None) -> None:
+    """Writes `out` and `lse`, merged with the initial (out, LSE), which may be the same two tensors.
+
+    Args:
+        key: what the plan's `calls` keep the launches under: all that they depend on but for addresses.
+    """
     if len(q) == 0:
         return
     if len(k) == 0:
         out.copy_(initial[0]) if initial else out.zero_()
         lse.copy_(initial[1]) if initial else lse.fill_(float("-inf"))
         return
-    schedule, config = kernels[BandKernel.FORWARD]
-    pack, run = config.block_m // schedule.tile_m, forward
-    if config.sm90:
-        from longca.ops.band.sm90.launch import forward as run  # a language of its own, which other GPUs need not have
-    run(q, k, v, schedule, scale, config, out=out, lse=lse, initial=initial,
-        packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack)
+    plan.calls.start(key, (q, k, v, out, lse, *(initial or ())), plan.tables, partial(_forward, plan, scale))
 
 
 @on_the_device_of_q
-def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, kernels: Kernels,
-                    scale: float, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
-    """Writes the dQ of each target, `dk` and `dv`."""
+def launch_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, plan: BandPlan,
+                    scale: float, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor, key: Hashable | None = None) -> None:
+    """Writes the dQ of each target, `dk` and `dv`. `key` as above."""
     if len(q) == 0 or len(k) == 0:
         for target in targets:
             target.keep_initial()
         for grad in (dk, dv):
             grad.zero_()
         return
-    dkdv_schedule, dkdv_config = kernels[BandKernel.DKDV]
+    tables = [table for some in (plan, *(target.plan for target in targets)) for table in some.tables]
+    plan.calls.start(key, backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv), tables,
+                     partial(_backward, plan, scale, dlse is not None, [(target.plan, target.initial is not None) for target in targets]))
+
+
+def backward_inputs(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
+                    targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> list[Tensor]:
+    """All tensors of a backward pass, in the order in which `Calls` are given them."""
+    others = (dlse, *(x for target in targets for x in (target.dq, target.initial)))
+    return [q, k, v, out, lse, dout, dk, dv, *(x for x in others if x is not None)]
+
+
+def _forward(plan: BandPlan, scale: float, launches: Launches, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+             *initial: Tensor) -> None:
+    schedule, config = plan.kernels[BandKernel.FORWARD]
+    pack, run = config.block_m // schedule.tile_m, forward
+    if config.sm90:
+        from longca.ops.band.sm90.launch import forward as run  # a language of its own, which other GPUs need not have
+    run(launches, q, k, v, schedule, scale, config, out=out, lse=lse, initial=(initial[0], initial[1]) if initial else None,
+        packs_per_section=config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // pack)
+
+
+def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tuple[BandPlan, bool]], launches: Launches, q: Tensor,
+              k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dk: Tensor, dv: Tensor, *others: Tensor) -> None:
+    """
+    Args:
+        parts: (plan, whether dQ is added to an initial one) of each target.
+        others: dLSE, and dQ and the initial dQ of each target, where they are.
+    """
+    rest = iter(others)
+    dlse = next(rest) if has_dlse else None
+    targets = [DqTarget(of, next(rest), next(rest) if has_initial else None) for of, has_initial in parts]
+    dkdv_schedule, dkdv_config = plan.kernels[BandKernel.DKDV]
     dkdv_pack = dkdv_config.block_n // dkdv_schedule.tile_n
-    stats = preprocess(out, dout, lse, dlse, dkdv_pack)
-    if BandKernel.DQ not in kernels:
+    stats = preprocess(launches, out, dout, lse, dlse, dkdv_pack)
+    if BandKernel.DQ not in plan.kernels:
         from longca.ops.band.sm90.launch import backward_fused
 
-        backward_fused(q, k, v, dout, *stats, dkdv_schedule, scale, dkdv_config, targets=targets, dk=dk, dv=dv)
+        backward_fused(launches, q, k, v, dout, stats, dkdv_schedule, scale, dkdv_config, targets=targets, dk=dk, dv=dv)
         return
     run_dkdv = backward_dkdv
     if dkdv_config.sm90:
         from longca.ops.band.sm90.launch import backward_dkdv as run_dkdv
-    run_dkdv(q, k, v, dout, *stats, dkdv_schedule, scale, dkdv_config, dk=dk, dv=dv)
-    dq_schedule, dq_config = kernels[BandKernel.DQ]
+    with launches.stage():
+        run_dkdv(launches, q, k, v, dout, stats, dkdv_schedule, scale, dkdv_config, dk=dk, dv=dv)
+    dq_schedule, dq_config = plan.kernels[BandKernel.DQ]
     dq_pack = dq_config.block_m // dq_schedule.tile_m
     if dq_pack != dkdv_pack:
-        stats = preprocess(out, dout, lse, dlse, dq_pack)
+        stats = preprocess(launches, out, dout, lse, dlse, dq_pack)
     run_dq = backward_dq
     if dq_config.sm90:
         from longca.ops.band.sm90.launch import backward_dq as run_dq
     for target in targets:
-        run_dq(q, k, v, dout, *stats, target.kernels[BandKernel.DQ][0], scale, dq_config, dq=target.dq, initial=target.initial,
-               packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack)
+        with launches.stage():
+            run_dq(launches, q, k, v, dout, stats, target.plan.kernels[BandKernel.DQ][0], scale, dq_config, dq=target.dq,
+                   initial=target.initial, packs_per_section=dq_config.kv_heads_per_section * (q.shape[1] // k.shape[1]) // dq_pack)
 
 
 def backward_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
+from longca.ops.band.launches import Calls
 from longca.ops.band.tables.dq_order import KV_HEADS, prefers_ordered_dq, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
@@ -28,7 +29,8 @@ Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]
 
 @dataclass(frozen=True, eq=False)
 class BandPlan:
-    """The tables that the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed.
+    """The tables that the kernels read of a mask, on one device, for one number of heads and one head dim. Reusable, never changed, but
+    for what it remembers of its calls.
 
     It does not refer to the mask, which may keep it: so the tables' memory is free as soon as nobody uses either.
     """
@@ -42,6 +44,13 @@ class BandPlan:
     kernels: Kernels
     units: Tensor | None = None
     """the first row of each unit of queries, if it is for some of them alone, (N,) int32"""
+    calls: Calls = field(default_factory=Calls, init=False, repr=False)
+
+    @property
+    def tables(self) -> list[Tensor]:
+        """All that kernels read of it."""
+        units = [] if self.units is None else [self.units]
+        return [table for schedule, _ in self.kernels.values() for table in schedule.tables] + units
 
     @property
     def num_bytes(self) -> int:
@@ -52,9 +61,8 @@ class BandPlan:
 class DqTarget(NamedTuple):
     """Some queries' dQ: which queries, where it goes, and what it is added to."""
 
-    kernels: Kernels
-    units: Tensor | None
-    """the first of each 128 of these queries; None for all queries"""
+    plan: BandPlan
+    """of these queries"""
     dq: Tensor
     initial: Tensor | None = None
     """float32, strided as `dq`, which it may be: these rows are added to it"""
@@ -62,8 +70,8 @@ class DqTarget(NamedTuple):
     def keep_initial(self) -> None:
         """Writes what dQ is without keys: the initial one, or 0."""
         tokens = torch.arange(len(self.dq), device=self.dq.device)
-        if self.units is not None:
-            tokens = tokens[torch.isin(tokens // UNIT, self.units // UNIT)]
+        if self.plan.units is not None:
+            tokens = tokens[torch.isin(tokens // UNIT, self.plan.units // UNIT)]
         self.dq[tokens] = 0 if self.initial is None else self.initial[tokens].to(self.dq.dtype)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from longca.ops.band.checks import as_usable, check_layout
 from longca.ops.band.config import BandKernel, TileConfig
 from longca.ops.band.launch import backward_memory, launch_backward, launch_forward
-from longca.ops.band.plan import BandPlan, DqTarget, Kernels
+from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.tables.schedule import TileSchedule
 
 NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(TileConfig))  # of one kernel
@@ -29,15 +29,15 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     return tables, numbers
 
 
-def unflatten(tables: Sequence[Tensor], numbers: Sequence[int]) -> Kernels:
-    """The kernels of a plan, from what `flatten` gives."""
+def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Tensor) -> BandPlan:
+    """A plan for flat q and k, from what `flatten` gives."""
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
         work_tiles, ranges, masks, splits, waits, wait_ranges = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
         tile_m, tile_n, num_slots, *config = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
         schedule = TileSchedule(tile_m, tile_n, work_tiles, ranges, masks, splits, num_slots, waits, wait_ranges)
         kernels[kernel] = schedule, TileConfig(*config)
-    return kernels
+    return BandPlan(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], q.device, kernels)
 
 
 @torch.library.custom_op("longca::band_forward", mutates_args=())
@@ -46,7 +46,7 @@ def band_forward_op(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], n
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
     initial = None if initial_out is None or initial_lse is None else (initial_out.contiguous(), initial_lse.contiguous())
-    launch_forward(q, k, v, unflatten(tables, numbers), scale, out=out, lse=lse, initial=initial)
+    launch_forward(q, k, v, unflatten(tables, numbers, q, k), scale, out=out, lse=lse, initial=initial)
     return out, lse
 
 
@@ -59,10 +59,9 @@ def _(q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], numbers: Sequen
 @torch.library.custom_op("longca::band_backward", mutates_args=())
 def band_backward_op(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
                      tables: Sequence[Tensor], numbers: Sequence[int], scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    kernels, (dq, dk, dv) = unflatten(tables, numbers), backward_memory(q, k, v, None)
+    plan, (dq, dk, dv) = unflatten(tables, numbers, q, k), backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
-    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, kernels, scale, targets=[DqTarget(kernels, None, dq)],
-                    dk=dk, dv=dv)
+    launch_backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), dlse, plan, scale, targets=[DqTarget(plan, dq)], dk=dk, dv=dv)
     return dq, dk, dv
 
 

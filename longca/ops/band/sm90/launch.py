@@ -12,6 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca.ops.band.config import TileConfig
+from longca.ops.band.launches import Launches
 from longca.ops.band.plan import UNIT, DqTarget
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
@@ -25,8 +26,8 @@ ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float3
 LOG2_E = math.log2(math.e)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, schedule: TileSchedule, scale: float, config: TileConfig, *, packs_per_section: int,
-            out: Tensor, lse: Tensor, initial: tuple[Tensor, Tensor] | None = None) -> None:
+def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileSchedule, scale: float, config: TileConfig, *,
+            packs_per_section: int, out: Tensor, lse: Tensor, initial: tuple[Tensor, Tensor] | None = None) -> None:
     """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
 
     Args:
@@ -37,101 +38,106 @@ def forward(q: Tensor, k: Tensor, v: Tensor, schedule: TileSchedule, scale: floa
     num_heads, head_dim, num_kv_heads = q.shape[1], q.shape[2], k.shape[1]
     consumers, pack = config.block_m // 64, config.block_m // schedule.tile_m
     packs, num_tiles = num_heads // pack, schedule.work_tiles.shape[1]
-    partial_out = torch.empty(packs, schedule.num_slots, config.block_m, head_dim, dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty(packs, schedule.num_slots, config.block_m, dtype=torch.float32, device=q.device)
+    partial_out = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
+    partial_lse = launches.empty(packs, schedule.num_slots, config.block_m)
     initial_out, initial_lse = initial if initial is not None else (out, lse)
     strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
     packs_per_group = packs // len(schedule.work_tiles)
     num_programs = min(packs * num_tiles, 2 // consumers * _multiprocessors(q))  # one consumer group takes half a multiprocessor
     if num_programs == 0:
         return
-    forward_kernel[(num_programs,)](
-        _boxes(q, 64 // pack, pack, head_dim), _boxes(k, schedule.tile_n, 1, 64), _boxes(v, schedule.tile_n, 1, 64),
-        torch.zeros(1, dtype=torch.int32, device=q.device), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, out, lse,
+    launches.launch(
+        forward_kernel, (num_programs,), _boxes(q, 64 // pack, pack, head_dim), _boxes(k, schedule.tile_n, 1, 64),
+        _boxes(v, schedule.tile_n, 1, 64), launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, out, lse,
         initial_out, initial_lse, partial_out, partial_lse, *strides, schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section,
         packs // num_kv_heads, packs_per_group, scale * LOG2_E, head_dim, pack, consumers, 128 // schedule.tile_n if consumers == 2 else 1,
         initial is not None, bool(config.overlap), 2 if consumers == 2 else 3, num_warps=4, maxnreg=168 if consumers == 2 else 128)
     if schedule.num_slots:
-        combine_kernel[(schedule.splits.shape[1], packs, 4)](
-            out, lse, initial_out, initial_lse, partial_out, partial_lse, schedule.splits, schedule.splits.shape[1], packs_per_group,
-            schedule.num_slots, *strides, initial is not None, head_dim, pack, schedule.tile_m, config.block_m // 4)
+        launches.launch(
+            combine_kernel, (schedule.splits.shape[1], packs, 4), out, lse, initial_out, initial_lse, partial_out, partial_lse,
+            schedule.splits, schedule.splits.shape[1], packs_per_group, schedule.num_slots, *strides, initial is not None, head_dim, pack,
+            schedule.tile_m, config.block_m // 4)
 
 
-def backward_dkdv(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse_log2: Tensor, delta: Tensor, schedule: TileSchedule, scale: float,
-                  config: TileConfig, *, dk: Tensor, dv: Tensor) -> None:
+def backward_dkdv(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor, schedule: TileSchedule,
+                  scale: float, config: TileConfig, *, dk: Tensor, dv: Tensor) -> None:
     """Writes `dk` and `dv`.
 
     Args:
-        lse_log2, delta: of `triton.preprocess.preprocess`, with as many heads in a pack as share a block.
+        stats: of `triton.preprocess.preprocess`, with as many heads in a pack as share a block.
         schedule: of 128 keys, in blocks of 64 rows over these heads.
     """
-    tiles, numbers = _backward_inputs(q, k, v, dout, lse_log2, delta, schedule)
+    tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
     num_kv_heads, head_dim, num_tiles = k.shape[1], k.shape[2], schedule.work_tiles.shape[1]
     num_items = num_kv_heads * num_tiles
-    partials = torch.empty(2, num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim, dtype=torch.float32, device=q.device)
+    partials = [launches.empty(num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim) for _ in range(2)]
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
-    dkdv_kernel[(min(num_items, _multiprocessors(q)),)](
-        *tiles, torch.zeros(1, dtype=torch.int32, device=q.device), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, dk,
-        dv, *partials, *strides, schedule.num_slots, num_tiles, num_items, config.kv_heads_per_section, *numbers, scale, scale * LOG2_E,
-        64 // schedule.tile_n, config.num_stages, num_warps=4, maxnreg=168)
+    launches.launch(
+        dkdv_kernel, (min(num_items, _multiprocessors(q)),), *tiles, launches.counter(), schedule.work_tiles, schedule.block_ranges,
+        schedule.partial_masks, dk, dv, *partials, *strides, schedule.num_slots, num_tiles, num_items, config.kv_heads_per_section,
+        *numbers, scale, scale * LOG2_E, 64 // schedule.tile_n, config.num_stages, num_warps=4, maxnreg=168)
     for x, partial in zip((dk, dv), partials, strict=True):
-        add_partials(x, partial, schedule, 1)
+        add_partials(launches, x, partial, schedule, 1)
 
 
-def backward_dq(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse_log2: Tensor, delta: Tensor, schedule: TileSchedule, scale: float,
-                config: TileConfig, *, packs_per_section: int, dq: Tensor, initial: Tensor | None = None) -> None:
+def backward_dq(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor, schedule: TileSchedule,
+                scale: float, config: TileConfig, *, packs_per_section: int, dq: Tensor, initial: Tensor | None = None) -> None:
     """Writes `dq`.
 
     Args:
         initial: float32, strided as `dq`, which it may be: dQ is added to it.
-        lse_log2, delta: of `triton.preprocess.preprocess`, with as many heads in a pack as share a tile.
+        stats: of `triton.preprocess.preprocess`, with as many heads in a pack as share a tile.
         schedule: of 128 rows over these heads, in blocks of 64 keys.
     """
     assert config.block_m == 128, "of two warp groups"
+    lse_log2, delta = stats
     pack, packs, head_dim, num_tiles = delta.shape[2], delta.shape[0], q.shape[2], schedule.work_tiles.shape[1]
-    partial = torch.empty(packs, schedule.num_slots, config.block_m, head_dim, dtype=torch.float32, device=q.device)
-    dq_kernel[(min(packs * num_tiles, _multiprocessors(q)),)](
-        _boxes(q, 64 // pack, pack, head_dim), _boxes(dout, 64 // pack, pack, head_dim), _boxes(k, 64, 1, head_dim),
-        _boxes(v, 64, 1, head_dim), torch.zeros(1, dtype=torch.int32, device=q.device), schedule.work_tiles, schedule.block_ranges,
-        schedule.partial_masks, lse_log2, delta, dq, dq if initial is None else initial, partial, dq.stride(0), dq.stride(1),
-        schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section, packs // k.shape[1], packs // len(schedule.work_tiles),
-        delta.shape[1], scale, scale * LOG2_E, pack, initial is not None, config.num_stages, num_warps=4, maxnreg=168)
-    add_partials(dq, partial, schedule, pack, initial)
+    partial = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
+    launches.launch(
+        dq_kernel, (min(packs * num_tiles, _multiprocessors(q)),), _boxes(q, 64 // pack, pack, head_dim),
+        _boxes(dout, 64 // pack, pack, head_dim), _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim), launches.counter(),
+        schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, lse_log2, delta, dq, dq if initial is None else initial,
+        partial, dq.stride(0), dq.stride(1), schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section, packs // k.shape[1],
+        packs // len(schedule.work_tiles), delta.shape[1], scale, scale * LOG2_E, pack, initial is not None, config.num_stages, num_warps=4,
+        maxnreg=168)
+    add_partials(launches, dq, partial, schedule, pack, initial)
 
 
-def backward_fused(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse_log2: Tensor, delta: Tensor, schedule: TileSchedule, scale: float,
-                   config: TileConfig, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
+def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor, schedule: TileSchedule,
+                   scale: float, config: TileConfig, *, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
     """Writes the dQ of each target, `dk` and `dv`; arguments as above, one head in a block. Unless `config.in_order`, terms are added up in
     any order.
     """
-    tiles, numbers = _backward_inputs(q, k, v, dout, lse_log2, delta, schedule)
+    tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
     num_heads, num_tiles = q.shape[1], schedule.work_tiles.shape[1]
-    sums = [torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in (q, k, v)]
-    progress = torch.full((num_heads * num_tiles,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=q.device)
-    fused_kernel[(min(num_heads * num_tiles, _multiprocessors(q)),)](
-        *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums), torch.zeros(1, dtype=torch.int32, device=q.device),
-        schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, schedule.waits, schedule.wait_ranges, progress, num_tiles,
-        num_heads * num_tiles, config.kv_heads_per_section, *numbers, scale * LOG2_E, config.in_order, config.num_stages, num_warps=4,
-        maxnreg=168)
+    sums = [launches.zeros(*x.shape) for x in (q, k, v)]
+    progress = launches.filled(num_heads * num_tiles, torch.iinfo(torch.int32).max)
+    launches.launch(
+        fused_kernel, (min(num_heads * num_tiles, _multiprocessors(q)),), *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums),
+        launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, schedule.waits, schedule.wait_ranges,
+        progress, num_tiles, num_heads * num_tiles, config.kv_heads_per_section, *numbers, scale * LOG2_E, config.in_order,
+        config.num_stages, num_warps=4, maxnreg=168)
     for target in targets:
-        finish_gradient(target.dq, sums[0], scale, target.initial, target.units)
-    finish_gradient(dk, sums[1], scale)
-    finish_gradient(dv, sums[2], 1.0)
+        finish_gradient(launches, target.dq, sums[0], scale, target.initial, target.plan.units)
+    finish_gradient(launches, dk, sums[1], scale)
+    finish_gradient(launches, dv, sums[2], 1.0)
 
 
-def finish_gradient(x: Tensor, sums: Tensor, scale: float, initial: Tensor | None = None, units: Tensor | None = None) -> None:
+def finish_gradient(launches: Launches, x: Tensor, sums: Tensor, scale: float, initial: Tensor | None = None,
+                    units: Tensor | None = None) -> None:
     """Writes a gradient from the sums of the fused kernel, added to an initial one; with `units`, only rows of these units."""
     num_tokens, num_heads, head_dim = x.shape
     chunks = triton.cdiv(num_tokens * num_heads, 64) if units is None else len(units) * (UNIT * num_heads // 64)
-    _finish_gradient[(chunks,)](x, x if initial is None else initial, sums, x if units is None else units, num_tokens * num_heads,
-                                num_heads, x.stride(0), x.stride(1), scale, initial is not None, units is not None, UNIT, head_dim, 64)
+    launches.launch(
+        _finish_gradient, (chunks,), x, x if initial is None else initial, sums, x if units is None else units, num_tokens * num_heads,
+        num_heads, x.stride(0), x.stride(1), scale, initial is not None, units is not None, UNIT, head_dim, 64)
 
 
-def _backward_inputs(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, lse_log2: Tensor, delta: Tensor,
+def _backward_inputs(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor,
                      schedule: TileSchedule) -> tuple[tuple[TensorDescriptor, ...], tuple[int, int, int]]:
     """(TMA descriptors, (KV heads of a group, packs of a KV head, statistics of a pack)), as the dK/dV and the fused kernel take them."""
     num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], 64 // schedule.tile_n
-    lse_log2, delta = aligned_stats(lse_log2), aligned_stats(delta)
+    lse_log2, delta = aligned_stats(launches, stats)
     tiles = (_boxes(q, schedule.tile_n, pack, head_dim), _boxes(dout, schedule.tile_n, pack, head_dim), _stats(lse_log2), _stats(delta),
              _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
     return tiles, (num_kv_heads // len(schedule.work_tiles), q.shape[1] // num_kv_heads // pack, lse_log2[0].numel())
@@ -171,16 +177,17 @@ def _layout(box: tuple[int, ...], dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for(list(box), ELEMENTS[dtype])
 
 
-def aligned_stats(x: Tensor) -> Tensor:
-    """LSE or delta of rows (packs, tokens, P) as `sm90.bwd_dkdv.stats_offset` finds them: (packs, copies, tokens of a copy, P).
+def aligned_stats(launches: Launches, stats: Tensor) -> Tensor:
+    """LSE and delta of rows (2, packs, tokens, P) as `sm90.bwd_dkdv.stats_offset` finds them: (2, packs, copies, tokens of a copy, P).
 
     TMA reads from multiples of 16 bytes only (else: "illegal instruction"), and blocks begin at any token. Where 16 bytes are several
     tokens, there are as many copies, each of which begins a token later than the one before.
     """
-    packs, num_tokens, pack = x.shape
+    _, packs, num_tokens, pack = stats.shape
     copies = 4 // pack if pack < 4 else 1
     length = (num_tokens + 1 - copies) // copies * copies
-    return x.as_strided((packs, copies, length, pack), (num_tokens * pack, pack, pack, 1)).contiguous()
+    strides = packs * num_tokens * pack, num_tokens * pack, pack, pack, 1
+    return launches.strided_copy(stats, (2, packs, copies, length, pack), strides)
 
 
 def _stats(x: Tensor) -> TensorDescriptor:

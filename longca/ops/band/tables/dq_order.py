@@ -15,6 +15,7 @@ from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, TileSchedule
 
 FAR = 1 << 32  # beyond any column
+WORD = 32  # work tiles that share a number, a bit each
 # Found on one H200, 64:8 heads, under 165 masks of whole sequences and of ranks: docs/results/h200/band.md.
 LAST_SEES = 0.9  # share of the keys that the last query sees, at least
 MEAN_QUERIES, MEAN_KEYS = 3000, 4000  # queries that see a key, and keys that a query sees, in the mean
@@ -44,10 +45,7 @@ def keys_of_last_query(bands: np.ndarray) -> int:
 
 
 def with_waits(schedule: TileSchedule) -> TileSchedule:
-    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group.
-
-    O(work tiles · positions where one begins or ends).
-    """
+    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
@@ -64,19 +62,90 @@ def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, 
     owner, start, end = _touched(work_tiles, ranges, tile_n)
     if len(owner) == 0:
         return owner, work_tiles.new_zeros(0, 2)
-    positions, index = torch.unique(torch.stack([start, end]), return_inverse=True)
-    depth = torch.zeros(len(work_tiles), len(positions), dtype=torch.int8, device=work_tiles.device)
-    depth[owner, index[0]], depth[owner, index[1]] = 1, -1
+    positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
+    # a GPU's time goes into starting operations, a CPU's into the numbers
+    stretches = changes_by_matrix if owner.is_cuda else changes_by_sets
+    tile, place, before = stretches(owner, cells, len(work_tiles), len(positions))
+    return tile, torch.stack([positions[place], before], 1)
+
+
+def changes_by_matrix(owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(work tile, cell, the tile before it there or −1), where that changes from a cell to the one on its left, from the right.
+
+    A cell is what lies between two neighbouring positions. O(tiles · cells), in few operations.
+
+    Args:
+        owner: (E,) work tile of each stretch.
+        cells: (2, E) its first cell and the one after its last. Stretches of a tile are apart.
+    """
+    depth = torch.zeros(num_tiles, num_positions, dtype=torch.int8, device=owner.device)
+    depth[owner, cells[0]], depth[owner, cells[1]] = 1, -1
     depth = torch.cumsum(depth.view(-1), 0, dtype=torch.int8).view(depth.shape)  # of all rows at once, since each ends at 0
     touched = depth[:, :-1].flip(1).t().contiguous() > 0  # a row for each position, so that the next line goes along memory
-    numbers = torch.arange(len(work_tiles), dtype=torch.int32, device=work_tiles.device)
+    numbers = torch.arange(num_tiles, dtype=torch.int32, device=owner.device)
     latest = torch.cummax(torch.where(touched, numbers, -1), 1).values
     before = torch.full_like(latest, -1)
     before[:, 1:] = torch.where(touched[:, 1:], latest[:, :-1], -1)
     last = torch.ones_like(touched)
     last[:-1] = before[1:] != before[:-1]
     tile, place = torch.nonzero(last.t().contiguous(), as_tuple=True)
-    return tile, torch.stack([positions[:-1].flip(0)[place], before[place, tile].long()], 1)
+    return tile, num_positions - 2 - place, before[place, tile].long()
+
+
+def changes_by_sets(owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in O(stretches · log) and a bit of memory for each tile and cell, in three times as many operations."""
+    touching, last = _TileSets(owner, cells, num_tiles, num_positions), num_positions - 1
+    # whom a tile waits for changes at most where a stretch begins or ends: one of its own, or of the tile before it there
+    moved, place = owner.repeat(2), cells.flatten()
+    after = touching.next_tile(torch.cat([cells[0], cells[1] - 1]), moved)
+    tile, place = torch.cat([moved, after]), place.repeat(2)
+    key = torch.where((tile >= 0) & (place < last), tile * last + (last - 1 - place), last - 1)
+    tiles = torch.arange(num_tiles, device=owner.device)
+    key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))  # sorted by tile, then from the right; the first cell of all
+    tile, place = key // last, last - 1 - key % last
+    before = touching.previous_tile(place, tile)
+    found = torch.nonzero((place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))).squeeze(1)
+    return tile[found], place[found], before[found]
+
+
+class _TileSets:
+    """The work tiles that touch each cell, as bits."""
+
+    def __init__(self, owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> None:
+        num_words = -(-num_tiles // WORD)
+        bit = torch.ones_like(owner) << owner % WORD
+        words = torch.zeros(num_positions * num_words, dtype=torch.int64, device=owner.device)
+        words.scatter_add_(0, (cells * num_words + owner // WORD).flatten(), torch.cat([bit, -bit]))
+        self._words = torch.cumsum(words.view(num_positions, num_words), 0)
+        number = torch.arange(num_words, device=owner.device)
+        some = self._words != 0
+        self._some_until = torch.cummax(torch.where(some, number, -1), 1).values  # last word with a bit, up to each
+        self._some_from = torch.cummin(torch.where(some, number, num_words).flip(1), 1).values.flip(1)  # first one, from each on
+        self._num_words = num_words
+
+    def previous_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
+        """The last tile before one that touches the same cell; −1 if there is none, or if the tile itself does not touch it."""
+        own, word = self._words[cell, tile // WORD], tile // WORD
+        inside = own & ((torch.ones_like(tile) << tile % WORD) - 1)
+        earlier = torch.where(word > 0, self._some_until[cell, (word - 1).clamp(min=0)], -1)
+        word = torch.where(inside != 0, word, earlier)
+        bits = torch.where(inside != 0, inside, self._words[cell, word.clamp(min=0)])
+        touches = (own >> tile % WORD) & 1
+        return torch.where((touches == 1) & (word >= 0), word * WORD + _highest_bit(bits), -1)
+
+    def next_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
+        """The first tile after one that touches a cell; −1 if there is none."""
+        word = tile // WORD
+        inside = self._words[cell, word] & -(torch.full_like(tile, 2) << tile % WORD)
+        later = torch.where(word + 1 < self._num_words, self._some_from[cell, (word + 1).clamp(max=self._num_words - 1)], self._num_words)
+        word = torch.where(inside != 0, word, later)
+        bits = torch.where(inside != 0, inside, self._words[cell, word.clamp(max=self._num_words - 1)])
+        return torch.where(word < self._num_words, word * WORD + _highest_bit(bits & -bits), -1)
+
+
+def _highest_bit(bits: Tensor) -> Tensor:
+    """The number of the highest bit of numbers of at most `WORD` bits, which float64 holds exactly; of 0 some number."""
+    return torch.frexp(bits.double()).exponent.long() - 1
 
 
 def _touched(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,6 +9,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from longca.ops.band.config import TileConfig
+from longca.ops.band.launches import Launches
 from longca.ops.band.tables.schedule import TileSchedule
 from longca.ops.band.triton.forward import (
     FIRST_SLOT,
@@ -161,51 +162,61 @@ def _add_partials(x_ptr, initial_ptr, partial_ptr, splits_ptr, num_splits, packs
     tl.store(x_ptr + x_offset, x.to(x_ptr.dtype.element_ty), mask=inside)
 
 
-def backward_dkdv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, lse_log2: torch.Tensor, delta: torch.Tensor,
+def backward_dkdv(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, stats: torch.Tensor,
                   schedule: TileSchedule, scale: float, config: TileConfig, *, dk: torch.Tensor, dv: torch.Tensor) -> None:
-    """Writes `dk` and `dv`."""
+    """Writes `dk` and `dv`.
+
+    Args:
+        stats: of `preprocess`, with as many heads in a pack as share a block.
+    """
+    lse_log2, delta = stats
     num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], delta.shape[2]
     num_tiles, groups = schedule.work_tiles.shape[1], len(schedule.work_tiles)
-    partials = torch.empty(2, num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim, dtype=torch.float32, device=k.device)
+    partials = [launches.empty(num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim) for _ in range(2)]
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
-    _dkdv[(num_tiles * num_kv_heads,)](
-        _packs_of(q, schedule.tile_n, pack), _packs_of(dout, schedule.tile_n, pack), k, v, lse_log2, delta, dk, dv, *partials,
-        schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles, config.kv_heads_per_section,
-        q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, schedule.num_slots, delta.shape[1], k.stride(0), k.stride(1),
-        v.stride(0), v.stride(1), *strides, scale, schedule.num_slots > 0, len(schedule.partial_masks) > 0, head_dim, pack,
-        schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps, num_stages=config.num_stages)
+    launches.launch(
+        _dkdv, (num_tiles * num_kv_heads,), _packs_of(q, schedule.tile_n, pack), _packs_of(dout, schedule.tile_n, pack), k, v, lse_log2,
+        delta, dk, dv, *partials, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles,
+        config.kv_heads_per_section, q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, schedule.num_slots, delta.shape[1],
+        k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale, schedule.num_slots > 0, len(schedule.partial_masks) > 0,
+        head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps, num_stages=config.num_stages)
     for x, partial in zip((dk, dv), partials, strict=True):
-        add_partials(x, partial, schedule, 1)
+        add_partials(launches, x, partial, schedule, 1)
 
 
-def backward_dq(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, lse_log2: torch.Tensor, delta: torch.Tensor,
+def backward_dq(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, stats: torch.Tensor,
                 schedule: TileSchedule, scale: float, config: TileConfig, *, packs_per_section: int, dq: torch.Tensor,
                 initial: torch.Tensor | None = None) -> None:
     """Writes `dq`.
 
     Args:
+        stats: of `preprocess`, with as many heads in a pack as share a tile.
         initial: float32, strided as `dq`, which it may be: dQ is added to it.
     """
+    lse_log2, delta = stats
     head_dim, pack, packs = q.shape[2], delta.shape[2], delta.shape[0]
     num_tiles, groups = schedule.work_tiles.shape[1], len(schedule.work_tiles)
-    partial = torch.empty(packs, schedule.num_slots, config.block_m, head_dim, dtype=torch.float32, device=q.device)
-    _dq[(num_tiles * packs,)](
-        q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), dout, lse_log2, delta, dq, dq if initial is None else initial,
-        partial, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles, packs_per_section, packs // k.shape[1],
-        packs // groups, schedule.num_slots, delta.shape[1], q.stride(0), q.stride(1), dout.stride(0), dout.stride(1), dq.stride(0),
-        dq.stride(1), scale, initial is not None, schedule.num_slots > 0, len(schedule.partial_masks) > 0, head_dim, pack,
-        schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps, num_stages=config.num_stages)
-    add_partials(dq, partial, schedule, pack, initial)
+    partial = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
+    launches.launch(
+        _dq, (num_tiles * packs,), q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), dout, lse_log2, delta, dq,
+        dq if initial is None else initial, partial, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles,
+        packs_per_section, packs // k.shape[1], packs // groups, schedule.num_slots, delta.shape[1], q.stride(0), q.stride(1),
+        dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, initial is not None, schedule.num_slots > 0,
+        len(schedule.partial_masks) > 0, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,
+        num_stages=config.num_stages)
+    add_partials(launches, dq, partial, schedule, pack, initial)
 
 
-def add_partials(x: torch.Tensor, partial: torch.Tensor, schedule: TileSchedule, pack: int, initial: torch.Tensor | None = None) -> None:
+def add_partials(launches: Launches, x: torch.Tensor, partial: torch.Tensor, schedule: TileSchedule, pack: int,
+                 initial: torch.Tensor | None = None) -> None:
     """Adds up the splits' partial results (packs, slots, rows, D) into a gradient, and the initial one, if there are splits."""
     if schedule.num_slots > 0:
         packs, _, rows, head_dim = partial.shape
         chunk = min(rows, CHUNK)
-        _add_partials[(schedule.splits.shape[1], packs, rows // chunk)](
-            x, x if initial is None else initial, partial, schedule.splits, schedule.splits.shape[1], packs // len(schedule.work_tiles),
-            schedule.num_slots, x.stride(0), x.stride(1), initial is not None, head_dim, pack, schedule.tile_m, chunk)
+        launches.launch(
+            _add_partials, (schedule.splits.shape[1], packs, rows // chunk), x, x if initial is None else initial, partial, schedule.splits,
+            schedule.splits.shape[1], packs // len(schedule.work_tiles), schedule.num_slots, x.stride(0), x.stride(1), initial is not None,
+            head_dim, pack, schedule.tile_m, chunk)
 
 
 def _packs_of(x: torch.Tensor, tokens: int, pack: int) -> TensorDescriptor:

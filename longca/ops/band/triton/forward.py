@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from longca.ops.band.config import TileConfig
+from longca.ops.band.launches import Launches
 from longca.ops.band.tables import schedule as schedules
 from longca.ops.band.tables.schedule import TileSchedule
 
@@ -186,8 +187,9 @@ def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_o
     tl.store(lse_ptr + lse_offset, lse, mask=inside)
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule: TileSchedule, scale: float, config: TileConfig, *,
-            packs_per_section: int, out: torch.Tensor, lse: torch.Tensor, initial: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
+def forward(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule: TileSchedule, scale: float,
+            config: TileConfig, *, packs_per_section: int, out: torch.Tensor, lse: torch.Tensor,
+            initial: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
     """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
 
     Args:
@@ -198,23 +200,24 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, schedule: TileSch
     pack = config.block_m // schedule.tile_m
     packs, num_groups, num_tiles = num_heads // pack, len(schedule.work_tiles), schedule.work_tiles.shape[1]
     split = schedule.num_slots > 0
-    partial_out = torch.empty(packs if split else 0, schedule.num_slots, config.block_m, head_dim, dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty(partial_out.shape[:-1], dtype=torch.float32, device=q.device)
+    partial_out = launches.empty(packs if split else 0, schedule.num_slots, config.block_m, head_dim)
+    partial_lse = launches.empty(*partial_out.shape[:-1])
     initial_out, initial_lse = initial if initial is not None else (partial_out, partial_lse)
     strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
     if num_tiles == 0:
         return
-    _forward[(num_tiles * packs,)](
-        q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), out, lse, initial_out, initial_lse, partial_out, partial_lse,
-        schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles, packs_per_section, packs // num_kv_heads,
-        packs // num_groups, schedule.num_slots, q.stride(0), q.stride(1), *strides, scale * LOG2_E.value, config.loop, initial is not None,
-        split, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,
-        num_stages=config.num_stages)
+    launches.launch(
+        _forward, (num_tiles * packs,), q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), out, lse, initial_out,
+        initial_lse, partial_out, partial_lse, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles,
+        packs_per_section, packs // num_kv_heads, packs // num_groups, schedule.num_slots, q.stride(0), q.stride(1), *strides,
+        scale * LOG2_E.value, config.loop, initial is not None, split, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages,
+        num_warps=config.num_warps, num_stages=config.num_stages)
     if split:
         chunk = min(config.block_m, 32)
-        combine_kernel[(schedule.splits.shape[1], packs, config.block_m // chunk)](
-            out, lse, initial_out, initial_lse, partial_out, partial_lse, schedule.splits, schedule.splits.shape[1], packs // num_groups,
-            schedule.num_slots, *strides, initial is not None, head_dim, pack, schedule.tile_m, chunk)
+        launches.launch(
+            combine_kernel, (schedule.splits.shape[1], packs, config.block_m // chunk), out, lse, initial_out, initial_lse, partial_out,
+            partial_lse, schedule.splits, schedule.splits.shape[1], packs // num_groups, schedule.num_slots, *strides, initial is not None,
+            head_dim, pack, schedule.tile_m, chunk)
 
 
 def columns_of(x: torch.Tensor, tokens: int) -> TensorDescriptor:

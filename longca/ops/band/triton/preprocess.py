@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from longca.ops.band.launches import Launches
 from longca.ops.band.triton.forward import LOG2_E
 
 CHUNK = 64  # rows of a program
@@ -32,14 +33,15 @@ def _preprocess(out_ptr, dout_ptr, lse_ptr, dlse_ptr, lse_log2_ptr, delta_ptr, s
     tl.store(delta_ptr + offset, tl.where(lse == float("-inf"), 0.0, delta), mask=row < num_tokens * PACK)
 
 
-def preprocess(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torch.Tensor | None,
-               pack: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(lse_log2, delta) of all rows, for `pack` heads that share a tile."""
+def preprocess(launches: Launches, out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor, dlse: torch.Tensor | None,
+               pack: int) -> torch.Tensor:
+    """lse_log2 and delta of all rows, for `pack` heads that share a tile: (2, packs, tokens, PACK)."""
     seqlen_q, num_heads, head_dim = out.shape
     num_tokens = seqlen_q + 256  # more than any block is long
-    lse_log2, delta = torch.empty(2, num_heads // pack, num_tokens, pack, dtype=torch.float32, device=out.device)
-    _preprocess[(triton.cdiv(num_tokens * pack, CHUNK), num_heads // pack)](
-        out, dout, lse, lse_log2 if dlse is None else dlse, lse_log2, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1),
-        dout.stride(0), dout.stride(1), lse.stride(0), lse.stride(1), *((0, 0) if dlse is None else dlse.stride()),
-        dlse is not None, head_dim, pack, CHUNK)
-    return lse_log2, delta
+    stats = launches.empty(2, num_heads // pack, num_tokens, pack)
+    lse_log2, delta = stats
+    launches.launch(
+        _preprocess, (triton.cdiv(num_tokens * pack, CHUNK), num_heads // pack), out, dout, lse, lse_log2 if dlse is None else dlse,
+        lse_log2, delta, seqlen_q, num_tokens, out.stride(0), out.stride(1), dout.stride(0), dout.stride(1), lse.stride(0), lse.stride(1),
+        *(0, 0) if dlse is None else dlse.stride(), dlse is not None, head_dim, pack, CHUNK)
+    return stats

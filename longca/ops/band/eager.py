@@ -1,0 +1,127 @@
+"""Band attention's calls outside of torch.compile: checked and recorded at their first time, then repeated by `launches.Calls`.
+
+A call is known by what its checks and launches depend on: the shapes, strides, dtypes and devices of its tensors, and its numbers. What is
+known was checked. Only addresses are new in each call, and a recording looks at these itself.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
+from torch.nn import Parameter
+
+from longca.ops.band.checks import (
+    as_usable,
+    check_backward,
+    check_gradients,
+    check_inputs,
+    check_into,
+    check_layout,
+    check_result,
+    checked_scale,
+    flat_initial,
+)
+from longca.ops.band.launch import backward_inputs, backward_memory, launch_backward, launch_forward
+from longca.ops.band.plan import BandPlan, DqTarget
+from longca.ops.band.torch_op import band_backward_op, flatten
+
+PLAIN = frozenset((Tensor, Parameter))
+
+
+def is_eager(*tensors: Tensor) -> bool:
+    """True if kernels can be started at once: nobody traces, intercepts or transforms what is done with these tensors."""
+    if torch.compiler.is_compiling():
+        return False
+    return (all(type(x) in PLAIN for x in tensors) and _len_torch_dispatch_stack() == 0 and
+            _functorch.peek_interpreter_stack() is None)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None = None, *, initial: tuple[Tensor, Tensor] | None = None,
+            out_dtype: torch.dtype | None = None, into: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """(out, LSE), as `api.band_forward` says."""
+    key = "forward", *_known_by(q, k, v), scale, out_dtype, initial is None, None if into is None else into[0].dtype
+    if key not in plan.calls:
+        check_inputs(plan, q, k, v)
+        check_layout(q=q, k=k, v=v)
+        check_result("out_dtype", out_dtype)
+        scale = checked_scale(plan, scale)
+    if initial is not None:
+        initial = flat_initial(q, initial)
+    if into is None:
+        out, lse = q.new_empty(q.shape, dtype=out_dtype or q.dtype), q.new_empty(q.shape[:2], dtype=torch.float32)
+    else:
+        out, lse = into
+        check_into(q, out, lse)
+    if not plan.calls.replay(key, (q, k, v, out, lse, *(initial or ()))):
+        check_layout(q=q, k=k, v=v)
+        launch_forward(q, k, v, plan, checked_scale(plan, scale), out=out, lse=lse, initial=initial, key=key)
+    return out, lse
+
+
+def backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan, scale: float | None = None, *,
+             dlse: Tensor | None = None, grad_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), as `api.band_backward` says."""
+    key = "backward", *_known_by(q, k, v, out, lse, dout, *(() if dlse is None else (dlse,))), scale, grad_dtype
+    if key not in plan.calls:
+        check_inputs(plan, q, k, v)
+        check_backward(plan, q, out, lse, dout, dlse)
+        check_result("grad_dtype", grad_dtype)
+    dq, dk, dv = backward_memory(q, k, v, grad_dtype)
+    _backward(key, q, k, v, out, lse, dout, dlse, plan, scale, [DqTarget(plan, dq)], dk, dv)
+    return dq, dk, dv
+
+
+def backward_onto(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, plan: BandPlan,
+                  parts: Sequence[tuple[BandPlan, Tensor | None, Tensor]], scale: float | None = None) -> tuple[Tensor, Tensor]:
+    """(dk, dv), as `api.band_backward_onto` says."""
+    targets = [DqTarget(rows, dq, initial) for rows, initial, dq in parts]
+    # a recording keeps the tables of its parts, and so their plans' identities
+    key = ("backward onto", *_known_by(q, k, v, out, lse, dout), scale,
+           *((rows.calls.identity, initial is None, dq.dtype) for rows, initial, dq in parts))
+    if key not in plan.calls:
+        check_inputs(plan, q, k, v)
+        check_backward(plan, q, out, lse, dout, None)
+    for target in targets:
+        check_gradients(q, target.initial, target.dq)
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    _backward(key, q, k, v, out, lse, dout, None, plan, scale, targets, dk, dv)
+    return dk, dv
+
+
+def _backward(key: Hashable, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None, plan: BandPlan,
+              scale: float | None, targets: Sequence[DqTarget], dk: Tensor, dv: Tensor) -> None:
+    if not plan.calls.replay(key, backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv)):
+        check_layout(q=q, k=k, v=v, dout=dout, out=out)
+        launch_backward(q, k, v, out, lse, dout, dlse, plan, checked_scale(plan, scale), targets=targets, dk=dk, dv=dv, key=key)
+
+
+def _known_by(*tensors: Tensor) -> list[Hashable]:
+    return [(x.shape, x.stride(), x.dtype, x.device) for x in tensors]
+
+
+class BandAttention(torch.autograd.Function):
+    """Band attention for autograd: (out, LSE), differentiable once in q, k and v."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None, initial: tuple[Tensor, Tensor] | None,
+                out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        out, lse = forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.plan, ctx.scale = plan, scale
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        if dout is None and dlse is None:
+            return (None,) * 7
+        q, k, v, out, lse = ctx.saved_tensors
+        dout = torch.zeros_like(out, dtype=q.dtype) if dout is None else dout
+        if torch.is_grad_enabled() or not is_eager(q, k, v, dout):  # the operator says what has no second derivative
+            grads = band_backward_op(q, k, v, out, lse, dout, dlse, *flatten(ctx.plan), checked_scale(ctx.plan, ctx.scale))
+        else:
+            dlse = None if dlse is None else dlse.contiguous()
+            grads = backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), ctx.plan, ctx.scale, dlse=dlse)
+        return *grads, None, None, None, None

@@ -1,0 +1,370 @@
+"""The launches of band attention's calls: recorded at a call's first time, repeated with other addresses from then on.
+
+A call starts one to seven kernels. Their grids, numbers, table addresses, TMA boxes and builds depend on the plan and on the sizes, strides
+and dtypes of the inputs alone; only addresses change. So a call runs once as it is written, with a `Recorder` that notes every launch and
+every allocation. From then on the `Recording` hands Triton's launchers the same arguments with the new addresses:
+
+    first call      checks → launch functions → Triton's JIT → launcher      noted by a Recorder
+    later calls     addresses ───────────────────────────────→ launcher      by Recording.replay
+
+Triton has builds of a kernel for addresses that are multiples of 16 bytes, and for others. A recording is of the first kind, and does not
+replay a call with an address of the second, which then runs as written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16  # bytes: Triton's builds know whether an address is a multiple of it
+KNOWN_LAUNCHERS = "3.6."  # versions of Triton whose launchers take arguments as `_Launch` gives them
+MOST_RECORDINGS = 64  # of a plan
+COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
+PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
+NEW, ZEROS = "new", "zeros"
+
+
+class Launches:
+    """Starts kernels and allocates what they need, at once and without keeping anything."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def empty(self, *shape: int) -> Tensor:
+        """float32, contiguous."""
+        return torch.empty(shape, dtype=torch.float32, device=self.device)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """float32, contiguous."""
+        return torch.zeros(shape, dtype=torch.float32, device=self.device)
+
+    def filled(self, size: int, value: int) -> Tensor:
+        """int32 (size,)."""
+        return torch.full((size,), value, dtype=torch.int32, device=self.device)
+
+    def counter(self) -> Tensor:
+        """int32 (1,), 0, which one kernel may change."""
+        return torch.zeros(1, dtype=torch.int32, device=self.device)
+
+    def strided_copy(self, x: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+        """A contiguous copy of a strided view of what was allocated here, or the view if it is contiguous."""
+        return x.as_strided(shape, strides).contiguous()
+
+    @contextmanager
+    def stage(self) -> Iterator[None]:
+        """What is allocated inside is used no more after it."""
+        yield
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
+        """Starts a kernel; arguments are in the order of its parameters."""
+        kernel[grid](*args, **options)
+
+
+class Recorder(Launches):
+    """Does the same, and notes it."""
+
+    def __init__(self, inputs: Sequence[Tensor], tables: Iterable[Tensor]) -> None:
+        """
+        Args:
+            inputs: tensors whose addresses change from call to call. Tensors are told apart as objects: no two may be the same.
+            tables: tensors whose addresses stay.
+        """
+        import triton  # plans have recordings, and are made without it, too
+
+        super().__init__(inputs[0].device)
+        self._inputs, self._tables = {id(x): place for place, x in enumerate(inputs)}, {id(table): table for table in tables}
+        self._buffers: dict[int, tuple[int, int, Tensor]] = {}  # address of the storage → allocation, offset in bytes, and the tensor
+        self._steps: list[Any] = []
+        self._stages: list[dict[str, _Allocation]] = [{}]
+        self._next = len(inputs)  # place of the next allocation among all addresses
+        self._whole = triton.__version__.startswith(KNOWN_LAUNCHERS)
+
+    def recording(self) -> Recording | None:
+        """What was recorded; None if it cannot be repeated."""
+        return Recording(self.device, self._next, self._steps, list(self._tables.values())) if self._whole else None
+
+    def empty(self, *shape: int) -> Tensor:
+        return self._piece(NEW, super().empty(*shape))
+
+    def zeros(self, *shape: int) -> Tensor:
+        return self._piece(ZEROS, super().zeros(*shape))
+
+    def filled(self, size: int, value: int) -> Tensor:
+        return self._note(super().filled(size, value), _Filled(self._place(), size, value, self.device))
+
+    def counter(self) -> Tensor:
+        return self._note(super().counter(), _Counter(self._place(), self.device))
+
+    def strided_copy(self, x: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+        found = super().strided_copy(x, shape, strides)
+        if found.data_ptr() != x.data_ptr():
+            target = self._piece(NEW, found)
+            self._steps.append(_StridedCopy(self._source_of(x), self._source_of(target), tuple(shape), tuple(strides), found.stride()))
+        return found
+
+    @contextmanager
+    def stage(self) -> Iterator[None]:
+        self._stages.append({})
+        before = set(self._buffers)
+        yield
+        self._steps += [_Free(allocation.place) for allocation in self._stages.pop().values()]
+        for address in self._buffers.keys() - before:
+            del self._buffers[address]
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
+        build = kernel[grid](*args, **options)
+        changing, constants = [], list(args)
+        for place, arg in enumerate(args):
+            base = getattr(arg, "base", arg)
+            if isinstance(base, Tensor):
+                source = self._source_of(base)
+                self._whole &= id(base) not in self._inputs or base.data_ptr() % ALIGNMENT == 0
+                constants[place] = source[1]
+                if source[0] >= 0:
+                    changing.append((place, *source, None if base is arg else arg))
+        if build is None:  # by the interpreter
+            self._whole = False
+        else:
+            self._steps.append(_Launch(build, grid, constants, changing))
+
+    def _source_of(self, x: Tensor) -> tuple[int, int]:
+        """(place among the addresses, offset in bytes), or (−1, address) of a table and of nothing."""
+        if id(x) in self._inputs:
+            return self._inputs[id(x)], 0
+        if id(x) in self._tables or x.numel() == 0:
+            return -1, x.data_ptr()
+        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]  # a KeyError: made by other means than those above
+        return place, offset + x.data_ptr() - buffer.data_ptr()
+
+    def _piece(self, kind: str, x: Tensor) -> Tensor:
+        """Notes a part of the allocation that the stage has of this kind."""
+        if x.numel() == 0:
+            return x
+        stage = self._stages[-1]
+        if kind not in stage:
+            stage[kind] = _Allocation(self._place(), kind, self.device)
+            self._steps.append(stage[kind])
+        return self._note(x, stage[kind])
+
+    def _note(self, x: Tensor, step: _Allocation | _Filled | _Counter) -> Tensor:
+        if isinstance(step, _Allocation):
+            offset = step.add(x.numel())
+        else:
+            offset = 0
+            self._steps.append(step)
+        self._buffers[x.untyped_storage().data_ptr()] = step.place, offset, x
+        return x
+
+    def _place(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+class Recording:
+    """What one call starts, for inputs of known sizes, strides and dtypes."""
+
+    def __init__(self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]) -> None:
+        from triton import knobs
+        from triton.runtime import driver
+
+        self._driver, self._hooks = driver, knobs.runtime
+        self._device, self._num_addresses, self._steps = device, num_addresses, steps
+        self._kept = kept  # their addresses are in the steps
+
+    def replay(self, inputs: Sequence[Tensor], counters: Counters) -> bool:
+        """Repeats the call with other inputs in the order of the recorded ones; False, and nothing is started, if it cannot."""
+        addresses, bits = [x.data_ptr() for x in inputs], 0
+        for address in addresses:
+            bits |= address
+        if bits % ALIGNMENT or self._hooked():
+            return False
+        active: Any = self._driver.active
+        index = self._device.index
+        if index is not None and index != active.get_current_device():
+            with torch.cuda.device(index):
+                return self.replay(inputs, counters)
+        run = _Run(addresses, self._num_addresses, active.get_current_stream(index or 0), counters)
+        for step in self._steps:
+            step(run)
+        return True
+
+    def _hooked(self) -> bool:
+        """True if somebody is told of launches, a profiler say: then Triton starts kernels itself."""
+        hooks = self._hooks.launch_enter_hook, self._hooks.launch_exit_hook
+        return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
+
+
+class Calls:
+    """The recordings of a plan's calls by what they depend on. No more than `MOST_RECORDINGS`: then the oldest goes."""
+
+    def __init__(self) -> None:
+        self._recordings: dict[Hashable, Recording] = {}
+        self.identity = object()
+        """tells plans apart in the keys of others: no other plan's is equal, as long as a key has it"""
+        self.counters = Counters()
+
+    def __reduce__(self) -> tuple[type[Calls], tuple[()]]:
+        return Calls, ()  # a copy of a plan records its own
+
+    def __len__(self) -> int:
+        return len(self._recordings)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._recordings
+
+    def replay(self, key: Hashable, inputs: Sequence[Tensor]) -> bool:
+        """Repeats the call that was recorded under this key; False if there is none, or if it cannot be repeated for these addresses."""
+        recording = self._recordings.get(key)
+        return recording is not None and recording.replay(inputs, self.counters)
+
+    def start(self, key: Hashable | None, inputs: Sequence[Tensor], tables: Iterable[Tensor], call: Callable[..., None]) -> None:
+        """Runs a call as written, and records it under this key, unless it is None or already known.
+
+        Args:
+            call: call(launches, *inputs). All it does on the device is done by the launches.
+        """
+        if key is None or key in self._recordings:
+            call(Launches(inputs[0].device), *inputs)
+            return
+        inputs = [x.detach() for x in inputs]  # objects of their own
+        recorder = Recorder(inputs, tables)
+        call(recorder, *inputs)
+        recording = recorder.recording()
+        if recording is not None:
+            while len(self._recordings) >= MOST_RECORDINGS:
+                self._recordings.pop(next(iter(self._recordings)), None)
+            self._recordings[key] = recording
+
+
+class Counters:
+    """Zeros for kernels that count from 0, each used once: one fill makes `COUNTERS` of them, since a fill takes the host 5 µs or more."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[int]] = {}  # addresses of a stream's
+        self._kept: dict[int, list[Tensor]] = {}
+
+    def take(self, run: _Run, device: torch.device) -> int:
+        """The address of one that no kernel had before."""
+        if torch.cuda.is_current_stream_capturing():  # a graph counts from 0 each time that it is replayed, so it has the fill inside
+            run.memory.append(torch.zeros(1, dtype=torch.int32, device=device))
+            return run.memory[-1].data_ptr()
+        try:
+            return self._free[run.stream].pop()
+        except (KeyError, IndexError):
+            return self._more(run.stream, device).pop()
+
+    def _more(self, stream: int, device: torch.device) -> list[int]:
+        if len(self._free) >= MOST_STREAMS:
+            self._free, self._kept = {}, {}  # memory returns to the stream that it belongs to, behind the kernels that use it
+        block = torch.zeros(COUNTERS * COUNTER_BYTES // 4, dtype=torch.int32, device=device)
+        self._kept[stream] = [*self._kept.get(stream, [])[-1:], block]  # and the last one: a thread may be about to use it
+        free = self._free[stream] = [block.data_ptr() + COUNTER_BYTES * number for number in range(COUNTERS)]
+        return free
+
+
+class _Run:
+    """One replay: addresses of inputs and allocations, and the memory behind the latter."""
+
+    __slots__ = ("addresses", "counters", "memory", "stream", "tensors")
+
+    def __init__(self, addresses: list[int], num_addresses: int, stream: int, counters: Counters) -> None:
+        self.addresses = addresses + [0] * (num_addresses - len(addresses))
+        self.stream, self.counters = stream, counters
+        self.tensors: dict[int, Tensor] = {}
+        self.memory: list[Tensor] = []
+
+
+class _Allocation:
+    """All that a stage needs of one kind, in one piece of memory."""
+
+    def __init__(self, place: int, kind: str, device: torch.device) -> None:
+        self.place, self._size = place, 0
+        self._make, self._how = torch.zeros if kind == ZEROS else torch.empty, {"dtype": torch.float32, "device": device}
+
+    def add(self, size: int) -> int:
+        """Makes room for so many numbers more, and returns their offset in bytes."""
+        offset = self._size
+        self._size += -(-size // PIECE) * PIECE
+        return 4 * offset
+
+    def __call__(self, run: _Run) -> None:
+        x = run.tensors[self.place] = self._make(self._size, **self._how)
+        run.addresses[self.place] = x.data_ptr()
+
+
+class _Free:
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __call__(self, run: _Run) -> None:
+        del run.tensors[self._place]
+
+
+class _Filled:
+    def __init__(self, place: int, size: int, value: int, device: torch.device) -> None:
+        self.place, self._size, self._value, self._device = place, (size,), value, device
+
+    def __call__(self, run: _Run) -> None:
+        x = run.tensors[self.place] = torch.full(self._size, self._value, dtype=torch.int32, device=self._device)
+        run.addresses[self.place] = x.data_ptr()
+
+
+class _Counter:
+    def __init__(self, place: int, device: torch.device) -> None:
+        self.place, self._device = place, device
+
+    def __call__(self, run: _Run) -> None:
+        run.addresses[self.place] = run.counters.take(run, self._device)
+
+
+class _StridedCopy:
+    def __init__(self, source: tuple[int, int], target: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...],
+                 new_strides: tuple[int, ...]) -> None:
+        (self._source, source_offset), (self._target, target_offset) = source, target
+        self._from, self._to = (shape, strides, source_offset // 4), (shape, new_strides, target_offset // 4)
+
+    def __call__(self, run: _Run) -> None:
+        run.tensors[self._target].as_strided(*self._to).copy_(run.tensors[self._source].as_strided(*self._from))
+
+
+class _Launch:
+    """One kernel with its arguments, but for those that change."""
+
+    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any], changing: Sequence[tuple[int, int, int, Any]]) -> None:
+        """
+        Args:
+            changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or None).
+        """
+        self._start, self._function, self._metadata = build.run, build.function, build.packed_metadata
+        self._grid, self._args = (*grid, 1, 1)[:3], args
+        self._addresses = [(place, source, offset) for place, source, offset, box in changing if box is None]
+        self._boxes = [(place, source, offset, box.shape, box.strides, box.padding) for place, source, offset, box in changing
+                       if box is not None]
+
+    def __call__(self, run: _Run) -> None:
+        args, addresses = self._args.copy(), run.addresses
+        for place, source, offset in self._addresses:
+            args[place] = addresses[source] + offset
+        for place, source, offset, shape, strides, padding in self._boxes:
+            args[place] = _Box(addresses[source] + offset, shape, strides, padding)
+        self._start(*self._grid, run.stream, self._function, self._metadata, None, None, None, *args)
+
+
+class _Box:
+    """What Triton's launcher asks of a TMA descriptor, and of the tensor that it is of."""
+
+    __slots__ = ("address", "padding", "shape", "strides")
+
+    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str) -> None:
+        self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
+
+    @property
+    def base(self) -> _Box:
+        return self
+
+    def data_ptr(self) -> int:
+        return self.address

@@ -1,0 +1,133 @@
+"""A stand-in for Triton's compiler and launchers: kernels are not compiled, and each launch is written down with all its arguments.
+
+Tensors are on the CPU. What a kernel finds in memory at its start, where that matters, is checked and then spoilt, as the kernel would.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+STREAM = 7
+# what the first 32 bits must be where a kernel begins: of its counter, of the sums of the fused kernel and of its progress
+FOUND = {"counter_ptr": 0, "dq_desc": 0, "dk_desc": 0, "dv_desc": 0, "progress_ptr": (1 << 31) - 1}
+
+
+class Launched:
+    """Every launch since the last `clear`."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.through_jit = 0
+        """launches for which Triton looked for the build"""
+        self.kept: list[Tensor] = []  # so that no address is used twice
+        self.counters: list[int] = []
+        """addresses, of all launches"""
+
+    def clear(self) -> None:
+        self.launches, self.through_jit = [], 0
+
+    def named(self, tensors: Mapping[str, Tensor]) -> list[tuple[Any, ...]]:
+        """The launches, with addresses as (tensor, offset) or, elsewhere, by the order in which they appear."""
+        ranges = [(name, x.data_ptr(), x.data_ptr() + x.untyped_storage().nbytes() - x.storage_offset() * x.element_size())
+                  for name, x in tensors.items() if x.numel()]
+        others: dict[int, int] = {}
+
+        def name(arg: Any) -> Any:
+            if isinstance(arg, tuple) and arg and arg[0] == "address":
+                for known, start, end in ranges:
+                    if start <= arg[1] < end:
+                        return known, arg[1] - start
+                return "new", others.setdefault(arg[1], len(others)), arg[1] % 16
+            return tuple(map(name, arg)) if isinstance(arg, tuple) else arg
+
+        return [name(launch) for launch in self.launches]
+
+
+class _Build:
+    """A build of a kernel that is none."""
+
+    def __init__(self, source: Any, options: Mapping[str, Any], launched: Launched) -> None:
+        self.function, self.packed_metadata, self._launched = 11, (options["num_warps"], 1, 0), launched
+        self._names, self._types = source.fn.arg_names, list(source.signature.values())
+        constants, attributes = sorted(source.constants.items()), sorted(source.attrs.items())
+        self._what = source.fn.__name__, str(self._types), str(constants), str(attributes), str(sorted(options.items(), key=str))
+
+    def launch_metadata(self, *_: Any) -> None:
+        return None
+
+    def run(self, *args: Any) -> None:
+        *grid, stream, function, metadata, _, _, _ = args[:9]
+        assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
+        found = [self._plain(arg, kind) for arg, kind in zip(args[9:], self._types, strict=True)]
+        for name, arg in zip(self._names, found, strict=True):
+            if name == "counter_ptr":
+                self._launched.counters.append(arg[1])
+            if name in FOUND:
+                self._found(arg[1] if arg[0] == "address" else arg[1][1], FOUND[name])
+        self._launched.launches.append((*self._what, tuple(grid), *found))
+
+    @staticmethod
+    def _plain(arg: Any, kind: str) -> Any:
+        """An argument as the driver gets it."""
+        if kind.startswith("*"):
+            return "address", arg if isinstance(arg, int) else arg.data_ptr()
+        if kind.startswith("tensordesc"):
+            return "box", ("address", arg.base.data_ptr()), tuple(arg.shape), tuple(arg.strides), arg.padding
+        assert not isinstance(arg, Tensor)
+        return arg
+
+    @staticmethod
+    def _found(address: int, value: int) -> None:
+        place = ctypes.c_int32.from_address(address)
+        assert place.value == value, f"{place.value} where {value} must be"
+        place.value = 5
+
+
+@contextmanager
+def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
+    """Plans are for a GPU of this compute capability, or portable, and calls take tensors of the CPU."""
+    from longca.ops.band import checks, plan
+    from longca.ops.band.sm90 import bwd_dkdv, bwd_dq, bwd_fused, forward, launch
+    from longca.ops.band.triton import backward as portable_backward
+    from longca.ops.band.triton import forward as portable_forward
+    from longca.ops.band.triton import preprocess
+
+    launched, choose, run = Launched(), plan.choose_tiles, triton.JITFunction.run
+    modules = bwd_dkdv, bwd_dq, bwd_fused, forward, launch, portable_backward, portable_forward, preprocess
+    kernels = {kernel for module in modules for kernel in vars(module).values() if isinstance(kernel, triton.JITFunction)}
+
+    def keep(make: Any) -> Any:
+        def made(*args: Any, **how: Any) -> Tensor:
+            launched.kept.append(make(*args, **how))
+            return launched.kept[-1]
+
+        return made
+
+    def count(self: triton.JITFunction, *args: Any, **how: Any) -> Any:
+        launched.through_jit += 1
+        return run(self, *args, **how)
+
+    active = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda _: STREAM,
+                             get_current_target=lambda: GPUTarget("cuda", 90, 32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_active", active)
+        patch.setattr("triton.compiler.compile", lambda source, target, options: _Build(source, options, launched))
+        patch.setattr(triton.JITFunction, "run", count)
+        patch.setattr(checks, "INTERPRETED", True)
+        patch.setattr(plan, "choose_tiles", lambda head_dim, _, **how: choose(head_dim, capability, **how))
+        patch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        for name in ("empty", "zeros", "full"):
+            patch.setattr(torch, name, keep(getattr(torch, name)))
+        for kernel in kernels:
+            patch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
+        yield launched
