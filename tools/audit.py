@@ -18,7 +18,8 @@ from tools import setup
 from tools.pages import ROOT
 
 TOOLS, LOCK = ROOT / ".venv-audit", ROOT / "tools" / "audit.lock"
-AUDITED = (setup.LOCK, setup.TORCH_LOCK, LOCK)  # the CPU build of torch has PyPI's version and packages
+AUDITED = (setup.LOCK, setup.TORCH_LOCK, LOCK,  # the CPU build of torch has PyPI's version and packages, and so has the CPU image
+           *(lock for lock in sorted(ROOT.glob("containers/*/requirements.lock")) if lock.parent.name != "cpu"))
 SBOM = ROOT / "results" / "sbom.cdx.json"
 FOUND, CANNOT = 1, 3
 

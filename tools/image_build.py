@@ -1,10 +1,11 @@
 """What the build of an image costs: time, memory and disk of each step.
 
-    python -m tools.image_build hopper-cu130     builds it, keeps what it cost in reports/images, and writes the guide's table
-    python -m tools.image_build                  the table of docs/guide/containers.md from what was kept
+    python -m tools.image_build hopper-cu130     builds it, notes what it cost in reports/images, and writes the guide's table
+    python -m tools.image_build                  the table of docs/guide/containers.md from those notes
 
 The image is built as `longca image get` does it, and must not be there yet. Twice a second this looks at the build's log, at the memory
 of its processes and at the space that is used where it unpacks. What was compiled before is taken from `images/objects`, as in any build.
+A build that took most of its units from there is noted beside the one that compiled them: `NAME.kept.json` beside `NAME.json`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tools.table import Table
 
 FOLDER = ROOT / "reports/images"
 PAGE = ROOT / "docs/guide/containers.md"
+KEPT = ".kept"  # in the name of a note: the build compiled little or nothing
 FIRST = "packages fetched, the base unpacked"
 STEPS = {  # what begins with a line of the log
     r"\+ apt-get update|apt-get install": "the system's packages",
@@ -54,7 +56,9 @@ def main() -> None:
     try:
         if name:
             FOLDER.mkdir(parents=True, exist_ok=True)
-            (FOLDER / f"{name}.json").write_text(json.dumps(measured(name), indent=1) + "\n", encoding="utf-8")
+            made = measured(name)
+            note = FOLDER / f"{name}{KEPT if is_kept(made) else ''}.json"
+            note.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     except UserError as error:
         print(f"image_build: {error}", file=sys.stderr)
         sys.exit(UserError.exit_code)
@@ -114,24 +118,46 @@ def memory_of(pid: int) -> int:
     return total
 
 
+def is_kept(build: dict[str, Any]) -> bool:
+    """True if most of what it compiles was kept from a build before."""
+    return 2 * build["num_compiled"] < build["num_units"]
+
+
 def table_of(builds: list[dict[str, Any]]) -> Table:
-    """Each step of each build."""
-    records = tuple({"image": build["image"], **part} for build in builds for part in build["steps"])
-    rows = [(f"`{part['image']}`", part["step"], clock(part["seconds"]), format_bytes(part["peak_bytes"]), format_bytes(part["disk_bytes"]))
-            for part in records]
-    told = []
-    for build in builds:
-        told.append(f"`{build['image']}` takes {clock(build['seconds'])} min and {format_bytes(build['image_bytes'])} as an image"
-                    + (f" ({build['num_units']} compiled units, {build['num_units'] - build['num_compiled']} of them kept from before)"
-                       if build["num_units"] else ""))
+    """Each step of each image: by the build that compiled, or the only one, and how long it took with kept objects."""
+    compiled = {build["image"]: build for build in sorted(builds, key=is_kept, reverse=True)}
+    again = {build["image"]: build for build in builds if is_kept(build)}
+    records, told = [], []
+    for image, build in sorted(compiled.items()):
+        kept = again.get(image, {"steps": []})
+        kept_s = {part["step"]: part["seconds"] for part in kept["steps"]}
+        records += [{"image": image, **part, "kept_seconds": kept_s.get(part["step"])} for part in build["steps"]]
+        told.append(_sentence(build, kept if kept["steps"] else build))
+    rows = [(f"`{part['image']}`", part["step"], clock(part["seconds"]), clock(part["kept_seconds"]), format_bytes(part["peak_bytes"]),
+             format_bytes(part["disk_bytes"])) for part in records]
     where = "; ".join(dict.fromkeys(f"{build['machine']}, {build['date']}" for build in builds))
-    caption = (f"{'. '.join(told)}. Measured on {where}; wheels were there. Memory is that of all processes, disk is what is used more than"
+    caption = (f"{' '.join(told)} Measured on {where}; wheels were there. Memory is that of all processes, disk is what is used more than"
                " before.")
-    return Table("image_build", caption, ("image", "step", "min", "most memory", "disk"), tuple(rows), records, texts=("image", "step"))
+    return Table("image_build", caption, ("image", "step", "min", "min with kept objects", "most memory", "disk"), tuple(rows),
+                 tuple(records), texts=("image", "step"))
 
 
-def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+def _sentence(build: dict[str, Any], kept: dict[str, Any]) -> str:
+    """How long a build lasts, and with kept objects if there was such a one; and the size of the image that was made last."""
+    size = format_bytes(kept["image_bytes"])
+    if not build["num_units"]:
+        return f"`{build['image']}` takes {clock(build['seconds'])} min and {size} as an image."
+    units = f"{build['num_compiled']} of its {build['num_units']} units"
+    if kept is build:
+        return f"`{build['image']}` takes {clock(build['seconds'])} min, with {units} compiled, and {size} as an image."
+    num_kept = kept["num_units"] - kept["num_compiled"]
+    return (f"`{build['image']}` takes {clock(build['seconds'])} min the first time, with {units} compiled, {clock(kept['seconds'])} min"
+            f" with {num_kept} of them kept, and {size} as an image.")
+
+
+def clock(seconds: float | None) -> str:
+    """Minutes and seconds; nothing for None."""
+    return "" if seconds is None else f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ class Image:
         """The digest of the recipe that it was built from."""
         return self.stamp.with_suffix(".recipe")
 
+    @property
+    def bill(self) -> Path:
+        """Its bill of materials (CycloneDX)."""
+        return self.stamp.with_suffix(".cdx.json")
+
 
 def locate(wanted: str) -> Image:
     """The paths for a wanted image. Raises UserError for a URL without a digest: it could give another image later."""

@@ -1,5 +1,6 @@
 """Obtaining an image once: building it from its recipe, or pulling it by digest."""
 
+import json
 import os
 import platform
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longca.core.errors import UserError
+from longca.images.contents import bill_of_materials, contents
 from longca.images.fetch import fetch, reachable
 from longca.images.image import IMAGES, Image, check_architecture, stamp
 from longca.images.recipe import Recipe, load_recipe, names
@@ -24,7 +26,7 @@ QUICK = {"APPTAINER_MKSQUASHFS_ARGS": "-comp zstd -Xcompression-level 3",  # the
 
 
 def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[str], object] = print) -> str:
-    """Obtain and stamp the image, and give its digest. An image that is there is checked and kept.
+    """Obtain and stamp the image, and give its digest. An image that is there is checked and kept. Its bill of materials goes beside it.
 
     Args:
         digest: what it must be; as it comes if empty.
@@ -49,7 +51,9 @@ def obtain(image: Image, digest: str = "", key: str = "", announce: Callable[[st
         check_architecture(image)
         if key and recipe is None:
             _check_signature(image.wanted, image.file, key)
-    return stamp(image, digest)
+    found = stamp(image, digest)
+    _note_bill(image)
+    return found
 
 
 def definition(recipe: Recipe) -> Path:
@@ -118,8 +122,20 @@ def _into_place(image: Image, command: list[str], source: str, key: str = "") ->
         if key:
             _check_signature(image.wanted, unfinished, key)
         unfinished.replace(image.file)
+        image.bill.unlink(missing_ok=True)  # of an image that was here before
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _note_bill(image: Image) -> None:
+    """Write the image's bill of materials, unless it is there. An image that was not built from a recipe may have no list to make it of."""
+    if image.bill.is_file():
+        return
+    try:
+        listed = contents(image.wanted)
+    except UserError:
+        return
+    replace_file(image.bill, f"{json.dumps(bill_of_materials(image.wanted, listed), indent=1)}\n".encode())
 
 
 def _apptainer() -> str:

@@ -18,6 +18,9 @@ PARTS = "/opt/longca"  # in the image: locks and scripts
 CONTENTS = f"{PARTS}/contents.json"
 VENV = "/opt/venv"
 EPOCH = 1767225600  # 2026-01-01: the time of what is made, the same in every build
+CLEARED = ("apt-get clean", "rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache",
+           "find /var/log -type f -delete")
+"""what installing leaves behind: packages of the system, and notes with the times of this build"""
 QUIET_APT = "DEBIAN_FRONTEND=noninteractive apt-get"
 PIP = f"{VENV}/bin/pip install -q --no-cache-dir --no-index --find-links /wheels --no-deps --require-hashes -r {PARTS}"
 
@@ -63,7 +66,7 @@ def _steps(recipe: Recipe) -> list[str]:
                   f"{VENV}/bin/pip uninstall -q -y {taken_out}"]
     if recipe.build_apt:
         steps.append(f"{QUIET_APT} purge -y -qq --autoremove {' '.join(recipe.build_apt)}")
-    return [*steps, "rm -rf /var/lib/apt/lists/*", f"{VENV}/bin/python {PARTS}/image_contents.py {CONTENTS}"]
+    return [*steps, *CLEARED, f"{VENV}/bin/python {PARTS}/image_contents.py {CONTENTS}"]
 
 
 def _files(recipe: Recipe) -> list[tuple[str, str]]:

@@ -102,6 +102,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
     fastest = [(kind, found) for kind in ("cp", "kernel") if (found := winners.rankings(table, kind))]
+    images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
     linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
     linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
@@ -127,7 +128,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "statuses": answers.statuses(table), "tiles": answers.tiles(table),
         "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons, "worst_errors": worst_errors,
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
-        "software": tables.software(ordered),
+        "software": tables.software(ordered), "images": images, "finding_of_images": tables.finding_of_images(images),
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables,

@@ -1,15 +1,15 @@
-"""Small tables of the page: errors against budgets, controls, machines and software."""
+"""Small tables of the page: errors against budgets, controls, machines, images and software."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.record import Environment, Node, Record, Software
 from longca.store.hardware import GpuModel, Hardware
-from longca.store.text import format_bytes
+from longca.store.text import format_bytes, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,16 @@ class WorstError:
     cell_id: str
     num_cells: int
     right: bool
+
+
+@dataclass(frozen=True)
+class ImageUse:
+    """The cells that were measured in one image, or outside of any."""
+
+    container: str
+    """digest of the image; empty outside of any"""
+    lock: str
+    num_cells: int
 
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:
@@ -103,6 +113,28 @@ def software(records: Iterable[Record]) -> list[tuple[dict[str, str], int]]:
         commit = f"{source.git_sha[:12]}{dirty}" if source.git_sha else "unknown"
         counts[tuple({"longca": source.version, "commit": commit, **software_facts(environment.software)}.items())] += count
     return [(dict(facts), count) for facts, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def images(records: Iterable[Record]) -> list[ImageUse]:
+    """The images that cells were measured in, those of most cells first. None if no cell names one."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for environment, count in _environments(records):
+        used = environment.software
+        counts[(used.container, used.lock or "") if used.container else ("", "")] += count
+    found = [ImageUse(*key, count) for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return found if any(use.container for use in found) else []
+
+
+def finding_of_images(used: Sequence[ImageUse]) -> str:
+    """A sentence: in how many images the cells were measured, and what that means for comparisons. Empty without an image."""
+    inside, outside = [use for use in used if use.container], sum(use.num_cells for use in used if not use.container)
+    if not inside:
+        return ""
+    num_images, num_inside = len({use.container for use in inside}), sum(use.num_cells for use in inside)
+    told = f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in {plural(num_images, 'image')}"
+    if outside:
+        told += f", {outside:,} outside of any"
+    return f"{told}: their software differs, and so can their numbers" if len(used) > 1 else told
 
 
 def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:

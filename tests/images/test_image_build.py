@@ -45,6 +45,18 @@ def test_a_build_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (made["image_bytes"], made["num_units"], made["num_compiled"]) == (4, 2, 1)
     assert made["steps"][-1]["step"] == "the image packed" and made["steps"][-1]["peak_bytes"] > 50_000_000
     table = table_of([made])
-    assert "2 compiled units, 1 of them kept" in table.caption and len(table.rows) == len(made["steps"])
+    assert "min, with 1 of its 2 units compiled, and 4.00 B as an image." in table.caption and len(table.rows) == len(made["steps"])
     with pytest.raises(UserError, match="is here"):
         measured("cpu")
+
+
+def test_the_first_build_stands_beside_one_with_kept_objects():
+    first = {"image": "big", "date": "2026-11-23", "machine": "two cores", "seconds": 5729.4, "image_bytes": 2**30, "num_units": 46,
+             "num_compiled": 39, "steps": [{"step": "kernels", "seconds": 5509.1, "peak_bytes": 2**30, "disk_bytes": 2**30}]}
+    again = {**first, "seconds": 241.9, "num_compiled": 0, "image_bytes": 2**29, "steps": [{**first["steps"][0], "seconds": 16.2}]}
+    for builds in ([first, again], [again, first]):
+        table = table_of(builds)
+        assert table.rows == (("`big`", "kernels", "91:49", "0:16", "1.00 GiB", "1.00 GiB"),)
+        assert table.caption.startswith("`big` takes 95:29 min the first time, with 39 of its 46 units compiled, 4:01 min with 46 of them"
+                                        " kept, and 512 MiB as an image.")
+    assert table_of([first]).rows[0][3] == "" and "5:29 min, with 39 of its 46" in table_of([first]).caption

@@ -1,6 +1,7 @@
 """Images are built or pulled once; what cannot be is said in a line. Apptainer and registries are stood in for."""
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tools.containers import current_digest
 
 DIGEST = f"sha256:{'cd' * 32}"
 APPTAINER = """#!/bin/sh
+if [ "$1" = exec ]; then exec cat "{log}.contents"; fi
 echo "$@" >> "{log}"
 for word; do before=$last; last=$word; done
 case "$*" in *fail*) echo "FATAL: no such image"; exit 255;; esac
@@ -51,6 +53,21 @@ def test_it_is_built_once(calls, tmp_path):
     assert len(calls.read_text().splitlines()) == 1 and "containers/apptainer.def" in calls.read_text()
     assert sorted(path.name for path in (tmp_path / "images").iterdir() if path.is_file()) == [
         "cpu.sif", "cpu.sif.log", "cpu.sif.recipe", "cpu.sif.sha256"]
+
+
+def test_its_bill_of_materials_lies_beside_it(calls, tmp_path):
+    """That of the image which is there, also after another one was built; none where an image has no list of its contents."""
+    bill = tmp_path / "images/cpu.sif.cdx.json"
+    obtain(locate("cpu"), announce=quiet)
+    assert not bill.exists()
+    for version in ("2.11.0", "2.13.0"):
+        listed = {"machine": "x86_64", "python": "3.11.2", "system": {}, "packages": {"torch": version}, "files": {}, "bytes": 0}
+        calls.with_name("calls.contents").write_text(json.dumps(listed))
+        obtain(locate("cpu"), announce=quiet)
+        made = json.loads(bill.read_text())
+        assert made["bomFormat"] == "CycloneDX" and [one["purl"] for one in made["components"]] == [f"pkg:pypi/torch@{version}"]
+        for ending in ("", ".sha256"):
+            (tmp_path / f"images/cpu.sif{ending}").unlink()
 
 
 def test_it_is_pulled_by_digest(calls):
@@ -169,7 +186,7 @@ def verifying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def make(code: int, message: str = "") -> str:
         tool.write_text(f'#!/bin/sh\nif [ "$1" = verify ]; then echo "$@" >> {tool}.log; echo "FATAL:   {message}" >&2; exit {code}; fi\n'
-                        'shift; echo image > "$1"\n')
+                        '[ "$1" = pull ] || exit 1\nshift; echo image > "$1"\n')
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
         return str(key)

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from longca.core.errors import UserError
-from longca.core.record import STATUSES, Unavailable
+from longca.core.record import STATUSES, Record, Unavailable
 from longca.report import build as building
-from longca.report import rows
+from longca.report import rows, tables
 from longca.report.build import MAX_BYTES, build
 from longca.report.look.masks import mask_drawings
 from longca.report.rows import anchors, rows_json
@@ -127,6 +127,35 @@ def test_a_gpus_ceilings_are_held_against_its_maker(tmp_path):
     ceilings = re.search(r'id="ceilings">(.*?)</section>', text, re.DOTALL)[1]
     assert "Of the maker" in ceilings and len(re.findall(r">\d\d %</td>", ceilings)) == 3
     assert "% of ceiling" in text
+    Outline(text)
+
+
+def inside(entry: Record, image: str) -> Record:
+    """The record as if it had been measured in an image, whose digest consists of these two letters; outside of any if empty."""
+    assert entry.environment is not None
+    contained = {"container": f"sha256:{image * 32}", "lock": f"sha256:{image[::-1] * 32}"} if image else {}
+    software = entry.environment.software.model_copy(update=contained)
+    return entry.model_copy(update={"environment": entry.environment.model_copy(update={"software": software})})
+
+
+@pytest.mark.parametrize("images, finding", [
+    (("", "", ""), ""),
+    (("ab", "ab", "ab"), "3 cells were measured in 1 image"),
+    (("ab", "cd", "ab"), "3 cells were measured in 2 images: their software differs, and so can their numbers"),
+    (("ab", "", ""), "1 cell was measured in 1 image, 2 outside of any: their software differs, and so can their numbers")])
+def test_records_of_several_images_are_told_apart(images, finding):
+    used = tables.images(inside(entry, image) for entry, image in zip(gpu_study(), images, strict=False))
+    assert tables.finding_of_images(used) == finding
+    assert sum(use.num_cells for use in used) == (3 if finding else 0)
+
+
+def test_a_page_of_several_images_warns_first_and_lists_them(tmp_path):
+    chosen = [inside(entry, image) for entry, image in zip(gpu_study()[-9:], ("ab", "ab", "cd", ""), strict=False)]
+    text = build(chosen, [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
+    warning, listed = re.search(r'<p class="warning"><svg.*?</svg>(.*?)</p>.*?id="images">(.*?)</table>', text, re.DOTALL).groups()
+    assert "3 cells were measured in 2 images, 1 outside of any" in warning and 'href="#images"' in warning
+    assert re.findall(r"<td>(?:<code>)?(none|sha256:[a-d]{64})", listed)[:1] == [f"sha256:{'ab' * 32}"]
+    assert listed.count("<tr>") == 4 and f"sha256:{'dc' * 32}" in listed
     Outline(text)
 
 

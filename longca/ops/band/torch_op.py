@@ -4,7 +4,7 @@ An operator takes tensors and numbers only, so a plan goes in as its tables and 
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from longca.ops.band.launch import backward_memory, launch_backward, launch_forw
 from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.tables.schedule import TileSchedule
 
-NUM_TABLES, NUM_NUMBERS = 6, 3 + len(fields(TileConfig))  # of one kernel
+CONFIG = tuple(field.name for field in fields(TileConfig))
+NUM_TABLES, NUM_NUMBERS = 6, 3 + len(CONFIG)  # of one kernel
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
@@ -25,7 +26,8 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     numbers: list[int] = []
     for schedule, config in plan.kernels.values():
         tables += schedule.tables
-        numbers += [schedule.tile_m, schedule.tile_n, schedule.num_slots, *astuple(config)]
+        numbers += [schedule.tile_m, schedule.tile_n, schedule.num_slots]
+        numbers += [getattr(config, name) for name in CONFIG]  # torch.compile of 2.11 does not follow `astuple`, which copies
     return tables, numbers
 
 
