@@ -223,6 +223,7 @@ def emulate() -> None:
     language.full = lambda shape, value, dtype, layout=None: Tensor(torch.full(shape, value, dtype=dtype.torch))
     language.where = broadcast(lambda c, a, b: torch.where(c, a, b))
     language.maximum, language.minimum = broadcast(torch.maximum), broadcast(torch.minimum)
+    language.thread_barrier = lambda: None
     language.exp, language.exp2, language.log, language.log2 = of(torch.exp), of(torch.exp2), of(torch.log), of(torch.log2)
     language.sum, language.max = reduced(torch.sum), reduced(torch.amax)
     language.join = lambda a, b: Tensor(torch.stack([a.x, b.x], -1))

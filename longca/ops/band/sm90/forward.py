@@ -5,8 +5,10 @@ One or two persistent programs run on each multiprocessor; their warps have role
     producer warp      takes work tiles, loads Q, K and V by TMA into rings of shared memory
     consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
 
-Inside a consumer group, Q·Kᵀ of the next tile is under way while the softmax of this one runs. Two groups ping-pong: they enter the
-tensor cores alternately, so that the softmax of one runs beside the matmuls of the other.
+A consumer group starts Q·Kᵀ of the next tile and P·V of this one together. Two groups take turns at that, so that the softmax of one runs
+beside the matmuls of the other. A group has to be ready when its turn comes, so what is between its matmuls is kept short: P·V is waited
+for in the middle of the softmax, where rescaling and rounding fill the gaps between exponentials; no warp waits for the others of its group
+to say that a stage is read; and the four threads of a row add up its sums only at the end.
 
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
@@ -17,20 +19,20 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.masking import own_sums, seen_columns, where_seen
+from longca.ops.band.sm90.named_barriers import K_EMPTY, TURN, V_EMPTY, arrive_at, wait_at
 from longca.ops.band.sm90.pipeline import (
     ForwardPipeline,
     Handshake,
     barriers,
-    is_visible,
     parts_before,
     produce_kv_tiles,
     store_rows_through_smem,
 )
 from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGrid, Scalar, Tables, WorkTileQueue, scalar
 
+TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 LN2 = gl.constexpr(0.6931471805599453)
-STORE_NEGATIVE = gl.constexpr("""{ .reg .pred p; .reg .b32 a; mov.b32 a, 0; setp.lt.f32 p, $1, 0f00000000;
-    @p st.volatile.shared.f32 [a], $1; mov.b32 $0, $1; }""")
 
 
 @aggregate
@@ -85,41 +87,56 @@ def _bounds_of(number, padding, tile, ranges_ptr, row_masks_ptr, PARTS: gl.const
 @gluon.jit
 def _mask_scores(s, bounds, PARTS: gl.constexpr):
     """−inf where a row does not see the column."""
-    columns = gl.arange(0, s.shape[1], layout=gl.SliceLayout(0, s.type.layout))
-    visible = is_visible(bounds[0], columns)
-    if PARTS == 2:
-        visible = gl.where((columns < s.shape[1] // 2)[None, :], visible, is_visible(bounds[1], columns - s.shape[1] // 2))
-    return gl.where(visible, s, float("-inf"))
+    seen = seen_columns(bounds[0], s, 1)
+    if PARTS == 2:  # a part's columns are half of each thread's
+        seen |= seen_columns(bounds[1], s, 1) << s.shape[1] // 8
+    return where_seen(s, seen, float("-inf"))
 
 
 @gluon.jit
-def _softmax(s, row_max, row_sum, scale_log2, GUARD: gl.constexpr):
-    """One tile of the online softmax in base 2: (P, rescale of what was summed so far, maximum, sum)."""
-    row_max_new = gl.maximum(row_max, gl.max(s, 1))
-    shift = row_max_new * scale_log2
+def _packed(p, dtype: gl.constexpr):
+    """P rounded to 16 bits, two neighbouring columns in an int32: (rows, columns / 2).
+
+    The compiler carries 16-bit values from round to round in halves of registers, and each round takes them apart and puts them together.
+    """
+    low, high = p.reshape([p.shape[0], p.shape[1] // 2, 2]).split()
+    return gl.inline_asm_elementwise(TO_BF16 if dtype == gl.bfloat16 else TO_FP16, "=r,r,r", [low, high], dtype=gl.int32, is_pure=False,
+                                     pack=1)
+
+
+@gluon.jit
+def _unpacked(packed, dtype: gl.constexpr, layout: gl.constexpr):
+    """P as a matmul takes it. Nothing is computed: registers only get other names."""
+    low, high = packed.to(gl.int16).to(dtype, bitcast=True), (packed >> 16).to(gl.int16).to(dtype, bitcast=True)
+    return gl.convert_layout(gl.join(low, high).reshape([packed.shape[0], packed.shape[1] * 2]), layout)
+
+
+@gluon.jit
+def _shift_of(row_max, scale_log2, GUARD: gl.constexpr):
+    """The number that is subtracted from a row's scores, in base 2."""
+    shift = row_max * scale_log2
     if GUARD:  # a row that has seen no key yet: −inf − (−inf) must not arise
-        shift = gl.where(row_max_new == float("-inf"), 0.0, shift)
-    rescale = gl.exp2(row_max * scale_log2 - shift)
-    p = gl.exp2(s * scale_log2 - shift[:, None])
-    return p, rescale, row_max_new, row_sum * rescale + gl.sum(p, 1)
+        shift = gl.where(row_max == float("-inf"), 0.0, shift)
+    return shift
 
 
 @gluon.jit
-def _pin(sums):
-    """Does nothing, but the assembler cannot move the sums' computation past it. They are never negative."""
-    gl.inline_asm_elementwise(STORE_NEGATIVE, "=f,f", [sums], dtype=gl.float32, is_pure=False, pack=1)
+def _exponentials(s, shift, scale_log2):
+    """(P, its sums as of `own_sums`)"""
+    p = gl.exp2(s * scale_log2 - gl.convert_layout(shift, gl.SliceLayout(1, s.type.layout))[:, None])
+    return p, own_sums(p)
 
 
 @gluon.jit
-def _start_qk(q, pipeline, count, wg: gl.constexpr, OVERLAP: gl.constexpr):
-    """Starts Q·Kᵀ of tile `count`; with OVERLAP when the ping-pong barrier lets this consumer group in."""
+def _start_qk(q, pipeline, count, wg: gl.constexpr, CONSUMERS: gl.constexpr, OVERLAP: gl.constexpr):
+    """Starts Q·Kᵀ of tile `count`; with OVERLAP when it is this consumer group's turn."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     TILE: gl.constexpr = pipeline.k.shape[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     stage = count % STAGES
-    mbarrier.wait(pipeline.k_bars.full.index(stage), (count // STAGES) & 1)
-    if OVERLAP and pipeline.pingpong.shape[0] == 2:
-        mbarrier.wait(pipeline.pingpong.index(wg), (count & 1) ^ (1 - wg))
+    mbarrier.wait(pipeline.k_full.index(stage), (count // STAGES) & 1)
+    if OVERLAP and CONSUMERS == 2:
+        wait_at(TURN + wg, 256)
     return warpgroup_mma(q, pipeline.k.index(stage).permute((1, 0)), gl.zeros([WG_ROWS, TILE], gl.float32, layout), use_acc=False,
                          is_async=True)
 
@@ -129,31 +146,47 @@ def _start_pv(p, acc, pipeline, count):
     """Starts acc + P·V of tile `count`."""
     STAGES: gl.constexpr = pipeline.v.shape[0]
     stage = count % STAGES
-    mbarrier.wait(pipeline.v_bars.full.index(stage), (count // STAGES) & 1)
+    mbarrier.wait(pipeline.v_full.index(stage), (count // STAGES) & 1)
     return warpgroup_mma(p, pipeline.v.index(stage), acc, is_async=True)
 
 
 @gluon.jit
+def _end_turn(wg: gl.constexpr, CONSUMERS: gl.constexpr, OVERLAP: gl.constexpr):
+    """Lets the other consumer group start its matmuls."""
+    if OVERLAP and CONSUMERS == 2:
+        arrive_at(TURN + 1 - wg, 256)
+    gl.thread_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
+
+
+@gluon.jit
 def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg: gl.constexpr, MASKED: gl.constexpr,
-                 PARTS: gl.constexpr, OVERLAP: gl.constexpr):
+                 CONSUMERS: gl.constexpr, PARTS: gl.constexpr, OVERLAP: gl.constexpr):
     """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
-    s = _start_qk(q, pipeline, count, wg, OVERLAP)
-    acc = _start_pv(p, acc, pipeline, count - 1)
-    if OVERLAP and pipeline.pingpong.shape[0] == 2:
-        mbarrier.arrive(pipeline.pingpong.index(1 - wg), count=1)
+    DTYPE: gl.constexpr = pipeline.k.dtype
+    operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
+    s = _start_qk(q, pipeline, count, wg, CONSUMERS, OVERLAP)
+    acc = _start_pv(operand, acc, pipeline, count - 1)
+    _end_turn(wg, CONSUMERS, OVERLAP)
     s = warpgroup_mma_wait(1, deps=[s])
-    mbarrier.arrive(pipeline.k_bars.empty.index(count % STAGES), count=1)
+    arrive_at(K_EMPTY + count % STAGES, 128 * CONSUMERS + 32)
     if MASKED:
         s = _mask_scores(s, bounds, PARTS)
-    next_p, rescale, row_max, row_sum = _softmax(s, row_max, row_sum, scale_log2, MASKED)
-    next_p = gl.convert_layout(next_p.to(pipeline.k.dtype), p.type.layout)
-    if OVERLAP:
-        _pin(row_sum)
-    acc, p = warpgroup_mma_wait(0, deps=[acc, p])
-    mbarrier.arrive(pipeline.v_bars.empty.index((count - 1) % STAGES), count=1)
+    row_max_before = row_max
+    row_max = gl.maximum(row_max, gl.max(s, 1))
+    shift = _shift_of(row_max, scale_log2, MASKED)
+    rescale = gl.exp2(row_max_before * scale_log2 - shift)
+    left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
+    p_left, sum_left = _exponentials(left, shift, scale_log2)
+    acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free now: the assembler must not write to them before
+    arrive_at(V_EMPTY + (count - 1) % STAGES, 128 * CONSUMERS + 32)
+    p_right, sum_right = _exponentials(right, shift, scale_log2)
     acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
-    return next_p, acc, row_max, row_sum
+    layout: gl.constexpr = row_sum.type.layout
+    row_sum = row_sum * gl.convert_layout(rescale, gl.SliceLayout(1, layout))[:, None] + gl.convert_layout(sum_left, layout)
+    row_sum += gl.convert_layout(sum_right, layout)
+    next_p = gl.join(p_left, p_right).permute((0, 2, 1)).reshape(s.shape)
+    return _packed(gl.convert_layout(next_p, s.type.layout), DTYPE), acc, row_max, row_sum
 
 
 @gluon.jit
@@ -207,9 +240,10 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
     MASK_ROWS: gl.constexpr = CONSUMERS * WG_ROWS // PACK
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, s_layout))
     row_masks = tables.partial_masks + rows // PACK
+    if OVERLAP and CONSUMERS == 2 and wg == 1:
+        arrive_at(TURN, 256)  # group 0 begins
     count, tile_count = 0, 0  # tiles of K and V, and work tiles, so far
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -219,37 +253,40 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         num_tiles = (padding + tile.partial_end - tile.partial_start + tile.num_full) // PARTS
         num_masked = (padding + tile.partial_end - tile.partial_start + PARTS - 1) // PARTS
         mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
-        s = _start_qk(q, pipeline, count, wg, OVERLAP)
-        if OVERLAP and CONSUMERS == 2:
-            mbarrier.arrive(pipeline.pingpong.index(1 - wg), count=1)
+        s = _start_qk(q, pipeline, count, wg, CONSUMERS, OVERLAP)
+        _end_turn(wg, CONSUMERS, OVERLAP)
         bounds = _bounds_of(0, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         next_bounds = _bounds_of(1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         s = warpgroup_mma_wait(0, deps=[s])
-        mbarrier.arrive(pipeline.k_bars.empty.index(count % STAGES), count=1)
-        row_max = gl.full([WG_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout))
-        row_sum = gl.zeros([WG_ROWS], gl.float32, gl.SliceLayout(1, s_layout))
-        p, _, row_max, row_sum = _softmax(_mask_scores(s, bounds, PARTS), row_max, row_sum, scale_log2, True)
-        p = gl.convert_layout(p.to(pipeline.k.dtype), p_layout)
+        arrive_at(K_EMPTY + count % STAGES, 128 * CONSUMERS + 32)
+        s = _mask_scores(s, bounds, PARTS)
+        row_max = gl.max(s, 1)
+        p, row_sum = _exponentials(s, _shift_of(row_max, scale_log2, True), scale_log2)
+        p = _packed(p, pipeline.k.dtype)
         acc = gl.zeros([WG_ROWS, D], gl.float32, out_layout)
         count += 1
         for number in range(1, num_masked):
             bounds = next_bounds
             next_bounds = _bounds_of(number + 1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, True, PARTS,
-                                                    OVERLAP)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, True, CONSUMERS,
+                                                    PARTS, OVERLAP)
             count += 1
         for _ in range(gl.maximum(num_masked, 1), num_tiles):
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, False, PARTS,
-                                                    OVERLAP)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, False, CONSUMERS,
+                                                    PARTS, OVERLAP)
             count += 1
-        acc = _start_pv(p, acc, pipeline, count - 1)
-        acc, p = warpgroup_mma_wait(0, deps=[acc, p])
-        mbarrier.arrive(pipeline.v_bars.empty.index((count - 1) % STAGES), count=1)
+        operand = _unpacked(p, pipeline.k.dtype, gl.DotOperandLayout(0, out_layout, 2))
+        acc = _start_pv(operand, acc, pipeline, count - 1)
+        acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])
+        arrive_at(V_EMPTY + (count - 1) % STAGES, 128 * CONSUMERS + 32)
+        row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
         _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
         fence_async_shared()
         mbarrier.arrive(pipeline.q_bars.empty.index(q_place), count=1)
         tile_count += 1
         tile = pipeline.work_tiles.receive(tile_count)
+    if OVERLAP and CONSUMERS == 2 and wg == 0:
+        wait_at(TURN, 256)  # no arrival is left
 
 
 @gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",
@@ -272,7 +309,7 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
         CONSUMERS: consumer warp groups.
         PARTS: KV blocks that make a tile.
         HAS_INITIAL: the result is merged with the initial (out, LSE).
-        OVERLAP: the softmax stays beside the matmul before it, and consumer groups ping-pong; else both are left to chance.
+        OVERLAP: consumer groups take turns at starting matmuls; else that is left to chance.
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0] * PARTS
     QUEUE: gl.constexpr = CONSUMERS  # work tiles whose Q is there
@@ -282,10 +319,9 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
     v = gl.allocate_shared_memory(v_desc.dtype, [STAGES, TILE, D], tile_layout)
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     q_bars = Handshake(barriers(QUEUE * CONSUMERS, 1), barriers(QUEUE * CONSUMERS, 1))
-    k_bars = Handshake(barriers(STAGES, 1), barriers(STAGES, CONSUMERS))
-    v_bars = Handshake(barriers(STAGES, 1), barriers(STAGES, CONSUMERS))
+    k_full, v_full = barriers(STAGES, 1), barriers(STAGES, 1)
     work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS))
-    pipeline = ForwardPipeline(q, k, v, work_tiles, q_bars, k_bars, v_bars, barriers(CONSUMERS, 1))
+    pipeline = ForwardPipeline(q, k, v, work_tiles, q_bars, k_full, v_full)
     fence_async_shared()
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     outputs = ForwardOutputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head,

@@ -2,7 +2,7 @@
 
 A ring has several stages of shared memory. A stage's `full` barrier completes when its tile has arrived; its `empty` barrier completes
 when every warp group that reads the stage is done with it. The n-th tile is in stage n % stages, and the parity of n // stages tells
-one use of a stage from the next.
+one use of a stage from the next. In the forward kernel, named barriers tell of empty stages.
 
 In the forward kernel a tile of K and V consists of PARTS KV blocks of the schedule, from anywhere: where blocks are short, the tensor
 cores still get whole tiles. A work tile's parts are, in this order: empty ones, so that tiles are whole and there is at least one; partial
@@ -14,6 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, wait_at
 from longca.ops.band.sm90.tile_scheduler import (
     FULL_START,
     NUM_FULL,
@@ -92,20 +93,18 @@ class ForwardPipeline:
     v: gl.shared_memory_descriptor
     work_tiles: WorkTileQueue
     q_bars: Handshake
-    k_bars: Handshake
-    v_bars: Handshake
-    pingpong: gl.shared_memory_descriptor  # one barrier for each consumer group: it may start its Q·Kᵀ
+    k_full: gl.shared_memory_descriptor  # a barrier for each stage; that a stage is free again is said at a named one
+    v_full: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
-    def __init__(self, q, k, v, work_tiles, q_bars, k_bars, v_bars, pingpong):
+    def __init__(self, q, k, v, work_tiles, q_bars, k_full, v_full):
         self.q = q
         self.k = k
         self.v = v
         self.work_tiles = work_tiles
         self.q_bars = q_bars
-        self.k_bars = k_bars
-        self.v_bars = v_bars
-        self.pingpong = pingpong
+        self.k_full = k_full
+        self.v_full = v_full
 
 
 @gluon.jit
@@ -121,22 +120,24 @@ def _copy_block(desc, column, kv_head, full, parts, place, PARTS: gl.constexpr, 
 
 
 @gluon.jit
-def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, k_bars, v_bars, PARTS: gl.constexpr,
-               CHUNKS: gl.constexpr, STAGES: gl.constexpr):
+def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, k_full, v_full, CONSUMERS: gl.constexpr,
+               PARTS: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr):
     """Loads part `count` of K; with a tile's last part also its parts of V, whose stage is free later than K's."""
     BYTES: gl.constexpr = k_desc.block_type.nbytes * PARTS * CHUNKS
-    part, stage, phase = count % PARTS, count // PARTS % STAGES, (count // PARTS // STAGES) & 1
+    part, stage = count % PARTS, count // PARTS % STAGES
     place = stage * (PARTS * CHUNKS)
     if part == 0:
-        mbarrier.wait(k_bars.empty.index(stage), phase ^ 1)
-        mbarrier.expect(k_bars.full.index(stage), BYTES)
-    _copy_block(k_desc, column, kv_head, k_bars.full.index(stage), k_parts, place + part, PARTS, CHUNKS)
+        if count >= PARTS * STAGES:
+            wait_at(K_EMPTY + stage, 128 * CONSUMERS + 32)
+        mbarrier.expect(k_full.index(stage), BYTES)
+    _copy_block(k_desc, column, kv_head, k_full.index(stage), k_parts, place + part, PARTS, CHUNKS)
     if part == PARTS - 1:
-        mbarrier.wait(v_bars.empty.index(stage), phase ^ 1)
-        mbarrier.expect(v_bars.full.index(stage), BYTES)
+        if count >= PARTS * STAGES:
+            wait_at(V_EMPTY + stage, 128 * CONSUMERS + 32)
+        mbarrier.expect(v_full.index(stage), BYTES)
         if PARTS == 2:
-            _copy_block(v_desc, column_before, kv_head, v_bars.full.index(stage), v_parts, place, PARTS, CHUNKS)
-        _copy_block(v_desc, column, kv_head, v_bars.full.index(stage), v_parts, place + part, PARTS, CHUNKS)
+            _copy_block(v_desc, column_before, kv_head, v_full.index(stage), v_parts, place, PARTS, CHUNKS)
+        _copy_block(v_desc, column, kv_head, v_full.index(stage), v_parts, place + part, PARTS, CHUNKS)
 
 
 @gluon.jit
@@ -169,19 +170,22 @@ def produce_kv_tiles(q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr
             tma.async_copy_global_to_shared(q_desc, [row + wg * (WG_ROWS // PACK), pack * PACK, 0], pipeline.q_bars.full.index(place),
                                             pipeline.q.index(place))
         for _ in range(parts_before(partial_end - partial_start + gl.load(entry_ptr + NUM_FULL), PARTS)):
-            _load_part(0, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_bars, pipeline.v_bars, PARTS, CHUNKS,
-                       STAGES)
+            _load_part(0, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_full, pipeline.v_full,
+                       CONSUMERS, PARTS, CHUNKS, STAGES)
             column_before = 0
             count += 1
         for number in range(partial_end - full_start):
             # Triton 3.6 loses a bound that is carried from the round before, so each round reads its own
             column, num_blocks, _ = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
             for _ in range(num_blocks):
-                _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_bars, pipeline.v_bars, PARTS,
-                           CHUNKS, STAGES)
+                _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_full, pipeline.v_full,
+                           CONSUMERS, PARTS, CHUNKS, STAGES)
                 column_before = column
                 column += BLOCK
                 count += 1
         tile_count += 1
         item = first_lane(ticket, lane) + gl.num_programs(0)
     pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)
+    for place in range(gl.minimum(count // PARTS, STAGES)):  # no arrival is left at a named barrier
+        wait_at(K_EMPTY + (count // PARTS - 1 - place) % STAGES, 128 * CONSUMERS + 32)
+        wait_at(V_EMPTY + (count // PARTS - 1 - place) % STAGES, 128 * CONSUMERS + 32)

@@ -1,0 +1,27 @@
+"""Named barriers: warps of several roles meet, each when it comes.
+
+With Gluon's `mbarrier.arrive` one thread arrives for its warp group, so the group waits for its slowest warp before: four times a tile
+of K and V that is a tenth of the forward kernel's time. At a named barrier each warp arrives for itself. It has no parity: all that
+arrive do so once before those that wait go on.
+
+A program has 16 of them. The compiler takes the first ones, for the whole program and for each role.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+# In the forward kernel: that a stage of K or of V is read, and which consumer group's turn it is.
+K_EMPTY, V_EMPTY, TURN = gl.constexpr(8), gl.constexpr(11), gl.constexpr(14)  # three, three and two of them
+ARRIVE, SYNC = gl.constexpr("bar.arrive $1, $2; mov.b32 $0, 0;"), gl.constexpr("bar.sync $1, $2; mov.b32 $0, 0;")
+
+
+@gluon.jit
+def arrive_at(barrier, THREADS: gl.constexpr):
+    """Counts this warp as arrived, and goes on. THREADS: of all warps that arrive or wait."""
+    gl.inline_asm_elementwise(ARRIVE, "=r,r,r", [barrier, THREADS], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def wait_at(barrier, THREADS: gl.constexpr):
+    """Counts this warp as arrived, and waits for all others."""
+    gl.inline_asm_elementwise(SYNC, "=r,r,r", [barrier, THREADS], dtype=gl.int32, is_pure=False, pack=1)
