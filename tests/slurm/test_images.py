@@ -34,12 +34,12 @@ def give_image(project: Project, name: str = "cpu") -> None:
 
 
 def test_ranks_in_the_image(digest, cluster, scenario):
-    """In the CPU image: every stage, and context parallelism over two nodes of two ranks"""
+    """In the CPU image: every stage, and context parallelism over two nodes of two ranks. On Slurm by default: nothing names an image"""
     by_slurm, locally = Project.new(cluster, "inside-slurm", INSIDE), Project.new(cluster, "inside-local", INSIDE)
     for project in (by_slurm, locally):
         give_image(project)
     with scenario(cluster) as jobs:
-        by_slurm.run(*APPTAINER, settings=(CPU,))
+        by_slurm.run(settings=("device=cpu",), LONGCA_SITE_CONTAINERS="on")  # as it is where config/site.yaml does not say "off"
         assert set(states(jobs())) == {"COMPLETED"}
     locally.run(*APPTAINER, profile="workflow/profiles/local", settings=(CPU,))
     assert not differences(by_slurm, locally)
