@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,8 +29,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, ret
         name = REFERENCE
     if name is None:
         name = choose(problem, return_lse, deterministic, math.isclose(factor, 1.0))
-    elif name != REFERENCE and (reason := cannot(Registry("kernel").load(name), problem, return_lse, deterministic)):
-        raise UserError(f"Kernel '{name}' cannot do this call", why=reason, todo="" if "give " in reason else "Leave `kernel` out")
+    elif name != REFERENCE:
+        problem = problem_for(Registry("kernel").load(name), problem, return_lse, deterministic)
     if name == REFERENCE:
         return blockwise_attention(q, k, v, mask, problem.scale if scale is None else scale)[:1 + return_lse]
     if name == OWN:
@@ -40,6 +41,24 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, ret
                             why="it scales by 1 / √D, and q times the rest would be rounded")
         q = q * factor  # a power of two: exact
     return _by_kernel(q, k, v, Registry("kernel").load(name), problem)[:1 + return_lse]
+
+
+def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> Problem:
+    """The problem that a kernel is prepared for when it is asked for.
+
+    A kernel that differs from another one in its gradients alone has no forward measurements. It still serves calls without gradients, as
+    in an evaluation between steps of training: it is then prepared for both directions.
+
+    Raises:
+        UserError: the kernel cannot do the call.
+    """
+    reason = cannot(kernel, problem, return_lse, deterministic)
+    if reason is None:
+        return problem
+    both = replace(problem, needs_backward=True)
+    if not problem.needs_backward and cannot(kernel, both, return_lse, deterministic=False) is None:
+        return both
+    raise UserError(f"Kernel '{kernel.name}' cannot do this call", why=reason, todo="" if "give " in reason else "Leave `kernel` out")
 
 
 def _by_band(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool) -> tuple[Tensor, ...]:

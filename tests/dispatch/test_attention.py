@@ -10,6 +10,8 @@ import longca
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.dispatch import blockwise
+from longca.dispatch.call import problem_for
+from longca.kernels.contract import Kernel, Problem
 from longca.masks import Mask, build_mask
 from tests.kernels.masks_for_tests import PATTERNS, pattern_mask
 from tests.kernels.plain_attention import Plain, plain_attention
@@ -178,3 +180,21 @@ def test_what_does_not_fit_is_said_in_one_line(given: tuple[Any, ...], options: 
     with pytest.raises(UserError, match=message) as error:
         longca.attention(*given, **options)
     assert "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize(("needs_backward", "found"), [(False, True), (True, True)])
+def test_a_kernel_that_differs_in_its_gradients_alone_serves_calls_without_them(needs_backward: bool, found: bool):
+    class OfGradients(Kernel):
+        name, family, deterministic, returns_lse = "of_gradients", "dense", False, True
+
+        def available(self, device_type):
+            return None
+
+        def supports(self, call, traits, device_type):
+            return "forward it is another" if call.direction == "fwd" else None
+
+    problem = Problem(CAUSAL, 2, 1, 16, torch.float32, torch.device("cpu"), needs_backward)
+    assert problem_for(OfGradients(), problem, return_lse=True, deterministic=False).needs_backward is found
+    if needs_backward:
+        with pytest.raises(UserError, match="cannot do this call: the order in which it sums"):
+            problem_for(OfGradients(), problem, return_lse=True, deterministic=True)

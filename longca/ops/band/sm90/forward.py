@@ -19,15 +19,17 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.masking import own_sums, seen_columns, where_seen
 from longca.ops.band.sm90.named_barriers import K_EMPTY, TURN, V_EMPTY, arrive_at, wait_at
 from longca.ops.band.sm90.pipeline import (
     ForwardPipeline,
     Handshake,
     barriers,
+    own_sums,
     parts_before,
     produce_kv_tiles,
+    seen_columns,
     store_rows_through_smem,
+    where_seen,
 )
 from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGrid, Scalar, Tables, WorkTileQueue, scalar
 
