@@ -44,9 +44,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None
     key = "forward", *_known_by(q, k, v), scale, out_dtype, initial is None, None if into is None else into[0].dtype
     if key not in plan.calls:
         check_inputs(plan, q, k, v)
-        check_layout(q=q, k=k, v=v)
         check_result("out_dtype", out_dtype)
-        scale = checked_scale(plan, scale)
     if initial is not None:
         initial = flat_initial(q, initial)
     if into is None:
@@ -55,7 +53,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, plan: BandPlan, scale: float | None
         out, lse = into
         check_into(q, out, lse)
     if not plan.calls.replay(key, (q, k, v, out, lse, *(initial or ()))):
-        check_layout(q=q, k=k, v=v)
+        check_layout(q=q, k=k, v=v)  # addresses too, which a known call does not tell
         launch_forward(q, k, v, plan, checked_scale(plan, scale), out=out, lse=lse, initial=initial, key=key)
     return out, lse
 
