@@ -1,4 +1,4 @@
-"""What single kernels do in ways of their own. These are rules of the kernels, and no record is fitted for them.
+"""Ways of computing that single kernels have of their own: rules of these kernels, for which no record is fitted.
 
     kernel        direction   rule
     band          bwd         one pass, whose work tiles add to dQ in one order, or two kernels: `prefers_ordered_dq` of its operator
@@ -79,7 +79,7 @@ def covers_all(kernel: str, direction: str, traits: Traits) -> bool:
 
 @dataclass(frozen=True)
 class Items:
-    """How a kernel divides a call into items of work, which its programs take one by one."""
+    """The division of a call into items of work, which a kernel's programs take one by one."""
 
     by_keys: bool
     """an item has some keys and all queries that see them; else some queries and all keys that they see"""

@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.named_barriers import K_EMPTY, TURN, V_EMPTY, arrive_at, wait_at
+from longca.ops.band.sm90.named_barriers import K_EMPTY, TURN, V_EMPTY, arrive_at, stage_threads, wait_at
 from longca.ops.band.sm90.pipeline import (
     ForwardPipeline,
     Handshake,
@@ -89,9 +89,9 @@ def _bounds_of(number, padding, tile, ranges_ptr, row_masks_ptr, PARTS: gl.const
 @gluon.jit
 def _mask_scores(s, bounds, PARTS: gl.constexpr):
     """−inf where a row does not see the column."""
-    seen = seen_columns(bounds[0], s, 1)
+    seen = seen_columns(bounds[0], s)
     if PARTS == 2:  # a part's columns are half of each thread's
-        seen |= seen_columns(bounds[1], s, 1) << s.shape[1] // 8
+        seen |= seen_columns(bounds[1], s) << s.shape[1] // 8
     return where_seen(s, seen, float("-inf"))
 
 
@@ -171,7 +171,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     acc = _start_pv(operand, acc, pipeline, count - 1)
     _end_turn(wg, CONSUMERS, OVERLAP)
     s = warpgroup_mma_wait(1, deps=[s])
-    arrive_at(K_EMPTY + count % STAGES, 128 * CONSUMERS + 32)
+    arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
     if MASKED:
         s = _mask_scores(s, bounds, PARTS)
     row_max_before = row_max
@@ -181,7 +181,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
     p_left, sum_left = _exponentials(left, shift, scale_log2)
     acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free now: the assembler must not write to them before
-    arrive_at(V_EMPTY + (count - 1) % STAGES, 128 * CONSUMERS + 32)
+    arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
     p_right, sum_right = _exponentials(right, shift, scale_log2)
     acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
     layout: gl.constexpr = row_sum.type.layout
@@ -260,7 +260,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         bounds = _bounds_of(0, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         next_bounds = _bounds_of(1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         s = warpgroup_mma_wait(0, deps=[s])
-        arrive_at(K_EMPTY + count % STAGES, 128 * CONSUMERS + 32)
+        arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
         s = _mask_scores(s, bounds, PARTS)
         row_max = gl.max(s, 1)
         p, row_sum = _exponentials(s, _shift_of(row_max, scale_log2, True), scale_log2)
@@ -280,7 +280,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         operand = _unpacked(p, pipeline.k.dtype, gl.DotOperandLayout(0, out_layout, 2))
         acc = _start_pv(operand, acc, pipeline, count - 1)
         acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])
-        arrive_at(V_EMPTY + (count - 1) % STAGES, 128 * CONSUMERS + 32)
+        arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
         _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
         fence_async_shared()

@@ -15,6 +15,12 @@ K_EMPTY, V_EMPTY, TURN = gl.constexpr(8), gl.constexpr(11), gl.constexpr(14)  # 
 ARRIVE, SYNC = gl.constexpr("bar.arrive $1, $2; mov.b32 $0, 0;"), gl.constexpr("bar.sync $1, $2; mov.b32 $0, 0;")
 
 
+@gluon.constexpr_function
+def stage_threads(consumers):
+    """Threads that meet over a stage: of the consumer groups and of the producer warp."""
+    return 128 * consumers + 32
+
+
 @gluon.jit
 def arrive_at(barrier, THREADS: gl.constexpr):
     """Counts this warp as arrived, and goes on. THREADS: of all warps that arrive or wait."""

@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, wait_at
+from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, stage_threads, wait_at
 from longca.ops.band.sm90.tile_scheduler import (
     FULL_START,
     NUM_FULL,
@@ -74,7 +74,7 @@ def is_visible(bounds, columns):
 
 
 @gluon.jit
-def seen_columns(bounds, like, SCALE: gl.constexpr):
+def seen_columns(bounds, like):
     """The bits of a thread's columns of `like` that its rows see, (rows, 4) int32.
 
     In the result of a warp-group matmul the four threads of a row share its columns: of each 8, thread t has the columns 2 t and 2 t + 1.
@@ -83,12 +83,11 @@ def seen_columns(bounds, like, SCALE: gl.constexpr):
     Args:
         bounds: (rows,) int32, the first column and the one after the last, in 16 bits each as in `TileSchedule.partial_masks`.
         like: a result of a warp-group matmul, (rows, columns): at most 128 columns.
-        SCALE: columns of one column of `bounds`.
     """
     layout: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, _by_thread(like).type.layout))
     bounds = gl.convert_layout(bounds, gl.SliceLayout(1, layout))[:, None]
     quarter = gl.arange(0, 4, layout=gl.SliceLayout(0, layout))[None, :]
-    first, after = _place((bounds & 0xFFFF) * SCALE, quarter), _place((bounds >> 16) * SCALE, quarter)
+    first, after = _place(bounds & 0xFFFF, quarter), _place(bounds >> 16, quarter)
     return gl.inline_asm_elementwise(RUN_OF_BITS, "=r,r,r", [first, gl.maximum(after - first, 0)], dtype=gl.int32, is_pure=True, pack=1)
 
 
@@ -117,7 +116,7 @@ def _by_thread(x):
 
 @gluon.jit
 def _place(column, quarter):
-    """How many of a thread's columns come before a column."""
+    """The number of a thread's columns that come before a column."""
     return column // 8 * 2 + gl.minimum(gl.maximum(column % 8 - 2 * quarter, 0), 2)
 
 
@@ -177,12 +176,12 @@ def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v
     place = stage * (PARTS * CHUNKS)
     if part == 0:
         if count >= PARTS * STAGES:
-            wait_at(K_EMPTY + stage, 128 * CONSUMERS + 32)
+            wait_at(K_EMPTY + stage, stage_threads(CONSUMERS))
         mbarrier.expect(k_full.index(stage), BYTES)
     _copy_block(k_desc, column, kv_head, k_full.index(stage), k_parts, place + part, PARTS, CHUNKS)
     if part == PARTS - 1:
         if count >= PARTS * STAGES:
-            wait_at(V_EMPTY + stage, 128 * CONSUMERS + 32)
+            wait_at(V_EMPTY + stage, stage_threads(CONSUMERS))
         mbarrier.expect(v_full.index(stage), BYTES)
         if PARTS == 2:
             _copy_block(v_desc, column_before, kv_head, v_full.index(stage), v_parts, place, PARTS, CHUNKS)
@@ -236,5 +235,5 @@ def produce_kv_tiles(q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr
         item = first_lane(ticket, lane) + gl.num_programs(0)
     pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)
     for place in range(gl.minimum(count // PARTS, STAGES)):  # no arrival is left at a named barrier
-        wait_at(K_EMPTY + (count // PARTS - 1 - place) % STAGES, 128 * CONSUMERS + 32)
-        wait_at(V_EMPTY + (count // PARTS - 1 - place) % STAGES, 128 * CONSUMERS + 32)
+        wait_at(K_EMPTY + (count // PARTS - 1 - place) % STAGES, stage_threads(CONSUMERS))
+        wait_at(V_EMPTY + (count // PARTS - 1 - place) % STAGES, stage_threads(CONSUMERS))
