@@ -39,6 +39,8 @@ def inline_asm_elementwise(asm: str, constraints: str, args: list[Any], dtype: D
         of = torch.bfloat16 if "bf16" in asm else torch.float16
         low, high = (raw(x).to(of).view(torch.int16).int() for x in args)
         return Tensor((low & 0xFFFF) | (high << 16))
+    if asm == "mov.b32 $0, 0;":
+        return args[0] * 0
     if asm.startswith("bmsk"):
         start, width = (raw(x).long() for x in args)
         bits = ((1 << width.clamp(max=32)) - 1) << start.clamp(max=32) & 0xFFFFFFFF

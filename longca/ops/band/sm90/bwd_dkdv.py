@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, arrive_at, stage_threads, wait_at
 from longca.ops.band.sm90.pipeline import COLUMN_FIELD, EMPTY, FULL, INFO, MASK_FIELD, Handshake, barriers, is_visible, read_mask
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
@@ -71,10 +72,9 @@ class KeyPipeline:
     kv_bars: Handshake
     q_full: gl.shared_memory_descriptor  # Q, LSE and info have arrived
     dout_full: gl.shared_memory_descriptor  # dO and delta have arrived
-    empty: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
-    def __init__(self, k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty):
+    def __init__(self, k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full):
         self.k = k
         self.v = v
         self.q = q
@@ -86,7 +86,6 @@ class KeyPipeline:
         self.kv_bars = kv_bars
         self.q_full = q_full
         self.dout_full = dout_full
-        self.empty = empty
 
 
 @aggregate
@@ -126,10 +125,11 @@ def stats_offset(column, pack, stats_of_pack, PACK: gl.constexpr):
 @gluon.jit
 def _load_block(column, mask, pack, stats_of_pack, count, inputs, pipeline, PACK: gl.constexpr, STAGES: gl.constexpr):
     """Loads the `count`-th block of queries."""
-    stage, phase = count % STAGES, (count // STAGES) & 1
+    stage = count % STAGES
     field = gl.arange(0, INFO, layout=gl.BlockedLayout([1], [32], [1], [0]))
     stats = stats_offset(column, pack, stats_of_pack, PACK)
-    mbarrier.wait(pipeline.empty.index(stage), phase ^ 1)
+    if count >= STAGES:
+        wait_at(BLOCK_EMPTY + stage, stage_threads(CONSUMERS))
     pipeline.info.index(stage).store(gl.where(field == COLUMN_FIELD, column, gl.where(field == MASK_FIELD, mask, pack)))
     mbarrier.arrive(pipeline.q_full.index(stage), count=1)
     mbarrier.expect(pipeline.q_full.index(stage), inputs.q.block_type.nbytes + inputs.lse.block_type.nbytes)
@@ -189,6 +189,8 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
         else:
             item = first_lane(ticket, lane) + gl.num_programs(0)
     pipeline.work_tiles.send(tables.work_tiles, -1, tile_count)
+    for place in range(gl.minimum(count, STAGES)):  # no arrival is left at a named barrier
+        wait_at(BLOCK_EMPTY + (count - 1 - place) % STAGES, stage_threads(CONSUMERS))
 
 
 @gluon.jit
@@ -262,7 +264,7 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
             ds_operand = gl.convert_layout(ds.to(q.dtype), operand)
             dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
             dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0, deps=[dk, dv, p_operand, ds_operand])
-            mbarrier.arrive(pipeline.empty.index(stage), count=1)
+            arrive_at(BLOCK_EMPTY + stage, stage_threads(CONSUMERS))
             count += 1
         _epilogue(dv, v, outputs.dv, outputs.partial_dv, outputs.dv_token, outputs.dv_head, tile, kv_head, outputs.num_slots, wg)
         _epilogue(dk * scale, v, outputs.dk, outputs.partial_dk, outputs.dk_token, outputs.dk_head, tile, kv_head, outputs.num_slots, wg)
@@ -298,10 +300,10 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
-    q_full, dout_full, empty = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, CONSUMERS)
+    q_full, dout_full = barriers(STAGES, 2), barriers(STAGES, 1)
     work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS))
     fence_async_shared()
-    pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty)
+    pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     outputs = DkdvOutputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)

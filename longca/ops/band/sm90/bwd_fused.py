@@ -19,7 +19,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, produce_query_blocks
-from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, is_visible, read_mask
+from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, PART_FULL, arrive_at, stage_threads, wait_at
+from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, read_mask, seen_columns, where_seen
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
     MESSAGE,
@@ -137,7 +138,7 @@ def _await_rows(wait, end, row, waits_ptr, progress_ptr):
 @gluon.jit
 def _add_part(desc, rows, head, half: gl.constexpr, sums, wg: gl.constexpr, count):
     """Adds a consumer group's `count`-th part to a half of the columns."""
-    mbarrier.wait(sums.bars.full.index(wg), count & 1)
+    wait_at(PART_FULL + wg, 160)
     tile = sums.tiles.index(wg)
     async_add(desc, [rows, head, half * tile.shape[2]], tile)
     tma.store_wait(0)
@@ -208,14 +209,19 @@ def _start_product(rows, columns):
 
 
 @gluon.jit
-def _start_dq(ds, k_halves, count, wg: gl.constexpr):
+def _start_dq(ds, k_halves, zero, count, wg: gl.constexpr):
     """Starts half of the columns of block `count`'s dQ: two matmuls, over the keys of each consumer group."""
     WIDTH: gl.constexpr = k_halves.shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     place = (count & 1) * CONSUMERS
-    dq = warpgroup_mma(ds.index(place).permute((1, 0)), k_halves.index(wg), gl.zeros([WG_ROWS, WIDTH], gl.float32, layout), use_acc=False,
+    dq = warpgroup_mma(ds.index(place).permute((1, 0)), k_halves.index(wg + zero), gl.zeros([WG_ROWS, WIDTH], gl.float32, layout), use_acc=False,
                        is_async=True)
-    return warpgroup_mma(ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg), dq, is_async=True)
+    return warpgroup_mma(ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg + zero), dq, is_async=True)
+
+
+@gluon.jit
+def _zero(count):
+    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [count], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -223,8 +229,7 @@ def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
     """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work tile's end."""
     p = gl.exp2(s * scale_log2 - lse[None, :])
     if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
-        columns = gl.arange(0, WG_ROWS, layout=gl.SliceLayout(0, s.type.layout))
-        p = gl.where(is_visible(gl.where(rows < num_rows, bounds, 0), columns), p, 0.0)
+        p = where_seen(p, seen_columns(gl.where(rows < num_rows, bounds, 0), p), 0.0)
     return p
 
 
@@ -242,7 +247,7 @@ def _hand_over(part, sums, count, wg: gl.constexpr):
     tile = sums.tiles.index(wg).reshape([ROWS, COLUMNS])
     tile.store(part.reshape([ROWS, COLUMNS // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, COLUMNS]))
     fence_async_shared()
-    mbarrier.arrive(sums.bars.full.index(wg), count=1)
+    arrive_at(PART_FULL + wg, 160)
 
 
 @gluon.jit
@@ -261,31 +266,30 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
-    k_halves = pipeline.k._reinterpret(pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
-    k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg).reshape([WG_ROWS, D])
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
+    k_halves = pipeline.k._reinterpret(pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
         dk, dv = gl.zeros([WG_ROWS, D], gl.float32, sum_layout), gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
+        num_rows = tile.row_end - tile.row_start
         mbarrier.wait(pipeline.kv_bars.full, tile_count & 1)
-        for number in range(gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)):
+        stage = count % STAGES
+        mbarrier.wait(pipeline.q_full.index(stage), (count // STAGES) & 1)
+        s = _start_product(pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.q.index(stage).reshape([WG_ROWS, D]))
+        mask = read_mask(pipeline.info, stage)
+        bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
+        s = warpgroup_mma_wait(0, deps=[s])
+        p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)
+        num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
+        for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
+            zero = _zero(count)
+            k, v = pipeline.k.index(wg + zero).reshape([WG_ROWS, D]), pipeline.v.index(wg + zero).reshape([WG_ROWS, D])
             q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
-            mbarrier.wait(pipeline.q_full.index(stage), phase)
-            s = _start_product(k, q)
-            mask = read_mask(pipeline.info, stage)
-            bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
-            mbarrier.wait(exchange.full, (count - 1) & 1)
-            dq = _start_dq(exchange.ds, k_halves, count - 1, wg)
-            s = warpgroup_mma_wait(2, deps=[s])
-            p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, tile.row_end - tile.row_start, rows, scale_log2)
-            p_operand = gl.convert_layout(p.to(q.dtype), operand)
-            dq = warpgroup_mma_wait(0, deps=[dq])
-            if number > 0:
-                _hand_over(dq, sums, count - 1, wg)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
             dp = _start_product(v, dout)
+            p_operand = gl.convert_layout(p.to(q.dtype), operand)
             dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
             ds = (p * (dp - pipeline.delta.index(stage).load(across)[None, :])).to(q.dtype)
@@ -294,12 +298,21 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
             mbarrier.arrive(exchange.full, count=1)
             ds_operand = gl.convert_layout(ds, operand)
             dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
-            dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0, deps=[dk, dv, p_operand, ds_operand])
-            mbarrier.arrive(pipeline.empty.index(stage), count=1)
+            following = gl.where(number + 1 < num_blocks, count + 1, count)  # after the last block its own scores again, of no use
+            stage = following % STAGES
+            mbarrier.wait(pipeline.q_full.index(stage), (following // STAGES) & 1)
+            dv, p_operand = warpgroup_mma_wait(1, deps=[dv, p_operand])
+            s = _start_product(k, pipeline.q.index(stage).reshape([WG_ROWS, D]))
+            mask = read_mask(pipeline.info, stage)
+            bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
+            mbarrier.wait(exchange.full, count & 1)
+            dq = _start_dq(exchange.ds, k_halves, zero, count, wg)
+            s, dk, ds_operand = warpgroup_mma_wait(2, deps=[s, dk, ds_operand])
+            p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)
+            arrive_at(BLOCK_EMPTY + count % STAGES, stage_threads(CONSUMERS))
+            dq = warpgroup_mma_wait(0, deps=[dq])
+            _hand_over(dq, sums, count, wg)
             count += 1
-        mbarrier.wait(exchange.full, (count - 1) & 1)
-        dq = warpgroup_mma_wait(0, deps=[_start_dq(exchange.ds, k_halves, count - 1, wg)])
-        _hand_over(dq, sums, count - 1, wg)
         mbarrier.arrive(pipeline.kv_bars.empty, count=1)
         _hand_over_halves(dv, sums, count, wg)
         _hand_over_halves(dk, sums, count, wg)
@@ -331,12 +344,12 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
-    q_full, dout_full, empty = barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, CONSUMERS)
+    q_full, dout_full = barriers(STAGES, 2), barriers(STAGES, 1)
     exchange = DsExchange(ds, barriers(1, CONSUMERS).index(0))
     work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS + 1))  # read by the reducer warp too
     sums = SumTiles(sum_tiles, Handshake(barriers(CONSUMERS, 1), barriers(CONSUMERS, 1)))
     fence_async_shared()
-    pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full, empty)
+    pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     order = DqOrder(waits_ptr, wait_ranges_ptr, progress_ptr)
