@@ -30,6 +30,7 @@ from longca.ops.band.sm90.bwd_fused import fused_kernel
 from longca.ops.band.sm90.forward import forward_kernel
 from longca.ops.band.sm90.launch import aligned_stats
 from longca.ops.band.sm90.tile_scheduler import key_tile_of
+from longca.ops.band.tables.schedule import AddOrder
 from longca.ops.band.triton.backward import _dkdv, _dq
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
@@ -62,8 +63,8 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
                 yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
-        for in_order in (False, True):
-            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": in_order, "STAGES": 3}, 168
+        for in_order in AddOrder:
+            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": int(in_order), "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:

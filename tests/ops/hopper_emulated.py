@@ -13,13 +13,14 @@ from longca.masks.band import INF, as_bands
 from longca.ops.band import config, plan
 from longca.ops.band.api import BandPlan, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import BandKernel
+from longca.ops.band.tables.schedule import AddOrder
 from tests.kernels.plain_attention import plain_attention
 from tests.ops.gluon.language import settings
 
 DOCUMENTS = np.array([131, 1, 70, 96])
-WAYS = ("two kernels", "in order", "any order")
+WAYS = {"two kernels": None, "from the last": AddOrder.FROM_LAST, "from the first": AddOrder.FROM_FIRST, "any order": AddOrder.ANY}
 TOLERANCE = 4e-3  # fp16: the kernels round P, dS and the results
-FEW = {"causal_document": ("in order",), "causal_sliding_window": ("two kernels",), "block_sparse_uniform": ()}
+FEW = {"causal_document": ("from the first",), "causal": ("from the last",), "causal_sliding_window": ("two kernels",), "block_sparse_uniform": ()}
 
 
 def masks() -> dict[str, Mask]:
@@ -43,7 +44,8 @@ def masks() -> dict[str, Mask]:
 def plan_of(mask: Mask, heads: tuple[int, int], way: str) -> BandPlan:
     """The plan of a GPU of compute capability 9.0, with three multiprocessors."""
     tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
-        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, fused_dq=way != "two kernels", in_order=way == "in order")
+        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, fused_dq=way != "two kernels",
+        in_order=WAYS[way] or AddOrder.ANY)
     return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
 
 

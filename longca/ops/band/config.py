@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from longca.ops.band.tables.schedule import AddOrder
+
 
 class BandKernel(Enum):
     """The kernels that read tile schedules."""
@@ -29,7 +31,7 @@ class TileConfig:
     sm90: bool = False  # a kernel of `sm90.launch`, which knows the rest
     overlap: bool = False  # sm90, forward: OVERLAP
     fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
-    in_order: bool = False  # fused: work tiles add to dQ in one order, so that sums repeat
+    in_order: AddOrder = AddOrder.ANY  # fused: how work tiles add to dQ; in an order, sums repeat
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
 
 
@@ -55,7 +57,7 @@ SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # where keys c
 
 
 def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: int | None = None, block_rows: int | None = None,
-                 fused_dq: bool = False, in_order: bool = False) -> dict[BandKernel, TileConfig]:
+                 fused_dq: bool = False, in_order: AddOrder = AddOrder.ANY) -> dict[BandKernel, TileConfig]:
     """The tile sizes of each kernel.
 
     Args:

@@ -16,7 +16,7 @@ from longca.ops.band.tables.dq_order import KV_HEADS, prefers_ordered_dq, with_w
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
-from longca.ops.band.tables.schedule import ROW_END, ROW_START, TileSchedule, TileSpec
+from longca.ops.band.tables.schedule import ROW_END, ROW_START, AddOrder, TileSchedule, TileSpec
 from longca.ops.band.tables.work_tiles import schedules_of
 
 RESIDENT_PROGRAMS = 264  # programs that a large GPU runs at a time, to judge by how long one of them may take
@@ -108,7 +108,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         tiles = choose_tiles(head_dim, capability, block=mean_block(mask, keys=True), block_rows=block_rows,
-                             fused_dq=not deterministic or ordered, in_order=deterministic and ordered)
+                             fused_dq=not deterministic or ordered, in_order=AddOrder.FROM_LAST if deterministic and ordered else AddOrder.ANY)
     specs, configs = [], {}
     for kernel in BandKernel:
         if kernel in tiles and (needs_backward or kernel is BandKernel.FORWARD):
@@ -219,4 +219,4 @@ def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) 
     else:
         full, partial = blocks_of_grid(mask.grid, row_tiles, device)
     made = zip(specs, schedules_of(row_tiles, full, partial), strict=True)
-    return [with_waits(schedule) if spec.in_order else schedule for spec, schedule in made]
+    return [with_waits(schedule, spec.in_order) if spec.in_order else schedule for spec, schedule in made]

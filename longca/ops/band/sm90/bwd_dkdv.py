@@ -17,6 +17,7 @@ from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, arrive_at, stage_th
 from longca.ops.band.sm90.pipeline import COLUMN_FIELD, EMPTY, FULL, INFO, MASK_FIELD, Handshake, barriers, is_visible, read_mask
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
+    FROM_LAST,
     FULL_START,
     MESSAGE,
     PARTIAL_END,
@@ -28,8 +29,9 @@ from longca.ops.band.sm90.tile_scheduler import (
     Tables,
     WorkTileQueue,
     first_lane,
+    first_entries,
     key_tile_of,
-    range_below,
+    next_range,
     range_of,
     scalar,
     take_ticket,
@@ -171,17 +173,17 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
             tma.async_copy_global_to_shared(inputs.k, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.k.index(wg))
             tma.async_copy_global_to_shared(inputs.v, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.v.index(wg))
         for pack in range(first_pack, first_pack + num_packs):
-            full, partial = partial_start - 1, partial_end - 1
+            full, partial = first_entries(full_start, partial_start, partial_end, IN_ORDER)
             for number in range(gl.maximum(partial_end - full_start, 1)):
                 if IN_ORDER:
-                    column, num_blocks, mask, full, partial = range_below(full, partial, full_start, partial_start, tables.block_ranges,
-                                                                          BLOCK)
+                    column, num_blocks, mask, full, partial = next_range(full, partial, full_start, partial_start, partial_end,
+                                                                         tables.block_ranges, BLOCK, IN_ORDER)
                 else:
                     column, num_blocks, mask = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
                 for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):
                     _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), pack, stats_of_pack, count, inputs, pipeline,
                                 PACK, STAGES)
-                    column += -BLOCK if IN_ORDER else BLOCK
+                    column += -BLOCK if IN_ORDER == FROM_LAST else BLOCK
                     count += 1
         tile_count += 1
         if IN_ORDER:  # noqa: SIM108 - the condition is decided when compiling

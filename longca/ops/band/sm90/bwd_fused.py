@@ -19,16 +19,18 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, produce_query_blocks
-from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, PART_FULL, arrive_at, stage_threads, wait_at
+from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, DS_FULL, PART_FULL, arrive_at, stage_threads, wait_at
 from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, read_mask, seen_columns, where_seen
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
+    FROM_LAST,
     MESSAGE,
     WG_ROWS,
     KeyGrid,
     Tables,
     WorkTileQueue,
-    range_below,
+    first_entries,
+    next_range,
     range_of,
 )
 
@@ -165,22 +167,23 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER: gl.
         range_ptr = order.wait_ranges + (kv_head // grid.kv_heads_per_group * grid.num_tiles + tile.index) * 2
         progress_ptr = order.progress + head * grid.num_tiles
         wait, wait_end = 0, 0
-        full, partial = tile.partial_start - 1, tile.partial_end - 1
+        full, partial = first_entries(tile.full_start, tile.partial_start, tile.partial_end, IN_ORDER)
         if IN_ORDER:
             wait, wait_end = gl.load(range_ptr), gl.load(range_ptr + 1)
         for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
             if IN_ORDER:
-                column, num_blocks, _, full, partial = range_below(full, partial, tile.full_start, tile.partial_start, block_ranges_ptr,
-                                                                   WG_ROWS)
+                column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
+                                                                  block_ranges_ptr, WG_ROWS, IN_ORDER)
             else:
                 column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
             for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
                 if IN_ORDER:
-                    _publish(progress_ptr + tile.index, column + WG_ROWS)
-                    wait = _await_rows(wait, wait_end, column, order.waits, progress_ptr)
+                    place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
+                    _publish(progress_ptr + tile.index, place + WG_ROWS)
+                    wait = _await_rows(wait, wait_end, place, order.waits, progress_ptr)
                 for wg in gl.static_range(CONSUMERS):
                     _add_part(desc.dq, column, head, wg, sums, wg, count)
-                column += -WG_ROWS if IN_ORDER else WG_ROWS
+                column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
                 count += 1
         if IN_ORDER:
             _publish(progress_ptr + tile.index, DQ_DONE)
@@ -295,7 +298,7 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
             ds = (p * (dp - pipeline.delta.index(stage).load(across)[None, :])).to(q.dtype)
             exchange.ds.index(count % 2 * CONSUMERS + wg).store(ds)
             fence_async_shared()
-            mbarrier.arrive(exchange.full, count=1)
+            arrive_at(DS_FULL + count % 2 * 2 + wg, 256)
             ds_operand = gl.convert_layout(ds, operand)
             dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
             following = gl.where(number + 1 < num_blocks, count + 1, count)  # after the last block its own scores again, of no use
@@ -305,7 +308,8 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
             s = _start_product(k, pipeline.q.index(stage).reshape([WG_ROWS, D]))
             mask = read_mask(pipeline.info, stage)
             bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
-            mbarrier.wait(exchange.full, count & 1)
+            wait_at(DS_FULL + count % 2 * 2 + (1 - wg), 256)
+            gl.thread_barrier()
             dq = _start_dq(exchange.ds, k_halves, zero, count, wg)
             s, dk, ds_operand = warpgroup_mma_wait(2, deps=[s, dk, ds_operand])
             p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)

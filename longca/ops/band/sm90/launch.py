@@ -115,7 +115,7 @@ def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Te
     launches.launch(
         fused_kernel, (min(num_heads * num_tiles, _multiprocessors(q)),), *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums),
         launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, schedule.waits, schedule.wait_ranges,
-        progress, num_tiles, num_heads * num_tiles, config.kv_heads_per_section, *numbers, scale * LOG2_E, config.in_order,
+        progress, num_tiles, num_heads * num_tiles, config.kv_heads_per_section, *numbers, scale * LOG2_E, int(config.in_order),
         config.num_stages, num_warps=4, maxnreg=168)
     for target in targets:
         finish_gradient(launches, target.dq, sums[0], scale, target.initial, target.plan.units)

@@ -32,6 +32,8 @@ def scalar(x):
     """A field of type `Scalar`. Calls unwrap constants, and fields must be wrapped."""
     return x if isinstance(x, gl.tensor) else gl.constexpr(x)
 
+FROM_LAST, FROM_FIRST = gl.constexpr(1), gl.constexpr(2)  # `AddOrder`: the row from which a work tile adds to dQ
+
 
 @aggregate
 class Tables:
@@ -225,14 +227,32 @@ def range_of(number, full_start, partial_start, partial_end, ranges_ptr):
 
 
 @gluon.jit
-def range_below(full, partial, full_start, partial_start, ranges_ptr, BLOCK: gl.constexpr):
-    """The next entry of `block_ranges` from the right: (column of its last block, blocks, mask, next full entry, next partial entry)."""
-    has_full, has_partial = full >= full_start, partial >= partial_start
-    column, num_blocks = gl.load(ranges_ptr + full * RANGE, mask=has_full, other=-1), gl.load(ranges_ptr + full * RANGE + 1, mask=has_full,
-                                                                                            other=1)
-    other = gl.load(ranges_ptr + partial * RANGE, mask=has_partial, other=-1)
-    mask = gl.load(ranges_ptr + partial * RANGE + 1, mask=has_partial, other=0)
-    is_full = column > other
-    column = gl.maximum(gl.where(is_full, column + (num_blocks - 1) * BLOCK, other), 0)
+def first_entries(full_start, partial_start, partial_end, IN_ORDER: gl.constexpr):
+    """(full entry, partial entry) of `block_ranges` with which `next_range` begins."""
+    if IN_ORDER == FROM_LAST:
+        return partial_start - 1, partial_end - 1
+    return full_start, partial_start
+
+
+@gluon.jit
+def next_range(full, partial, full_start, partial_start, partial_end, ranges_ptr, BLOCK: gl.constexpr, IN_ORDER: gl.constexpr):
+    """The next entry of `block_ranges`, full and partial ones together, from the last column or from the first.
+
+    Returns (column of its first block in this direction, blocks, mask, next full entry, next partial entry).
+    """
+    has_full, has_partial = (full >= full_start) & (full < partial_start), (partial >= partial_start) & (partial < partial_end)
+    none: gl.constexpr = -1 if IN_ORDER == FROM_LAST else 1 << 30
+    column, other = gl.load(ranges_ptr + full * RANGE, mask=has_full, other=none), gl.load(ranges_ptr + partial * RANGE, mask=has_partial,
+                                                                                          other=none)
+    num_blocks, mask = gl.load(ranges_ptr + full * RANGE + 1, mask=has_full, other=1), gl.load(ranges_ptr + partial * RANGE + 1,
+                                                                                              mask=has_partial, other=0)
+    if IN_ORDER == FROM_LAST:
+        column += (num_blocks - 1) * BLOCK
+        is_full = column > other
+        step = -1
+    else:
+        is_full = column < other
+        step = 1
+    column = gl.where(has_full | has_partial, gl.where(is_full, column, other), 0)
     num_blocks, mask = gl.where(is_full, num_blocks, 1), gl.where(is_full, -1, mask)
-    return column, num_blocks, mask, gl.where(is_full, full - 1, full), gl.where(is_full, partial, partial - 1)
+    return column, num_blocks, mask, gl.where(is_full, full + step, full), gl.where(is_full, partial, partial + step)

@@ -12,7 +12,7 @@ from torch import Tensor
 from longca.masks.band import HI, K0, K1, LO, Q1
 from longca.masks.mask import Mask
 from longca.ops.band.tables.ranges import expand, segments
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, AddOrder, TileSchedule
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
@@ -44,12 +44,12 @@ def keys_of_last_query(bands: np.ndarray) -> int:
     return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
 
 
-def with_waits(schedule: TileSchedule) -> TileSchedule:
+def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
     """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
-        tile, entries = _of_group(work_tiles, ranges, schedule.tile_n)
+        tile, entries = _of_group(work_tiles, ranges, schedule.tile_n, order)
         bounds = torch.searchsorted(tile.contiguous(), number) + num_waits
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
@@ -57,11 +57,13 @@ def with_waits(schedule: TileSchedule) -> TileSchedule:
     return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
 
 
-def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, Tensor]:
+def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int, order: AddOrder) -> tuple[Tensor, Tensor]:
     """(work tile, (first column, work tile to wait for)) of each stretch of columns, from the right."""
     owner, start, end = _touched(work_tiles, ranges, tile_n)
     if len(owner) == 0:
         return owner, work_tiles.new_zeros(0, 2)
+    if order is AddOrder.FROM_FIRST:
+        start, end = -end, -start
     positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
     # a GPU's time goes into starting operations, a CPU's into the numbers
     stretches = changes_by_matrix if owner.is_cuda else changes_by_sets

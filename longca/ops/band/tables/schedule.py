@@ -17,11 +17,20 @@ A **work tile** is a row tile, or one split of a row tile that would take much l
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 
 ROW_START, ROW_END, FULL_START, PARTIAL_START, PARTIAL_END, NUM_FULL, SLOT, SPLIT = range(8)  # columns of `work_tiles`
 NUM_COLUMNS = 8
+
+
+class AddOrder(IntEnum):
+    """In which order work tiles that share columns add to them."""
+
+    ANY = 0
+    FROM_LAST = 1  # the longest work tiles first, each from its last column to its first
+    FROM_FIRST = 2  # work tiles of the last rows first, each from its first column to its last
 
 
 @dataclass(frozen=True)
@@ -33,9 +42,7 @@ class TileSpec:
     transposed: bool
     max_fraction: float = 1.0  # of the blocks of all row tiles, in one work tile; row tiles with more are split
     min_blocks: int = 16  # so many blocks are never too many for a work tile
-    # Work tiles wait for each other, and go from the last column to the first. Those of about the same length are sorted by their rows:
-    # under most masks the one that comes first then stays ahead.
-    in_order: bool = False
+    in_order: AddOrder = AddOrder.ANY  # work tiles wait for each other, and are sorted so that the one that comes first stays ahead
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +68,7 @@ class TileSchedule:
     to slot SLOT (tile_m rows for each head that works on this group), and SPLIT is the row tile's place in `splits`: (ROW_START, ROW_END,
     first slot, slots). Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit.
 
-    Work tiles of a group are sorted longest first (or nearly, where they wait for each other) and padded to W with work tiles of no rows
+    Work tiles of a group are sorted longest first (where they wait for each other as in `AddOrder`) and padded to W with work tiles of no rows
     (ROW_START = ROW_END).
 
     With several query heads for a KV head, P of them can share a tile: `tile_m` (or `tile_n`, for row tiles of keys) is then in tokens, the
@@ -69,7 +76,7 @@ class TileSchedule:
 
     Work tiles that add to their columns one after the other, in the order of `work_tiles`, and from the last column to the first, find in
     `waits[slice(*wait_ranges[m, tile])]` for whom to wait: (column, another work tile or −1) for the columns from there to the entry
-    before.
+    before. For those that go from the first column to the last, columns count backwards: [c, d) is [−d, −c) there.
     """
 
     tile_m: int

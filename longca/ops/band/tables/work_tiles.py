@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from longca.ops.band.tables.partial_masks import PartialBlocks
 from longca.ops.band.tables.ranges import expand, prefix_sums, true_places
 from longca.ops.band.tables.row_tiles import RowTiles
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, AddOrder, TileSchedule
 
 SIMILAR = 1.5  # work tiles that wait for each other count as equally long if none is so much longer
 FAR = 1 << 40  # more blocks than any work tile has
@@ -160,10 +160,12 @@ def _sorted(row_tiles: RowTiles, work_tiles: WorkTiles, lists: BlockLists) -> Te
     if work_tiles.list_of is not None:
         of_list = of_list.index_select(1, work_tiles.list_of)
     full_start, partial_start, partial_end, num_full, length = of_list
-    for spec, rows in zip(row_tiles.specs, _rows_of_specs(work_tiles.num_tiles, row_tiles.num_groups), strict=True):
-        if spec.in_order:
-            length[rows] = (torch.log(length[rows].clamp(min=1)) / math.log(SIMILAR)).long()
     part, row_start, row_end, slot, split = work_tiles.table
+    for spec, rows in zip(row_tiles.specs, _rows_of_specs(work_tiles.num_tiles, row_tiles.num_groups), strict=True):
+        if spec.in_order is AddOrder.FROM_LAST:  # those of about the same length by their rows: the one that comes first then stays ahead
+            length[rows] = (torch.log(length[rows].clamp(min=1)) / math.log(SIMILAR)).long()
+        if spec.in_order is AddOrder.FROM_FIRST:
+            length[rows] = row_start[rows]
     order = torch.argsort(part * FAR - length, stable=True)
     return torch.stack([row_start, row_end, full_start, partial_start, partial_end, num_full, slot, split], 1)[order]
 
