@@ -37,7 +37,8 @@ from longca.ops.band.sm90.tile_scheduler import (
 # A bulk operation is complete to the thread that began it only; and it is another kind of access than the store that tells of it.
 PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
     st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
-AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.acquire.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
+LOOK = gl.constexpr("ld.relaxed.gpu.global.s32 $0, [$1];")
+AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.relaxed.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
     fence.proxy.async.global; }""")
 DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # progress after all of dQ, and after dK too
 
@@ -122,29 +123,48 @@ def _await(progress_ptr, row):
 
 
 @gluon.jit
-def _await_rows(wait, end, row, waits_ptr, progress_ptr):
-    """Waits until the work tiles that come before this one are done with the rows from `row` on: those above have been waited for.
-
-    Returns the entry of `waits` to go on with.
-    """
-    more = wait < end
-    while more:
-        bottom, other = gl.load(waits_ptr + wait * 2), gl.load(waits_ptr + wait * 2 + 1)
-        if other >= 0:
-            _await(progress_ptr + other, gl.maximum(row, bottom))
-        more = (bottom > row) & (wait + 1 < end)
-        wait += more.to(gl.int32)
-    return wait
+def _look(progress_ptr):
+    """Another item's progress. The warp goes on until the number is needed."""
+    return gl.inline_asm_elementwise(LOOK, "=r,l", [progress_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
-def _add_part(desc, rows, head, half: gl.constexpr, sums, wg: gl.constexpr, count):
-    """Adds a consumer group's `count`-th part to a half of the columns."""
-    wait_at(PART_FULL + wg, 160)
-    tile = sums.tiles.index(wg)
-    async_add(desc, [rows, head, half * tile.shape[2]], tile)
-    tma.store_wait(0)
-    mbarrier.arrive(sums.bars.empty.index(wg), count=1)
+def _wait_entry(wait, end, waits_ptr):
+    """(first row, item or −1) of an entry of `waits`."""
+    return gl.load(waits_ptr + wait * 2, mask=wait < end, other=DQ_DONE), gl.load(waits_ptr + wait * 2 + 1, mask=wait < end, other=-1)
+
+
+@gluon.jit
+def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
+    """Waits until the work tiles that come before this one are done with the rows from `row` on: those above have been waited for.
+
+    Args:
+        bottom, other: the entry `wait` of `waits`.
+        seen: that item's progress, a while ago.
+
+    Returns the entry of `waits` to go on with: (wait, bottom, other).
+    """
+    if (other >= 0) & (seen > gl.maximum(row, bottom)):
+        _await(progress_ptr + other, gl.maximum(row, bottom))
+    while (bottom > row) & (wait + 1 < end):
+        wait += 1
+        bottom, other = _wait_entry(wait, end, waits_ptr)
+        if other >= 0:
+            _await(progress_ptr + other, gl.maximum(row, bottom))
+    return wait, bottom, other
+
+
+@gluon.jit
+def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums):
+    """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half `half + n · half_step` of the
+    columns."""
+    for wg in gl.static_range(CONSUMERS):
+        wait_at(PART_FULL + wg, 160)
+        tile = sums.tiles.index(wg)
+        async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+    for wg in gl.static_range(CONSUMERS):
+        tma.store_wait(CONSUMERS - 1 - wg)
+        mbarrier.arrive(sums.bars.empty.index(wg), count=1)
 
 
 @gluon.jit
@@ -159,17 +179,18 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER: gl.
             it has to wait. To dV and dK, heads add in their order. An item that others wait for began earlier, and the first of all waits
             for nobody: so there is no deadlock.
     """
-    count, tile_count = 0, 0
+    tile_count = 0
     tile = work_tiles.receive_blocks(0)
     while tile.pack >= 0:
         head = tile.pack  # one head in a pack
         kv_head = head // grid.head_rounds
         range_ptr = order.wait_ranges + (kv_head // grid.kv_heads_per_group * grid.num_tiles + tile.index) * 2
         progress_ptr = order.progress + head * grid.num_tiles
-        wait, wait_end = 0, 0
+        wait, wait_end, bottom, other = 0, 0, 0, -1
         full, partial = first_entries(tile.full_start, tile.partial_start, tile.partial_end, IN_ORDER)
         if IN_ORDER:
             wait, wait_end = gl.load(range_ptr), gl.load(range_ptr + 1)
+            bottom, other = _wait_entry(wait, wait_end, order.waits)
         for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
             if IN_ORDER:
                 column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
@@ -179,22 +200,19 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER: gl.
             for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
                 if IN_ORDER:
                     place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
+                    seen = _look(progress_ptr + gl.maximum(other, 0))
                     _publish(progress_ptr + tile.index, place + WG_ROWS)
-                    wait = _await_rows(wait, wait_end, place, order.waits, progress_ptr)
-                for wg in gl.static_range(CONSUMERS):
-                    _add_part(desc.dq, column, head, wg, sums, wg, count)
+                    wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, progress_ptr)
+                _add_parts(desc.dq, column, 0, head, 0, 1, sums)
                 column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
-                count += 1
         if IN_ORDER:
             _publish(progress_ptr + tile.index, DQ_DONE)
             if head % grid.head_rounds > 0:
                 _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
         for half in gl.static_range(2):
-            for wg in gl.static_range(CONSUMERS):
-                _add_part(desc.dv, tile.row_start + wg * WG_ROWS, kv_head, half, sums, wg, count + half)
+            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums)
         for half in gl.static_range(2):
-            for wg in gl.static_range(CONSUMERS):
-                _add_part(desc.dk, tile.row_start + wg * WG_ROWS, kv_head, half, sums, wg, count + half)
+            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums)
         if IN_ORDER:
             _publish(progress_ptr + tile.index, ALL_DONE)
         tile_count += 1
