@@ -1,11 +1,11 @@
-"""Compares the two deterministic ways to gradients, and tells what band attention's choice between them costs.
+"""Compares the three deterministic ways to gradients, and tells what band attention's choice between them costs.
 
     python -m benchmarks.band.dq_order [--seconds 90] [--write docs/results/h200/band.md]         measures on one Hopper GPU
     python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]    reads the times of an earlier run
 
-"Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order (a semaphore); the CSV calls
-it `turns`. Masks are those of whole sequences and those of the steps of this project's strategies: short sequences, few queries, few
-keys, parts of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
+"Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order (a semaphore), from the last
+row or from the first. Masks are those of whole sequences and those of the steps of this project's strategies: short sequences, few queries,
+few keys, parts of documents. TFLOP/s are of the mask's area: 10 · area · heads · head dim.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
 from longca.masks.build import cell_mask
 from longca.masks.mask import Mask
-from longca.ops.band.tables.dq_order import prefers_ordered_dq
+from longca.ops.band.tables.dq_order import preferred_dq_order
+from longca.ops.band.tables.schedule import AddOrder
 from tools.table import Table, add_options, read_records, write_records
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
@@ -39,10 +40,13 @@ RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
 LEAST, MOST_FLOPS = 500, 6e13  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.2 s at most
-MEASURE, SAME = Measure(warmup=2, repeats=5, max_seconds=0.6), 0.01
-TIMES = "band_turns_masks"
-WAYS = {"two kernels": "bwd two dq", "turns": "bwd ="}  # column of the CSV → variant of `benchmarks.band.sm90_try`
-COLUMNS = ("mask", "measured", "one pass over two kernels", "one pass chosen", "slower than the other, mean", "most")
+MEASURE, SAME = Measure(warmup=1, repeats=5, max_seconds=0.3), 0.01
+TIMES = "band_dq_orders"
+# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice)
+WAYS = {"two kernels": ("bwd two dq", None), "from the last row": ("bwd from last", AddOrder.FROM_LAST),
+        "from the first row": ("bwd from first", AddOrder.FROM_FIRST)}
+COLUMNS = ("mask", "measured", "from the last row over two kernels", "from the first row over two kernels", "chosen: two, last, first",
+           "slower than the best, mean", "most")
 
 
 @dataclass(frozen=True)
@@ -113,30 +117,36 @@ def _tflops(case: Case) -> dict[str, float]:
 
     q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
     out, lse = forward("fwd", q, k, v, case.mask)()
-    calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in WAYS.items()}
-    for one, other in zip(*(call() for call in calls.values()), strict=True):
-        if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
-            raise RuntimeError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
+    calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, (variant, _) in WAYS.items()}
+    right, *others = (call() for call in calls.values())
+    for gradients in others:
+        for one, other in zip(right, gradients, strict=True):
+            if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
+                raise RuntimeError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
     return {way: case.flops / statistics.median(time_calls(call, MEASURE, q.device).time_ms[0]) / 1e9 for way, call in calls.items()}
 
 
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     """Applies the present choice to measured masks. Masks that are no longer among the known ones are left out: plans have changed."""
     where = ", ".join(dict.fromkeys(one["machine"] for one in found))
-    chosen = {case.key: prefers_ordered_dq(case.mask, case.num_kv_heads) for case in known}
+    way_of = {order: way for way, (_, order) in WAYS.items()}
+    chosen = {case.key: way_of[preferred_dq_order(case.mask, case.num_kv_heads)] for case in known}
     rows, records = [], []
     for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
-        here = [(chosen[key], float(one["turns"]) / float(one["two kernels"])) for one in found
+        here = [(chosen[key], {way: float(one[way]) for way in WAYS}) for one in found
                 if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])]
         if here:
-            ratios, lost = [ratio for _, ratio in here], [max(1 / ratio if turns else ratio, 1) - 1 for turns, ratio in here]
-            record = {"mask": name, "measured": len(here), "least": min(ratios), "most": max(ratios),
-                      "by_turns": sum(turns for turns, _ in here), "lost_mean": statistics.mean(lost), "lost_most": max(lost)}
-            records.append(record)
-            rows.append((name, str(len(here)), f"{min(ratios):.2f} to {max(ratios):.2f}", str(record["by_turns"]),
-                         *(percent(record[key], signed=False) for key in ("lost_mean", "lost_most"))))
+            two, *passes = WAYS
+            lost = [max(speed.values()) / speed[way] - 1 for way, speed in here]
+            ratios = {way: [speed[way] / speed[two] for _, speed in here] for way in passes}
+            taken = [sum(way == one for one, _ in here) for way in WAYS]
+            records.append({"mask": name, "measured": len(here), **{f"{way}, least": min(ratios[way]) for way in passes},
+                            **{f"{way}, most": max(ratios[way]) for way in passes}, **dict(zip(WAYS, taken, strict=True)),
+                            "lost_mean": statistics.mean(lost), "lost_most": max(lost)})
+            rows.append((name, str(len(here)), *(f"{min(ratios[way]):.2f} to {max(ratios[way]):.2f}" for way in passes),
+                         ", ".join(map(str, taken)), percent(statistics.mean(lost), signed=False), percent(max(lost), signed=False)))
     caption = (f"All gradients, {HEADS.heads[0]}:{HEADS.heads[1]} heads and what ranks have of them; {where}. Masks of whole sequences and "
-               "of ranks' steps; for how many of them one pass is chosen, and how much slower the choice is where the other way is faster.")
+               "of ranks' steps; for how many of them each way is chosen, and how much slower the choice is than the best way.")
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 
 

@@ -28,6 +28,7 @@ from longca.masks.mask import Mask
 from longca.ops.band.api import band_attention, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import PORTABLE_TILES, choose_tiles
 from longca.ops.band.plan import BandPlan
+from longca.ops.band.tables.schedule import AddOrder
 from tools.table import Table, add_options
 
 COLUMNS = ("kernels", "call", "µs", "least", "kernels started", "TMA descriptors", "torch operations")
@@ -44,7 +45,7 @@ def plans(device: torch.device) -> dict[str, BandPlan]:
     # a few rows see everything, all others little: the first are split
     uneven = Mask(256, 8192, (as_bands([(0, 16, 0, 8192, -INF, INF), (16, 256, 0, 64, -INF, INF)]),))
     return {"two backward kernels": plan(causal), "one, in order": plan(causal, tiles=choose_tiles(HEAD_DIM, (9, 0), fused_dq=True,
-                                                                                                  in_order=True)),
+                                                                                                  in_order=AddOrder.FROM_LAST)),
             "split row tiles": plan(uneven), "portable": plan(causal, tiles=dict(PORTABLE_TILES[HEAD_DIM]))}
 
 

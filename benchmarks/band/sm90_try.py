@@ -6,8 +6,8 @@ Each variant has its own processes. All variants are checked side by side, small
 given. A case that takes too long is stopped and named, and the checks go on after it. OUT has each result as soon as it is known.
 
 Forward: the Hopper kernel without and with the two tricks of `OVERLAP`; the portable kernel. Backward: all gradients in one pass
-(`sm90.bwd_fused`), in any order or, "=", in one order; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by
-`sm90.bwd_dq` ("bwd two dq"); both portable kernels.
+(`sm90.bwd_fused`), in any order or in one, from the last row or from the first; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel
+("bwd two") or by `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -31,10 +31,11 @@ from longca.kernels.first_call import wait
 from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask
+from longca.ops.band.tables.schedule import AddOrder
 
 FORWARD = "fwd", "fwd overlap", "fwd portable"
-FUSED = {"bwd": False, "bwd =": True}  # in_order
-BACKWARD = "bwd two dq", "bwd =", "bwd", "bwd two", "bwd portable"
+FUSED = {"bwd": AddOrder.ANY, "bwd from last": AddOrder.FROM_LAST, "bwd from first": AddOrder.FROM_FIRST}
+BACKWARD = "bwd two dq", "bwd from last", "bwd from first", "bwd", "bwd two", "bwd portable"
 DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
          "sliding_window", "causal_sliding_window", "prefix_lm", "block_causal_document")
 TIMES = [*((name, seqlen, 64, 8) for seqlen in (32768, 8192) for name in DENSE),

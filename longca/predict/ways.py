@@ -1,7 +1,7 @@
 """Ways of computing that single kernels have of their own: rules of these kernels, for which no record is fitted.
 
     kernel        direction   rule
-    band          bwd         one pass, whose work tiles add to dQ in one order, or two kernels: `prefers_ordered_dq` of its operator
+    band          bwd         one pass, whose work tiles add to dQ in one order, or two kernels: as its operator chose for the records
     fa2           fwd         items of work start in the order of the sequence; `torch_flash` is the same code
     band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
@@ -28,7 +28,7 @@ OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan
 IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
 WAYS = {("band", "bwd"): (ONE_PASS, TWO_KERNELS)}
-# The same numbers as in longca/ops/band/tables/dq_order.py, which imports torch. A test compares both rules.
+# Those of longca/ops/band/tables/dq_order.py when the committed records were measured; it has chosen one pass more often since.
 LAST_SEES, MEAN_QUERIES, MEAN_KEYS = 0.9, 3000, 4000
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
 

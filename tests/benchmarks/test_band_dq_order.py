@@ -9,31 +9,34 @@ from benchmarks.band import dq_order
 from benchmarks.band.dq_order import TIMES, Case, cases, main, table
 from longca.masks import build_mask
 from longca.masks.mask import Mask
-from longca.ops.band.tables.dq_order import prefers_ordered_dq
+from longca.ops.band.tables.dq_order import preferred_dq_order
+from longca.ops.band.tables.schedule import AddOrder
 from tools.table import write_records
 
-FULL, WINDOW = build_mask("full", seqlen=8192), build_mask("sliding_window", seqlen=8192)
+FULL, WINDOW = build_mask("full", seqlen=8200), build_mask("sliding_window", seqlen=8192)
 
 
-def record(mask: Mask, turns: float) -> dict[str, Any]:
-    return {"mask": mask.name, "where": "8K", "heads": 64, "digest": mask.digest, "two kernels": 400.0, "turns": turns, "machine": "a GPU"}
+def record(mask: Mask, last: float, first: float) -> dict[str, Any]:
+    return {"mask": mask.name, "where": "8K", "heads": 64, "digest": mask.digest, "two kernels": 400.0, "from the last row": last,
+            "from the first row": first, "machine": "a GPU"}
 
 
-TWO = [Case("8K", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
+TWO = [Case("8200", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
 
 
 def test_a_choice_loses_what_the_other_way_would_gain() -> None:
-    gone = record(build_mask("full", seqlen=100), 1.0)
-    found = table([record(FULL, 320.0), record(WINDOW, 300.0), gone], TWO).records
-    names = ("full", 1, 1), ("sliding_window", 1, 0), ("all", 2, 1)
-    assert tuple((line["mask"], line["measured"], line["by_turns"]) for line in found) == names
+    gone = record(build_mask("full", seqlen=100), 1.0, 1.0)
+    found = table([record(FULL, 320.0, 200.0), record(WINDOW, 300.0, 500.0), gone], TWO).records
+    names = ("full", 1, 1, 0), ("sliding_window", 1, 0, 1), ("all", 2, 1, 1)
+    assert tuple((line["mask"], line["measured"], line["from the last row"], line["from the first row"]) for line in found) == names
     assert [line["lost_most"] for line in found] == pytest.approx([0.25, 0, 0.25])
     assert found[-1]["lost_mean"] == pytest.approx(0.125)
+    assert (found[1]["from the first row, least"], found[-1]["from the last row, most"]) == pytest.approx((1.25, 0.8))
 
 
 def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(dq_order, "cases", lambda: TWO)
-    write_records(tmp_path, TIMES, [record(FULL, 440.0)])
+    write_records(tmp_path, TIMES, [record(FULL, 440.0, 300.0)])
     assert main(["--read", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert "a GPU" in capsys.readouterr().out
     assert (tmp_path / "out" / f"{TIMES}.csv").exists()
@@ -52,5 +55,5 @@ def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(dq_order, "RANKS", ((2, 8192),))
     found = cases()
     assert len({case.key for case in found}) == len(found)
-    assert {prefers_ordered_dq(case.mask, case.num_kv_heads) for case in found} == {True, False}
+    assert {preferred_dq_order(case.mask, case.num_kv_heads) for case in found} == {None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST}
     assert any("rank 1" in case.where for case in found)

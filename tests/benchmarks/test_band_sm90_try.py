@@ -71,7 +71,7 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert trial.parse([]).variants == [*trial.BACKWARD, *trial.FORWARD] and set(trial.FUSED) < set(trial.BACKWARD)
-    assert trial.parse(["out.json", "bwd =", "fwd"]).variants == ["bwd =", "fwd"]
+    assert trial.parse(["out.json", "bwd from last", "fwd"]).variants == ["bwd from last", "fwd"]
     with pytest.raises(SystemExit, match="2"):
         trial.parse(["out.json", "bwd up"])
     assert f"bwd up: not among {trial.BACKWARD[0]}, " in capsys.readouterr().err

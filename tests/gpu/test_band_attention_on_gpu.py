@@ -98,13 +98,15 @@ def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="for Hopper")
 @pytest.mark.parametrize("heads", [(16, 2), (4, 4), (12, 6)], ids=str)
 @pytest.mark.parametrize("name", ["causal", "causal_document", "sliding_window", "block_sparse_variable"])
-@pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "in one order"])
+@pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "from the last row", "from the first row"])
 def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tuple[int, int]) -> None:
     from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
+    from longca.ops.band.tables.schedule import AddOrder
 
     ways = {"dK and dV alone": {BandKernel.DKDV: SM90_DKDV, BandKernel.DQ: PORTABLE_TILES[128][BandKernel.DQ]},
             "dQ alone": {BandKernel.DKDV: PORTABLE_TILES[128][BandKernel.DKDV], BandKernel.DQ: SM90_DQ},
-            "in one order": {BandKernel.DKDV: replace(SM90_FUSED, in_order=True)}}
+            "from the last row": {BandKernel.DKDV: replace(SM90_FUSED, in_order=AddOrder.FROM_LAST)},
+            "from the first row": {BandKernel.DKDV: replace(SM90_FUSED, in_order=AddOrder.FROM_FIRST)}}
     check_plan(name, heads, repeats=True, tiles={BandKernel.FORWARD: PORTABLE_TILES[128][BandKernel.FORWARD], **ways[way]})
 
 

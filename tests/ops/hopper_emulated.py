@@ -20,7 +20,8 @@ from tests.ops.gluon.language import settings
 DOCUMENTS = np.array([131, 1, 70, 96])
 WAYS = {"two kernels": None, "from the last": AddOrder.FROM_LAST, "from the first": AddOrder.FROM_FIRST, "any order": AddOrder.ANY}
 TOLERANCE = 4e-3  # fp16: the kernels round P, dS and the results
-FEW = {"causal_document": ("from the first",), "causal": ("from the last",), "causal_sliding_window": ("two kernels",), "block_sparse_uniform": ()}
+FEW = {"causal_document": ("from the first",), "causal": ("from the last",), "causal_sliding_window": ("two kernels",),
+       "block_sparse_uniform": ()}
 
 
 def masks() -> dict[str, Mask]:

@@ -14,8 +14,8 @@ from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
-from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, keys_of_last_query, prefers_ordered_dq
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, TileSchedule, TileSpec
+from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, keys_of_last_query, kv_heads_at_once, preferred_dq_order
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, AddOrder, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
@@ -23,17 +23,19 @@ STEP, DONE = 8, -(1 << 30)
 
 
 def columns_of(lines: TileSchedule, piece: np.ndarray) -> list[int]:
-    """Of its steps, in the order in which it makes them."""
+    """Of its steps, in the order in which it makes them from the last one on."""
     runs = lines.block_ranges.numpy()
     columns = [column + place * STEP for column, count in runs[piece[FULL_START]:piece[PARTIAL_START]] for place in range(count)]
     return sorted([*columns, *runs[piece[PARTIAL_START]:piece[PARTIAL_END], 0].tolist()], reverse=True)
 
 
-def work(lines: TileSchedule, number: int, progress: list[int], added: list[list[int]]) -> Iterator[None]:
+def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int], added: list[list[int]]) -> Iterator[None]:
     """A piece, up to each point at which another may go on: stops for good where it waits for one that never comes."""
     waits = lines.waits.numpy()
     place, behind = lines.wait_ranges.numpy()[0, number].tolist()
-    for column in columns_of(lines, lines.work_tiles.numpy()[0, number]):
+    columns = columns_of(lines, lines.work_tiles.numpy()[0, number])
+    for begin in columns if order is AddOrder.FROM_LAST else reversed(columns):
+        column = begin if order is AddOrder.FROM_LAST else -begin - STEP
         progress[number] = column + STEP
         yield
         more = place < behind
@@ -43,21 +45,21 @@ def work(lines: TileSchedule, number: int, progress: list[int], added: list[list
                 yield
             more = bottom > column and place + 1 < behind
             place += more
-        for touched in range(column, column + STEP):
+        for touched in range(begin, begin + STEP):
             added[touched].append(number)
         yield
     progress[number] = DONE
 
 
-def play(mask: Mask, num_programs: int, seed: int) -> None:
+def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
     """Additions to each column come in the order of the pieces."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=True)], torch.device("cpu"))
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order)], torch.device("cpu"))
     total, chance = lines.work_tiles.shape[1], random.Random(seed)
     progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
     waiting, running = iter(range(total)), []
     for _ in range(200 * (sum(len(columns_of(lines, piece)) for piece in lines.work_tiles.numpy()[0]) + total) * num_programs):
         while len(running) < num_programs and (number := next(waiting, None)) is not None:
-            running.append(work(lines, number, progress, added))
+            running.append(work(lines, order, number, progress, added))
         if not running:
             break
         one = chance.choice(running)
@@ -68,34 +70,53 @@ def play(mask: Mask, num_programs: int, seed: int) -> None:
         assert pieces == sorted(pieces)
 
 
+ORDERS = pytest.mark.parametrize("order", [AddOrder.FROM_LAST, AddOrder.FROM_FIRST])
+
+
+@ORDERS
 @pytest.mark.parametrize("name", ["full", "causal", "causal_document", "full_document", "sliding_window", "global_sliding_window",
                                   "shared_question", "prefix_lm_document", "causal_blockwise"])
-def test_patterns(name: str) -> None:
+def test_patterns(name: str, order: AddOrder) -> None:
     params = {"window": 40} if "window" in name else {}
     params |= {"num_global": 10} if name == "global_sliding_window" else {}
-    play(build_mask(name, seqlen=203, **params), num_programs=5, seed=1)
+    play(build_mask(name, seqlen=203, **params), order, num_programs=5, seed=1)
 
 
+@ORDERS
 @quick
 @given(band_masks(max_groups=1), st.integers(1, 4), st.integers(0, 9))
-def test_random_masks(mask: Mask, num_programs: int, seed: int) -> None:
+def test_random_masks(order: AddOrder, mask: Mask, num_programs: int, seed: int) -> None:
     if mask.seqlen_k:
-        play(mask, num_programs, seed)
+        play(mask, order, num_programs, seed)
 
 
-@pytest.mark.parametrize(("name", "seqlen", "turns"), [
-    ("full", 8192, True), ("causal", 8192, True), ("prefix_lm", 8192, True), ("causal_blockwise", 32768, True), ("full", 1024, False),
-    ("sliding_window", 32768, False), ("causal_sliding_window", 32768, False), ("full_document", 32768, False),
-    ("causal_document", 131072, False), ("shared_question", 32768, False), ("global_sliding_window", 32768, False),
-    ("block_causal_document", 32768, False), ("block_sparse_uniform", 8192, False)])
-def test_who_takes_turns(name: str, seqlen: int, turns: bool) -> None:
-    assert prefers_ordered_dq(mask_of(name, seqlen), 8) == turns
+LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST
 
 
-@pytest.mark.parametrize(("name", "turns"), [("full", True), ("causal", True), ("prefix_lm", True), ("causal_blockwise", False)])
-def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, turns: bool) -> None:
+@pytest.mark.parametrize(("name", "seqlen", "order"), [
+    ("full", 8192, FIRST), ("causal", 8193, LAST), ("prefix_lm", 8192, FIRST), ("causal_blockwise", 32768, LAST), ("full", 1024, None),
+    ("causal_blockwise", 8192, None), ("sliding_window", 8192, FIRST), ("causal_sliding_window", 32768, None),
+    ("full_document", 32768, FIRST), ("full_document", 8192, None), ("causal_document", 32768, FIRST), ("causal_document", 8192, None),
+    ("shared_question", 32768, FIRST), ("global_sliding_window", 32768, FIRST), ("global_sliding_window", 8192, None),
+    ("block_causal_document", 32768, FIRST), ("block_sparse_uniform", 8192, None)])
+def test_who_takes_turns(name: str, seqlen: int, order: AddOrder | None) -> None:
+    assert preferred_dq_order(mask_of(name, seqlen), 8) is order
+
+
+@pytest.mark.parametrize(("name", "order", "of_few"), [
+    ("full", LAST, LAST), ("causal", LAST, LAST), ("prefix_lm", LAST, LAST), ("causal_blockwise", LAST, None),
+    ("full_document", FIRST, None)])
+def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, order: AddOrder, of_few: AddOrder | None) -> None:
     mask = mask_of(name, 32768)
-    assert prefers_ordered_dq(mask, 4) and {prefers_ordered_dq(mask, few) for few in (1, 2, 5, 6)} == {turns}
+    assert preferred_dq_order(mask, 4) is order and {preferred_dq_order(mask, few) for few in (1, 2, 5, 6)} == {of_few}
+
+
+@pytest.mark.parametrize(("name", "seqlen", "order", "heads"), [
+    ("full", 32768, LAST, 1), ("full", 8192, LAST, 4), ("causal", 32768, LAST, 4), ("causal_document", 32768, FIRST, 4),
+    ("causal", 32768, AddOrder.ANY, 1)])
+def test_heads_at_once(name: str, seqlen: int, order: AddOrder, heads: int) -> None:
+    assert kv_heads_at_once(mask_of(name, seqlen), order, 8, 128) == heads
+    assert kv_heads_at_once(mask_of(name, seqlen), order, 2, 128) == min(heads, 2)
 
 
 def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:
@@ -105,26 +126,26 @@ def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("num_rows", "num_keys", "of_the_last", "turns"), [
-    (3000, 4000, 4000, True), (2999, 4000, 4000, False), (3000, 3999, 3999, False), (5000, 5000, 4500, True), (5000, 5000, 4499, False)])
+    (3000, 3500, 3500, True), (2999, 3500, 3500, False), (3000, 3499, 3499, False), (5000, 5000, 4500, True), (5000, 5000, 4499, False)])
 def test_pieces_must_be_long_and_many_and_begin_alike(num_rows: int, num_keys: int, of_the_last: int, turns: bool) -> None:
     bands = rows_that_see((num_rows - 1, num_keys), (1, of_the_last))
-    assert prefers_ordered_dq(Mask(num_rows, num_keys, (bands,)), 8) == turns
-    assert prefers_ordered_dq(Mask(num_rows, num_keys, (bands, bands)), 8) == turns
-    assert not prefers_ordered_dq(Mask(num_rows * 2, num_keys * 2, (bands, np.empty((0, 6), dtype=np.int64))), 8)
+    assert (preferred_dq_order(Mask(num_rows, num_keys, (bands,)), 2) is LAST) == turns
+    assert (preferred_dq_order(Mask(num_rows, num_keys, (bands, bands)), 2) is LAST) == turns
+    assert preferred_dq_order(Mask(num_rows * 2, num_keys * 2, (bands, np.empty((0, 6), dtype=np.int64))), 2) is None
 
 
 def test_groups_of_heads_count_by_their_mean() -> None:
     few_keys = rows_that_see((3000, 2500))
-    assert not prefers_ordered_dq(Mask(3000, 2500, (few_keys, few_keys)), 8)
+    assert preferred_dq_order(Mask(3000, 2500, (few_keys, few_keys)), 8) is None
     few_queries = rows_that_see((16383, 4100), (1, 16384))
-    assert [prefers_ordered_dq(Mask(16384, 16384, (few_queries, few_queries)), heads) for heads in (2, 4)] == [False, True]
+    assert [preferred_dq_order(Mask(16384, 16384, (few_queries, few_queries)), heads) for heads in (2, 4)] == [None, LAST]
     half_blind = rows_that_see((7999, 8000), (1, 4000))
-    assert not prefers_ordered_dq(Mask(8000, 8000, (rows_that_see((8000, 8000)), half_blind)), 8)
+    assert preferred_dq_order(Mask(8000, 8000, (rows_that_see((8000, 8000)), half_blind)), 8) is FIRST
 
 
 def test_the_last_query_may_be_followed_by_some_that_see_nothing() -> None:
     seen = rows_that_see((4800, 4200))
-    assert prefers_ordered_dq(Mask(4800, 4200, (seen,)), 8) and prefers_ordered_dq(Mask(4900, 4200, (seen,)), 8)
+    assert preferred_dq_order(Mask(4800, 4200, (seen,)), 8) is preferred_dq_order(Mask(4900, 4200, (seen,)), 8) is FIRST
 
 
 @quick
@@ -137,9 +158,9 @@ def test_what_the_last_query_sees_is_counted(mask: Mask) -> None:
 
 def test_blocks_and_nothing_visible_take_no_turns() -> None:
     bounds = np.arange(0, 8193, 128)[None]
-    assert not prefers_ordered_dq(Mask(8192, 8192, grid=BlockGrid(np.ones((1, 64, 64), dtype=bool), bounds, bounds)), 8)
+    assert not preferred_dq_order(Mask(8192, 8192, grid=BlockGrid(np.ones((1, 64, 64), dtype=bool), bounds, bounds)), 8)
     nothing = Mask(0, 0, (np.empty((0, 6), dtype=np.int64),))
-    assert not any(prefers_ordered_dq(mask, heads) for mask in (*NOTHING_VISIBLE, nothing) for heads in (1, 8))
+    assert not any(preferred_dq_order(mask, heads) for mask in (*NOTHING_VISIBLE, nothing) for heads in (1, 8))
 
 
 def mask_of(name: str, seqlen: int) -> Mask:

@@ -1,6 +1,5 @@
 """The plan of band attention: a mask as a `TileSchedule` for each kernel, made once and kept as long as the mask is used."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
-from longca.ops.band.tables.dq_order import KV_HEADS, prefers_ordered_dq, with_waits
+from longca.ops.band.tables.dq_order import kv_heads_at_once, preferred_dq_order, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
@@ -90,7 +89,7 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     Args:
         needs_backward: without it the plan is for the forward pass alone, and smaller.
         deterministic: gradients are the same, bit by bit, in every run. Without it they may be added up in any order: up to 5 % faster
-            where they would be added to dQ in one order else (`prefers_ordered_dq`), up to 25 % slower where not (docs/design/band.md).
+            where they would be added to dQ in one order else (`preferred_dq_order`), up to 25 % slower where not (docs/design/band.md).
         tiles: instead of the kernels' own tile sizes.
 
     Raises:
@@ -104,11 +103,12 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
     if tiles is None:
-        ordered, block = prefers_ordered_dq(mask, num_kv_heads), mean_block(mask)
+        order, block = preferred_dq_order(mask, num_kv_heads), mean_block(mask)
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         tiles = choose_tiles(head_dim, capability, block=mean_block(mask, keys=True), block_rows=block_rows,
-                             fused_dq=not deterministic or ordered, in_order=AddOrder.FROM_LAST if deterministic and ordered else AddOrder.ANY)
+                             fused_dq=not deterministic or order is not None,
+                             in_order=order if deterministic and order else AddOrder.ANY)
     specs, configs = [], {}
     for kernel in BandKernel:
         if kernel in tiles and (needs_backward or kernel is BandKernel.FORWARD):
@@ -136,7 +136,7 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order)
     section = num_kv_heads  # all, so that the longest come first
     if config.fused:  # it adds to memory as well, and so works on fewer; waits are shorter where they are several
-        section = math.gcd(num_kv_heads, KV_HEADS) if config.in_order else 1
+        section = kv_heads_at_once(mask, config.in_order, num_kv_heads, config.block_m)
     elif mask.grid is not None:  # what they read is scattered
         section = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
     return spec, replace(config, kv_heads_per_section=config.kv_heads_per_section or section)

@@ -20,7 +20,7 @@ from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, produce_query_blocks
 from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, DS_FULL, PART_FULL, arrive_at, stage_threads, wait_at
-from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, read_mask, seen_columns, where_seen
+from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, hidden_zero, read_mask, seen_columns, where_seen
 from longca.ops.band.sm90.tile_scheduler import (
     CONSUMERS,
     FROM_LAST,
@@ -235,14 +235,9 @@ def _start_dq(ds, k_halves, zero, count, wg: gl.constexpr):
     WIDTH: gl.constexpr = k_halves.shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     place = (count & 1) * CONSUMERS
-    dq = warpgroup_mma(ds.index(place).permute((1, 0)), k_halves.index(wg + zero), gl.zeros([WG_ROWS, WIDTH], gl.float32, layout), use_acc=False,
-                       is_async=True)
+    dq = gl.zeros([WG_ROWS, WIDTH], gl.float32, layout)
+    dq = warpgroup_mma(ds.index(place).permute((1, 0)), k_halves.index(wg + zero), dq, use_acc=False, is_async=True)
     return warpgroup_mma(ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg + zero), dq, is_async=True)
-
-
-@gluon.jit
-def _zero(count):
-    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [count], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -305,8 +300,8 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
         num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
-            zero = _zero(count)
-            k, v = pipeline.k.index(wg + zero).reshape([WG_ROWS, D]), pipeline.v.index(wg + zero).reshape([WG_ROWS, D])
+            zero = hidden_zero(count)
+            k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg + zero).reshape([WG_ROWS, D])
             q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
             dp = _start_product(v, dout)

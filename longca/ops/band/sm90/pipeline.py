@@ -60,6 +60,16 @@ class Handshake:
 
 
 @gluon.jit
+def hidden_zero(number):
+    """0, which the compiler does not know.
+
+    Added to the index of a buffer that does not change in a loop, it keeps the descriptors of its parts from being made before the loop:
+    a matmul takes them from 63 uniform registers, and those that do not fit come from memory, round by round.
+    """
+    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def read_mask(info, stage):
     """The partial-block mask of a stage's block, or FULL or EMPTY, for a consumer warp group. `info`: int32 (stages, INFO)."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])

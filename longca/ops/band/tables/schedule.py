@@ -68,8 +68,8 @@ class TileSchedule:
     to slot SLOT (tile_m rows for each head that works on this group), and SPLIT is the row tile's place in `splits`: (ROW_START, ROW_END,
     first slot, slots). Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit.
 
-    Work tiles of a group are sorted longest first (where they wait for each other as in `AddOrder`) and padded to W with work tiles of no rows
-    (ROW_START = ROW_END).
+    Work tiles of a group are sorted longest first (where they wait for each other as in `AddOrder`) and padded to W with work tiles of no
+    rows (ROW_START = ROW_END).
 
     With several query heads for a KV head, P of them can share a tile: `tile_m` (or `tile_n`, for row tiles of keys) is then in tokens, the
     matrix has P rows for each, row r of the matrix being token r // P and head r % P of the pack.
