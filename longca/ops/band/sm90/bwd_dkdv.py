@@ -149,8 +149,8 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
 
     Args:
         counter_ptr: int32 (1,), how many items have been taken: beyond each program's first, or with IN_ORDER all.
-        IN_ORDER: as in `sm90.bwd_fused`: blocks go from the last column on, instead of partial ones first, and a work tile, a program's
-            first one too, is taken only when it begins, so that all before it have begun.
+        IN_ORDER: as in `sm90.bwd_fused`: blocks go from the last column on or from the first, instead of partial ones first, and a work
+            tile, a program's first one too, is taken only when it begins, so that all before it have begun.
     """
     BLOCK: gl.constexpr = WG_ROWS // PACK
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))

@@ -4,11 +4,12 @@ It works as `sm90.bwd_dkdv`, but an item is a work tile for one query head, so t
 and dQ then stay in the level-2 cache. All gradients are added to float32 sums in global memory. A further warp, the reducer, does this with
 the tensor memory accelerator (TMA): Gluon's compiler has such additions, its library has no name for them.
 
-dQ of a block is computed in the next block's round, beside its exponentials: the first dQ of a work tile is of no use and is not added;
-the last one comes after the loop. dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to
-buffer n % 2, and arrives once a block at one barrier. No group arrives for block n + 1 before it has seen both arrive for n, so that the
-parity of n tells blocks apart. Before a group arrives for block n, its dQ of block n − 2 is done, which was the last to read buffer n % 2:
-so a group that has seen block n − 1 complete may write to that buffer.
+A round begins with a block's dP and ends with the next block's P, beside which dQ is computed. So no matmul is under way from one round to
+the next: the assembler would run all of them one after the other. The last round of a work tile computes its own scores again, of no use.
+
+dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer n % 2, says so at a named
+barrier, and waits for the other's. A group that has seen the other's block n knows that its dQ of block n − 1 is done, and may write block
+n + 1 to that buffer.
 """
 
 from triton._C.libtriton import ir
@@ -34,7 +35,8 @@ from longca.ops.band.sm90.tile_scheduler import (
     range_of,
 )
 
-# A bulk operation is complete to the thread that began it only; and it is another kind of access than the store that tells of it.
+# A bulk operation is complete to the thread that began it only; and it is another kind of access than the store that tells of it. With a
+# relaxed store, sums were seen in another order. What waits only adds in memory, too, and reads nothing: an acquire would order no more.
 PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
     st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
 LOOK = gl.constexpr("ld.relaxed.gpu.global.s32 $0, [$1];")
@@ -48,25 +50,12 @@ class SumTiles:
     """Buffers by which consumer groups hand parts of gradients to the reducer warp, one for each group."""
 
     tiles: gl.shared_memory_descriptor  # float32 (CONSUMERS, 64, 1, D / 2)
-    bars: Handshake
+    empty: gl.shared_memory_descriptor  # a barrier for each; that a buffer is full is said at a named one
 
     @gluon.constexpr_function
-    def __init__(self, tiles, bars):
+    def __init__(self, tiles, empty):
         self.tiles = tiles
-        self.bars = bars
-
-
-@aggregate
-class DsExchange:
-    """Buffers by which each consumer group shows its dS to the other one."""
-
-    ds: gl.shared_memory_descriptor  # (2 · CONSUMERS, 64, 64)
-    full: gl.shared_memory_descriptor
-
-    @gluon.constexpr_function
-    def __init__(self, ds, full):
-        self.ds = ds
-        self.full = full
+        self.empty = empty
 
 
 @aggregate
@@ -159,12 +148,12 @@ def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constex
     """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half `half + n · half_step` of the
     columns."""
     for wg in gl.static_range(CONSUMERS):
-        wait_at(PART_FULL + wg, 160)
+        wait_at(PART_FULL + wg, stage_threads(1))
         tile = sums.tiles.index(wg)
         async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
     for wg in gl.static_range(CONSUMERS):
         tma.store_wait(CONSUMERS - 1 - wg)
-        mbarrier.arrive(sums.bars.empty.index(wg), count=1)
+        mbarrier.arrive(sums.empty.index(wg), count=1)
 
 
 @gluon.jit
@@ -174,10 +163,10 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER: gl.
 
     Args:
         IN_ORDER: work tiles add to a row of dQ one after the other, in the order of `TileSchedule.work_tiles`, so that sums are the same in
-            every run; else in any order. A work tile goes from the last row to the first. It publishes in `progress` how far it has come:
-            the first row that it is done with, DQ_DONE after all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles
-            it has to wait. To dV and dK, heads add in their order. An item that others wait for began earlier, and the first of all waits
-            for nobody: so there is no deadlock.
+            every run; else in any order. A work tile goes from the last row to the first, or from the first, and then rows count backwards
+            (row r is −r). It publishes in `progress` how far it has come: the first row that it is done with, DQ_DONE after all of dQ,
+            ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, heads add in their order. An
+            item that others wait for began earlier, and the first of all waits for nobody: so there is no deadlock.
     """
     tile_count = 0
     tile = work_tiles.receive_blocks(0)
@@ -259,11 +248,11 @@ def _hand_over(part, sums, count, wg: gl.constexpr):
     """
     ROWS: gl.constexpr = part.shape[0]
     COLUMNS: gl.constexpr = part.shape[1]
-    mbarrier.wait(sums.bars.empty.index(wg), (count & 1) ^ 1)
+    mbarrier.wait(sums.empty.index(wg), (count & 1) ^ 1)
     tile = sums.tiles.index(wg).reshape([ROWS, COLUMNS])
     tile.store(part.reshape([ROWS, COLUMNS // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, COLUMNS]))
     fence_async_shared()
-    arrive_at(PART_FULL + wg, 160)
+    arrive_at(PART_FULL + wg, stage_threads(1))
 
 
 @gluon.jit
@@ -274,8 +263,12 @@ def _hand_over_halves(x, sums, count, wg: gl.constexpr):
 
 
 @gluon.jit
-def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
-    """A consumer group: its 64 keys of every work tile."""
+def _consume(pipeline, ds_buffers, sums, masks_ptr, scale_log2, wg: gl.constexpr):
+    """A consumer group: its 64 keys of every work tile.
+
+    Args:
+        ds_buffers: (2 · CONSUMERS, 64, 64), two for each group.
+    """
     STAGES: gl.constexpr = pipeline.q.shape[0]
     D: gl.constexpr = pipeline.q.shape[3]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
@@ -309,7 +302,7 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
             dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
             ds = (p * (dp - pipeline.delta.index(stage).load(across)[None, :])).to(q.dtype)
-            exchange.ds.index(count % 2 * CONSUMERS + wg).store(ds)
+            ds_buffers.index(count % 2 * CONSUMERS + wg).store(ds)
             fence_async_shared()
             arrive_at(DS_FULL + count % 2 * 2 + wg, 256)
             ds_operand = gl.convert_layout(ds, operand)
@@ -323,7 +316,7 @@ def _consume(pipeline, exchange, sums, masks_ptr, scale_log2, wg: gl.constexpr):
             bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
             wait_at(DS_FULL + count % 2 * 2 + (1 - wg), 256)
             gl.thread_barrier()
-            dq = _start_dq(exchange.ds, k_halves, zero, count, wg)
+            dq = _start_dq(ds_buffers, k_halves, zero, count, wg)
             s, dk, ds_operand = warpgroup_mma_wait(2, deps=[s, dk, ds_operand])
             p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)
             arrive_at(BLOCK_EMPTY + count % STAGES, stage_threads(CONSUMERS))
@@ -354,7 +347,7 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     v = gl.allocate_shared_memory(v_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], v_desc.layout)
     q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], q_desc.layout)
     dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], dout_desc.layout)
-    ds = gl.allocate_shared_memory(q_desc.dtype, [2 * CONSUMERS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2))
+    ds_buffers = gl.allocate_shared_memory(q_desc.dtype, [2 * CONSUMERS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2))
     sum_tiles = gl.allocate_shared_memory(dq_desc.dtype, [CONSUMERS, WG_ROWS, 1, D // 2], dq_desc.layout)
     lse = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], lse_desc.layout)
     delta = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], delta_desc.layout)
@@ -362,9 +355,8 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
     q_full, dout_full = barriers(STAGES, 2), barriers(STAGES, 1)
-    exchange = DsExchange(ds, barriers(1, CONSUMERS).index(0))
     work_tiles = WorkTileQueue(messages, barriers(2, 1), barriers(2, CONSUMERS + 1))  # read by the reducer warp too
-    sums = SumTiles(sum_tiles, Handshake(barriers(CONSUMERS, 1), barriers(CONSUMERS, 1)))
+    sums = SumTiles(sum_tiles, barriers(CONSUMERS, 1))
     fence_async_shared()
     pipeline = KeyPipeline(k, v, q, dout, lse, delta, info, work_tiles, kv_bars, q_full, dout_full)
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
@@ -372,8 +364,8 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     order = DqOrder(waits_ptr, wait_ranges_ptr, progress_ptr)
     grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, heads_per_kv_head, kv_heads_per_group)
     gl.warp_specialize([
-        (_consume, (pipeline, exchange, sums, partial_masks_ptr, scale_log2, 0)),
-        (_consume, (pipeline, exchange, sums, partial_masks_ptr, scale_log2, 1)),
+        (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, scale_log2, 0)),
+        (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, scale_log2, 1)),
         (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),
         (_reduce, (Sums(dq_desc, dk_desc, dv_desc), sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER)),
     ], [4, 1, 1], [240, 24, 24])
