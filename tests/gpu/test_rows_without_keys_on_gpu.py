@@ -37,7 +37,8 @@ def test_gives_nothing_where_nothing_is_seen(kernel: str, case: Case) -> None:
     if direction == "bwd":
         results += [prepared.from_layout(x) for x in prepared.backward(forward, dout)]
         rights += plain.grads
-    for result, right in zip(results, rights, strict=True):
-        error = torch.linalg.vector_norm(result.double().cpu() - right) / max(float(torch.linalg.vector_norm(right)), 1.0)
-        assert error <= 1.5e-2
+    norms = [float(torch.linalg.vector_norm(right)) for right in rights]
+    for result, right, norm in zip(results, rights, norms, strict=True):
+        # a gradient may be 0, of one key for example; what remains of it is of the rounding of terms as large as the others
+        assert torch.linalg.vector_norm(result.double().cpu() - right) <= 1.5e-2 * max(norm, max(norms) / 10)
     assert all((result.cpu()[empty] == 0).all() for result in results[:2])
