@@ -264,7 +264,7 @@ def span(values: Iterable[float], show: Callable[[Any], str] | None = None) -> s
 
 
 def held(observations: Sequence[Observation], noun: str = "point") -> str:
-    """How many of them hold: "3 of 14 points"."""
+    """Number of them that hold: "3 of 14 points"."""
     return of(sum(one.holds for one in observations), len(observations), noun)
 
 

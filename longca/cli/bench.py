@@ -197,7 +197,7 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
 
 
 def _points(result: OwnFileResult) -> pd.DataFrame:
-    """What ran, by kernel, ranked as on pages (`longca.report.findings.ranked`)."""
+    """Measured cells by kernel, ranked as on pages (`longca.report.findings.ranked`)."""
     from longca.report.decide.cases import cases
     from longca.store.table import derived
 

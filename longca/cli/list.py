@@ -58,7 +58,7 @@ def command(
 
 
 def _print_overview(found: dict[str, list[dict[str, Any]]]) -> None:
-    """How many there are of each kind, and their names; of kernels and strategies first those that run here."""
+    """Number and names of each kind; of kernels and strategies first those that run here."""
     import textwrap
 
     width = max(map(len, found)) + 2
@@ -122,7 +122,7 @@ def _facts(kind: str, plugin: Any) -> dict[str, Any]:
 
 
 def _here(plugin: Any) -> dict[str, Any]:
-    """Whether it runs on this machine, and why not."""
+    """`runs_here`, and the reason if it does not."""
     reason = plugin.available(device_type())
     return {"runs_here": reason is None, "reason": reason}
 

@@ -1,4 +1,4 @@
-"""What the verdicts add up to: counts, methods, the largest changes, and the conclusion in words."""
+"""The sum of the verdicts: counts, methods, the largest changes, and the conclusion in words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Change:
 
     @property
     def size(self) -> float:
-        """How far the two speeds are apart, whichever is larger; 0 without speeds."""
+        """The distance of the two speeds, whichever is larger; 0 without speeds."""
         return abs(math.log(self.verdict.ratio)) if self.verdict.ratio else 0.0
 
 
@@ -150,7 +150,7 @@ class Comparison:
 
     @property
     def bases(self) -> list[str]:
-        """What was compared, a line each: by time, by rate, or by share of which peaks."""
+        """The kinds of comparison, a line each: by time, by rate, or by share of which peaks."""
         found: Counter[tuple[Basis, str]] = Counter()
         for change in self.attention:
             if change.verdict.basis:

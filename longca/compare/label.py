@@ -57,7 +57,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def speed_texts(pair: RecordPair, basis: Basis | None) -> tuple[str, str]:
-    """What A and B reached, in the same unit: TFLOP/s per device, shares of peak, or milliseconds where there is no rate."""
+    """The values that A and B reached, in the same unit: TFLOP/s per device, shares of peak, or milliseconds where there is no rate."""
     if basis == "share of peak":
         return _share(pair.a), _share(pair.b)
     if all(side is None or side.tflops or not side.time_ms for side in (pair.a, pair.b)):

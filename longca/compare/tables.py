@@ -29,7 +29,7 @@ class Described:
 
 
 def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
-    """What a reader must know before the tables: the sides, what was compared, controls, and what has no partner."""
+    """Facts that a reader needs before the tables: the sides, what was compared, controls, and what has no partner."""
     found = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
     found += comparison.bases
     found.append(f"the same: within {percent(comparison.rule.tolerance)}; ambiguous: the quartiles overlap")

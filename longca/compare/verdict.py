@@ -16,7 +16,7 @@ Basis = Literal["time", "rate", "share of peak"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How pairs are judged.
+    """Rules by which pairs are judged.
 
     Two speeds are the same if their medians differ by no more than the tolerance. Otherwise they are ambiguous if their boxes overlap: a
     box reaches from the speed at the third quartile of the times to that at the first (of a published rate, as far as its reading may be
@@ -31,7 +31,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """What came of a pair."""
+    """The outcome of a pair."""
 
     outcome: OutcomeOfPair
     why: str = ""

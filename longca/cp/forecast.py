@@ -112,7 +112,7 @@ def links_of(network: Network) -> LinkSpeeds:
 
 @dataclass(frozen=True, eq=False)
 class _ShareTimes:
-    """What the ranks that have the same heads of a chunk compute."""
+    """The work of the ranks that have the same heads of a chunk."""
 
     seconds: np.ndarray
     """of each step at full clock, (P, T)"""
@@ -247,7 +247,7 @@ def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: Devi
 
 
 def _are_one_pass(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
-    """Which steps `band` computes in one pass backward, (P, T); None where a single rank has the whole mask, or for other kernels.
+    """True for steps that `band` computes in one pass backward, (P, T); None where a single rank has the whole mask, or for other kernels.
 
     Where the last query of the whole mask sees nearly all keys, so does that of every step.
     """

@@ -77,7 +77,7 @@ def _step_traits(plan: Plan) -> _Kept[Traits]:
 
 
 class _Kept(Iterable[T]):
-    """What an iterator gives, made as far as somebody has read it: both directions ask about one plan, and the first misfit ends it."""
+    """The items of an iterator, made as far as somebody has read it: both directions ask about one plan, and the first misfit ends it."""
 
     def __init__(self, rest: Iterator[T]) -> None:
         self._found: list[T] = []

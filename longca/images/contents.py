@@ -1,4 +1,4 @@
-"""What is in an image: packages of the system and of Python, and the hash of each file. Compared, and as a bill of materials.
+"""The contents of an image: packages of the system and of Python, and the hash of each file. Compared, and as a bill of materials.
 
 The list was made inside, as the last step of the build (`tools/image_contents.py`).
 """

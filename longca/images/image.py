@@ -29,7 +29,7 @@ class Image:
 
     @property
     def log(self) -> Path:
-        """What was said while it was built or pulled: each step of a build begins with a line "+ command"."""
+        """The output of its build or pull: each step of a build begins with a line "+ command"."""
         return self.stamp.with_suffix(".log")
 
     @property

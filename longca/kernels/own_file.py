@@ -155,7 +155,7 @@ def _described(found: Any) -> str:
 
 
 def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
-    """What torch.compile compiles inside keeps all that backward needs, since backward is called many times on one forward."""
+    """A function that torch.compile compiles inside keeps all that backward needs, since backward is called many times on one forward."""
     if not is_needed:
         return nullcontext()
     from torch._functorch import config

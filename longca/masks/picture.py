@@ -80,7 +80,7 @@ def definition(name: str, traits: Traits) -> str:
 
 
 def facts(mask: Any) -> dict[str, str]:
-    """What a reader asks first, by name: rule, size, density, documents, parameters."""
+    """First facts for a reader, by name: rule, size, density, documents, parameters."""
     found = {"visible iff": definition(mask.name, mask.traits), "queries × keys": f"{mask.seqlen_q:,} × {mask.seqlen_k:,}",
              "density": f"{mask.density:.4f} ({mask.area:,} pairs)"}
     if mask.num_groups > 1:

@@ -51,7 +51,7 @@ class Exhibit(Plugin):
         return list(dict.fromkeys(cell_id for name in columns for ids in data[name].dropna() for cell_id in ids.split()))
 
     def effects(self, data: pd.DataFrame) -> dict[int, str]:
-        """What the data say of defects of the released code: number of a `Repair` → a sentence without its end."""
+        """Findings of the data on defects of the released code: number of a `Repair` → a sentence without its end."""
         return {}
 
 

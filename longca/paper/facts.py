@@ -1,4 +1,4 @@
-"""What the study's page says beside its exhibits: the 14 masks, and how much of the study's own grid the records hold."""
+"""The facts of the study's page beside its exhibits: the 14 masks, and how much of the study's own grid the records hold."""
 
 from __future__ import annotations
 

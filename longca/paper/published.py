@@ -81,7 +81,7 @@ def with_published(data: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
-    """How the rates compare with each source that published them: a sentence for each."""
+    """Compares the rates with each source that published them: a sentence for each."""
     found = []
     for _, of_source in pairs.groupby(SOURCE, sort=True):
         told = of_source.loc[of_source.is_told]

@@ -145,7 +145,7 @@ def _distinct(samples: Sequence[Sample]) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _repeats(keys: Sequence[Hashable]) -> np.ndarray:
-    """How often each sample's setting stands among the samples, (n,): many records of one setting weigh as one."""
+    """Number of times that each sample's setting stands among the samples, (n,): many records of one setting weigh as one."""
     counts: dict[Hashable, int] = {}
     for key in keys:
         counts[key] = counts.get(key, 0) + 1

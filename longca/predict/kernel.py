@@ -55,7 +55,7 @@ def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
 
 def amounts(statistics: TileStatistics, shape: TileShape, items: Items, num_q_heads: int, num_kv_heads: int, *, covered: bool = False
             ) -> np.ndarray:
-    """What a call has of each of FEATURES, (6,).
+    """The amounts of FEATURES in a call, (6,).
 
     Args:
         items: of work, as `items_of` tells.

@@ -28,7 +28,7 @@ class NewStrategy(PlannedStrategy):
         """steps in which remote keys are computed with; 0: one step, after all have arrived"""
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """How ranks divide the work: `Mesh(world)` is one ring that divides keys; `longca.cp.partition.mesh` has meshes with heads, too."""
+        """Division among ranks: `Mesh(world)` is one ring that divides keys; `longca.cp.partition.mesh` has meshes with heads, too."""
         return Mesh(world)
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:

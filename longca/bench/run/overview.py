@@ -54,7 +54,7 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
 
 
 def finding(board: Scoreboard) -> str:
-    """Which method has the best time how often; empty where no two methods ran the same problem."""
+    """Number of best times of each method; empty where no two methods ran the same problem."""
     shares: dict[Problem, dict[str, float]] = defaultdict(dict)
     for score in board.scores:
         share = board.share(score)

@@ -1,4 +1,4 @@
-"""What ranks ask for: the arguments of `context_parallel`, checked on each rank and compared between ranks before anything is planned."""
+"""The request of a rank: the arguments of `context_parallel`, checked on each rank and compared between ranks before planning."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Launches:
 
     @contextmanager
     def stage(self) -> Iterator[None]:
-        """What is allocated inside is used no more after it."""
+        """Allocations made inside are used no more after it."""
         yield
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
@@ -84,7 +84,7 @@ class Recorder(Launches):
         self._whole = triton.__version__.startswith(KNOWN_LAUNCHERS)
 
     def recording(self) -> Recording | None:
-        """What was recorded; None if it cannot be repeated."""
+        """The recorded call; None if it cannot be repeated."""
         return Recording(self.device, self._next, self._steps, list(self._tables.values())) if self._whole else None
 
     def empty(self, *shape: int) -> Tensor:
@@ -165,7 +165,7 @@ class Recorder(Launches):
 
 
 class Recording:
-    """What one call starts, for inputs of known sizes, strides and dtypes."""
+    """The launches of one call, for inputs of known sizes, strides and dtypes."""
 
     def __init__(self, device: torch.device, num_addresses: int, steps: Sequence[Any], kept: Sequence[Tensor]) -> None:
         from triton import knobs
@@ -355,7 +355,7 @@ class _Launch:
 
 
 class _Box:
-    """What Triton's launcher asks of a TMA descriptor, and of the tensor that it is of."""
+    """The attributes that Triton's launcher reads of a TMA descriptor and of its tensor."""
 
     __slots__ = ("address", "padding", "shape", "strides")
 

@@ -93,7 +93,7 @@ def quicker(both: pd.DataFrame) -> pd.Series:
 
 
 def effect(of_kernel: pd.DataFrame) -> str:
-    """What the defect does to one kernel, a sentence without its end.
+    """The effect of the defect on one kernel, a sentence without its end.
 
     "Of 9 calls that run both ways (torch 2.11.0), 3 take longer as released: 1.4× in the mean (1.2–1.6×), all forward; memory of a call is
     3.2× as much in the median, 8× at most; 2 cells that have a number without the defect end out of memory; no rank changes".

@@ -47,7 +47,7 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Effect:
-    """What other values than standard normal ones do to sustained calls: medians over settings."""
+    """The effect of other values than standard normal ones on sustained calls: medians over settings."""
 
     values: str
     rate: float

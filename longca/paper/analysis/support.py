@@ -1,4 +1,4 @@
-"""What kernels say that they run: each is asked by the calls of a table, and its refusals are the answers. Nothing runs."""
+"""Support as kernels state it: each is asked by the calls of a table, and its refusals are the answers. Nothing runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def answer(kernel: Any, mask: Mask, heads: tuple[int, int], head_dim: int = 128,
 
 
 def outcomes(table: pd.DataFrame, kernel: str) -> str:
-    """What came of the kernel's cells in the records: "176 of 180 with a number; 4 oom". Cells that it refuses are left out."""
+    """Outcomes of the kernel's cells in the records: "176 of 180 with a number; 4 oom". Cells that it refuses are left out."""
     of_kernel = table.loc[(table.kernel == kernel) & ~table.status.isin(("unsupported", "unavailable"))]
     if not len(of_kernel):
         return "none"

@@ -59,7 +59,7 @@ def forward(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def finding(data: pd.DataFrame) -> str:
-    """How many times the bytes go between nodes, of each choice of heads."""
+    """The ratio of bytes between nodes, with the groups as released over ours, for each choice of heads."""
     return "With the groups as released, USP sends between nodes, forward, " + "; ".join(
         _sentence(of_heads, heads) for heads, of_heads in forward(data).groupby("heads", sort=False))
 

@@ -1,4 +1,4 @@
-"""How even the ranks' times are."""
+"""Balance of the ranks' times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning costs before the first call."""
+"""Costs of planning before the first call."""
 
 from __future__ import annotations
 

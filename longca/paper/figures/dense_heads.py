@@ -1,4 +1,4 @@
-"""What as many KV heads as query heads change."""
+"""The change by as many KV heads as query heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which static masks each kernel runs, beside what the study says of it."""
+"""Static masks that each kernel runs, beside what the study says of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each block-sparse kernel can do, beside what the study says of it."""
+"""Abilities of each block-sparse kernel, beside what the study says of it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ YES, NO = "yes", "no"
 
 @dataclass(frozen=True)
 class Offer:
-    """What the newest release of one package has for Hopper (SM90)."""
+    """The contents of the newest release of one package for Hopper (SM90)."""
 
     method: str
     package: str
