@@ -56,7 +56,7 @@ class World:
             if self.under_way and (not ready or self.random.random() < 0.3):
                 self.under_way.pop(self.random.randrange(len(self.under_way)))()
                 continue
-            if self.threads and not ready:
+            if self.threads and not ready and self.failed is None:  # those that end because of it must not say it anew
                 waiting = "; ".join(f"{partition.name} for {partition.waits_for}" for partition in self.threads)
                 self.failed = Stuck(f"everybody waits: {waiting}")
             self.turn = self.random.choice(ready) if ready else None
