@@ -22,6 +22,7 @@ NUM_COLUMNS = gl.constexpr(schedule.NUM_COLUMNS)
 # A message has a work tile's columns, then these. The pack stands where the table has SPLIT, which kernels do not need.
 PACK_FIELD, INDEX_FIELD = gl.constexpr(schedule.NUM_COLUMNS - 1), gl.constexpr(schedule.NUM_COLUMNS)
 MESSAGE = gl.constexpr(16)  # numbers of a message, with room to spare
+FROM_LAST = gl.constexpr(int(schedule.AddOrder.FROM_LAST))
 RANGE = gl.constexpr(2)  # numbers of an entry of `TileSchedule.block_ranges`
 
 Scalar = gl.tensor | gl.constexpr  # an argument that is 1 comes as a constant
@@ -31,8 +32,6 @@ Scalar = gl.tensor | gl.constexpr  # an argument that is 1 comes as a constant
 def scalar(x):
     """A field of type `Scalar`. Calls unwrap constants, and fields must be wrapped."""
     return x if isinstance(x, gl.tensor) else gl.constexpr(x)
-
-FROM_LAST, FROM_FIRST = gl.constexpr(1), gl.constexpr(2)  # `AddOrder`: the row from which a work tile adds to dQ
 
 
 @aggregate

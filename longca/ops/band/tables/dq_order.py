@@ -39,14 +39,13 @@ def preferred_dq_order(mask: Mask, num_kv_heads: int) -> AddOrder | None:
     if mask.grid is not None or mask.area == 0:
         return None
     queries, keys = mask.area / (mask.num_groups * mask.seqlen_k), mask.area / (mask.num_groups * mask.seqlen_q)
+    in_fours = num_kv_heads % KV_HEADS == 0
     if sum(map(keys_of_last_query, mask.groups)) >= LAST_SEES * mask.num_groups * mask.seqlen_k:
-        waits = num_kv_heads % KV_HEADS > 0 and queries < VISIBLE_SHARE * mask.seqlen_q
-        if queries < MEAN_QUERIES or keys < MEAN_KEYS or waits:
+        if queries < MEAN_QUERIES or keys < MEAN_KEYS or (not in_fours and queries < VISIBLE_SHARE * mask.seqlen_q):
             return None
-        short = max(mask.seqlen_q, mask.seqlen_k) <= SHORT and num_kv_heads % KV_HEADS == 0
-        return AddOrder.FROM_FIRST if short else AddOrder.FROM_LAST
+        return AddOrder.FROM_FIRST if in_fours and max(mask.seqlen_q, mask.seqlen_k) <= SHORT else AddOrder.FROM_LAST
     least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
-    return AddOrder.FROM_FIRST if queries >= least and keys >= FIRST_KEYS and num_kv_heads % KV_HEADS == 0 else None
+    return AddOrder.FROM_FIRST if in_fours and queries >= least and keys >= FIRST_KEYS else None
 
 
 def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int) -> int:
