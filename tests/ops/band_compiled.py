@@ -47,7 +47,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
         types = ["*i32"] * 4 + ["*bf16", "*fp32", "*bf16", "*fp32", "*fp32", "*fp32"] + ["i32"] * 10 + ["fp32"]
         for step, pack, teams, parts in ((128, 8, 2, 1), (128, 4, 2, 1), (64, 8, 2, 2), (64, 1, 1, 1)):
             tiles = [boxes(64 // pack, pack, 128), boxes(step, 1, 64), boxes(step, 1, 64)]
-            constants = {"D": 128, "PACK": pack, "CONSUMERS": teams, "PARTS": parts, "HAS_INITIAL": 0, "OVERLAP": 1, "STAGES": 4 - teams}
+            constants = {"D": 128, "PACK": pack, "CONSUMERS": teams, "PARTS": parts, "HAS_INITIAL": 0, "STAGES": 4 - teams}
             yield forward_kernel, tiles + types, constants, 168 if teams == 2 else 128
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"

@@ -29,7 +29,6 @@ class TileConfig:
     loop: int = 1  # 0: one for each entry of full blocks, and one for partial ones; 1: one for all full blocks; 2: one for all blocks
     max_pack: int = 16  # query heads that share a tile, at most
     sm90: bool = False  # a kernel of `sm90.launch`, which knows the rest
-    overlap: bool = False  # sm90, forward: OVERLAP
     fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
     in_order: AddOrder = AddOrder.ANY  # fused: how work tiles add to dQ; in an order, sums repeat
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
@@ -52,7 +51,7 @@ BEFORE_HOPPER = {BandKernel.FORWARD: TileConfig(64, 64, 8, 2, loop=2), BandKerne
 SM90_DKDV = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
-SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, overlap=True)
+SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True)
 SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # where keys come in short blocks, a tile is any two of them
 
 

@@ -39,6 +39,8 @@ def inline_asm_elementwise(asm: str, constraints: str, args: list[Any], dtype: D
         of = torch.bfloat16 if "bf16" in asm else torch.float16
         low, high = (raw(x).to(of).view(torch.int16).int() for x in args)
         return Tensor((low & 0xFFFF) | (high << 16))
+    if "mul.f32" in asm:
+        return args[0] * args[1]
     if asm == "mov.b32 $0, 0;":
         return args[0] * 0
     if asm.startswith("bmsk"):

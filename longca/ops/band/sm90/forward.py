@@ -5,10 +5,10 @@ One or two persistent programs run on each multiprocessor; their warps have role
     producer warp      takes work tiles, loads Q, K and V by TMA into rings of shared memory
     consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
 
-A consumer group starts Q·Kᵀ of the next tile and P·V of this one together. Two groups take turns at that, so that the softmax of one runs
-beside the matmuls of the other. A group has to be ready when its turn comes, so what is between its matmuls is kept short: P·V is waited
-for in the middle of the softmax, where rescaling and rounding fill the gaps between exponentials; no warp waits for the others of its group
-to say that a stage is read; and the four threads of a row add up its sums only at the end.
+A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the matmuls of the other group. What is
+between its matmuls is kept short: P·V is waited for in the middle of the softmax, where rescaling and rounding fill the gaps between
+exponentials; the result is rescaled only where a row's maximum has risen by much; no warp waits for the others of its group to say that a
+stage is read; and the four threads of a row add up its sums only at the end.
 
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
-from longca.ops.band.sm90.named_barriers import K_EMPTY, TURN, V_EMPTY, arrive_at, stage_threads, wait_at
+from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, arrive_at, stage_threads
 from longca.ops.band.sm90.pipeline import (
     ForwardPipeline,
     Handshake,
@@ -35,6 +35,10 @@ from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGr
 
 TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 LN2 = gl.constexpr(0.6931471805599453)
+# Two columns of a row. Without a branch, the assembler spreads them over the exponentials.
+SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 0f3F800000; @needed mul.f32 $0, $0, $4;
+    @needed mul.f32 $1, $1, $4; }""")
+MOST_RISE = gl.constexpr(8.0)  # P then is at most 2⁸, which every type of the inputs holds as exactly as 1
 
 
 @aggregate
@@ -130,15 +134,27 @@ def _exponentials(s, shift, scale_log2):
 
 
 @gluon.jit
-def _start_qk(q, pipeline, count, wg: gl.constexpr, CONSUMERS: gl.constexpr, OVERLAP: gl.constexpr):
-    """Starts Q·Kᵀ of tile `count`; with OVERLAP when it is this consumer group's turn."""
+def _raised(row_max, s, scale_log2):
+    """A row's maximum with those of another tile, or still the old one where that is less than `MOST_RISE` lower, in base 2."""
+    highest = gl.maximum(row_max, gl.max(s, 1))
+    return gl.where((highest - row_max) * scale_log2 > MOST_RISE, highest, row_max)
+
+
+@gluon.jit
+def _scaled_if_needed(acc, factor):
+    """acc · factor, without work where the factor is 1."""
+    factor = gl.convert_layout(factor, gl.SliceLayout(1, acc.type.layout))[:, None].broadcast_to(acc.shape)
+    return gl.inline_asm_elementwise(SCALE_IF_NEEDED, "=f,=f,0,1,f,f", [acc, factor], dtype=gl.float32, is_pure=False, pack=2)
+
+
+@gluon.jit
+def _start_qk(q, pipeline, count):
+    """Starts Q·Kᵀ of tile `count`."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     TILE: gl.constexpr = pipeline.k.shape[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     stage = count % STAGES
     mbarrier.wait(pipeline.k_full.index(stage), (count // STAGES) & 1)
-    if OVERLAP and CONSUMERS == 2:
-        wait_at(TURN + wg, 256)
     return warpgroup_mma(q, pipeline.k.index(stage).permute((1, 0)), gl.zeros([WG_ROWS, TILE], gl.float32, layout), use_acc=False,
                          is_async=True)
 
@@ -153,29 +169,21 @@ def _start_pv(p, acc, pipeline, count):
 
 
 @gluon.jit
-def _end_turn(wg: gl.constexpr, CONSUMERS: gl.constexpr, OVERLAP: gl.constexpr):
-    """Lets the other consumer group start its matmuls."""
-    if OVERLAP and CONSUMERS == 2:
-        arrive_at(TURN + 1 - wg, 256)
-    gl.thread_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
-
-
-@gluon.jit
-def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg: gl.constexpr, MASKED: gl.constexpr,
-                 CONSUMERS: gl.constexpr, PARTS: gl.constexpr, OVERLAP: gl.constexpr):
+def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, MASKED: gl.constexpr, CONSUMERS: gl.constexpr,
+                 PARTS: gl.constexpr):
     """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     DTYPE: gl.constexpr = pipeline.k.dtype
     operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
-    s = _start_qk(q, pipeline, count, wg, CONSUMERS, OVERLAP)
+    s = _start_qk(q, pipeline, count)
     acc = _start_pv(operand, acc, pipeline, count - 1)
-    _end_turn(wg, CONSUMERS, OVERLAP)
+    gl.thread_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
     s = warpgroup_mma_wait(1, deps=[s])
     arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
     if MASKED:
         s = _mask_scores(s, bounds, PARTS)
     row_max_before = row_max
-    row_max = gl.maximum(row_max, gl.max(s, 1))
+    row_max = gl.maximum(row_max, gl.max(s, 1)) if MASKED else _raised(row_max, s, scale_log2)
     shift = _shift_of(row_max, scale_log2, MASKED)
     rescale = gl.exp2(row_max_before * scale_log2 - shift)
     left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
@@ -183,7 +191,10 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free now: the assembler must not write to them before
     arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
     p_right, sum_right = _exponentials(right, shift, scale_log2)
-    acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
+    if MASKED:
+        acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
+    else:
+        acc = _scaled_if_needed(acc, rescale)
     layout: gl.constexpr = row_sum.type.layout
     row_sum = row_sum * gl.convert_layout(rescale, gl.SliceLayout(1, layout))[:, None] + gl.convert_layout(sum_left, layout)
     row_sum += gl.convert_layout(sum_right, layout)
@@ -233,7 +244,7 @@ def _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK: g
 
 @gluon.jit
 def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,
-             QUEUE: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr, OVERLAP: gl.constexpr):
+             QUEUE: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr):
     """A consumer group: its 64 rows of every work tile."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     TILE: gl.constexpr = pipeline.k.shape[1]
@@ -244,8 +255,6 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, s_layout))
     row_masks = tables.partial_masks + rows // PACK
-    if OVERLAP and CONSUMERS == 2 and wg == 1:
-        arrive_at(TURN, 256)  # group 0 begins
     count, tile_count = 0, 0  # tiles of K and V, and work tiles, so far
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -255,8 +264,8 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         num_tiles = (padding + tile.partial_end - tile.partial_start + tile.num_full) // PARTS
         num_masked = (padding + tile.partial_end - tile.partial_start + PARTS - 1) // PARTS
         mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
-        s = _start_qk(q, pipeline, count, wg, CONSUMERS, OVERLAP)
-        _end_turn(wg, CONSUMERS, OVERLAP)
+        s = _start_qk(q, pipeline, count)
+        gl.thread_barrier()
         bounds = _bounds_of(0, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         next_bounds = _bounds_of(1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         s = warpgroup_mma_wait(0, deps=[s])
@@ -270,12 +279,10 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         for number in range(1, num_masked):
             bounds = next_bounds
             next_bounds = _bounds_of(number + 1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, True, CONSUMERS,
-                                                    PARTS, OVERLAP)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True, CONSUMERS, PARTS)
             count += 1
         for _ in range(gl.maximum(num_masked, 1), num_tiles):
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, wg, False, CONSUMERS,
-                                                    PARTS, OVERLAP)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, False, CONSUMERS, PARTS)
             count += 1
         operand = _unpacked(p, pipeline.k.dtype, gl.DotOperandLayout(0, out_layout, 2))
         acc = _start_pv(operand, acc, pipeline, count - 1)
@@ -287,8 +294,6 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         mbarrier.arrive(pipeline.q_bars.empty.index(q_place), count=1)
         tile_count += 1
         tile = pipeline.work_tiles.receive(tile_count)
-    if OVERLAP and CONSUMERS == 2 and wg == 0:
-        wait_at(TURN, 256)  # no arrival is left
 
 
 @gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",
@@ -296,7 +301,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
 def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr, out_ptr, lse_ptr,
                    initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token, lse_head, num_slots,
                    num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group, scale_log2, D: gl.constexpr,
-                   PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr, OVERLAP: gl.constexpr,
+                   PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr,
                    STAGES: gl.constexpr):
     """
     Args:
@@ -311,7 +316,6 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
         CONSUMERS: consumer warp groups.
         PARTS: KV blocks that make a tile.
         HAS_INITIAL: the result is merged with the initial (out, LSE).
-        OVERLAP: consumer groups take turns at starting matmuls; else that is left to chance.
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0] * PARTS
     QUEUE: gl.constexpr = CONSUMERS  # work tiles whose Q is there
@@ -331,12 +335,12 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL, OVERLAP)),
-            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL, OVERLAP)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL)),
             (produce_kv_tiles, (q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS, QUEUE, PARTS, STAGES)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL, OVERLAP)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL)),
             (produce_kv_tiles, (q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS, QUEUE, PARTS, STAGES)),
         ], [1], [24])

@@ -51,7 +51,7 @@ def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileS
         _boxes(v, schedule.tile_n, 1, 64), launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, out, lse,
         initial_out, initial_lse, partial_out, partial_lse, *strides, schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section,
         packs // num_kv_heads, packs_per_group, scale * LOG2_E, head_dim, pack, consumers, 128 // schedule.tile_n if consumers == 2 else 1,
-        initial is not None, bool(config.overlap), 2 if consumers == 2 else 3, num_warps=4, maxnreg=168 if consumers == 2 else 128)
+        initial is not None, 2 if consumers == 2 else 3, num_warps=4, maxnreg=168 if consumers == 2 else 128)
     if schedule.num_slots:
         launches.launch(
             combine_kernel, (schedule.splits.shape[1], packs, 4), out, lse, initial_out, initial_lse, partial_out, partial_lse,

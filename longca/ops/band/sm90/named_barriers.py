@@ -10,8 +10,8 @@ A program has 16 of them. The compiler takes the first ones, for the whole progr
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-# In the forward kernel: that a stage of K or of V is read, and which consumer group's turn it is.
-K_EMPTY, V_EMPTY, TURN = gl.constexpr(8), gl.constexpr(11), gl.constexpr(14)  # three, three and two of them
+# In the forward kernel: that a stage of K or of V is read.
+K_EMPTY, V_EMPTY = gl.constexpr(8), gl.constexpr(11)  # three of each
 # In the backward kernels: that a stage of a block of queries is read, and that a consumer group's part of a gradient is in its buffer.
 BLOCK_EMPTY, PART_FULL, DS_FULL = gl.constexpr(7), gl.constexpr(10), gl.constexpr(12)  # three, two and four of them
 ARRIVE, SYNC = gl.constexpr("bar.arrive $1, $2; mov.b32 $0, 0;"), gl.constexpr("bar.sync $1, $2; mov.b32 $0, 0;")
