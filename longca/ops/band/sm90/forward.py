@@ -142,14 +142,13 @@ def _raised(row_max, s, scale_log2):
 
 @gluon.jit
 def _scaled_if_needed(acc, factor):
-    """acc · factor, without work where the factor is 1."""
-    factor = gl.convert_layout(factor, gl.SliceLayout(1, acc.type.layout))[:, None].broadcast_to(acc.shape)
+    """acc · factor, without work where a row's factor is 1."""
     return gl.inline_asm_elementwise(SCALE_IF_NEEDED, "=f,=f,0,1,f,f", [acc, factor], dtype=gl.float32, is_pure=False, pack=2)
 
 
 @gluon.jit
 def _start_qk(q, pipeline, count):
-    """Starts Q·Kᵀ of tile `count`."""
+    """Starts Q·Kᵀ of tile `count`. Q comes from registers: K and what is loaded meanwhile keep shared memory busy."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     TILE: gl.constexpr = pipeline.k.shape[1]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
@@ -191,10 +190,8 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])  # its registers are free now: the assembler must not write to them before
     arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
     p_right, sum_right = _exponentials(right, shift, scale_log2)
-    if MASKED:
-        acc = acc * gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
-    else:
-        acc = _scaled_if_needed(acc, rescale)
+    factor = gl.convert_layout(rescale, gl.SliceLayout(1, acc.type.layout))[:, None]
+    acc = acc * factor if MASKED else _scaled_if_needed(acc, factor)
     layout: gl.constexpr = row_sum.type.layout
     row_sum = row_sum * gl.convert_layout(rescale, gl.SliceLayout(1, layout))[:, None] + gl.convert_layout(sum_left, layout)
     row_sum += gl.convert_layout(sum_right, layout)
@@ -203,9 +200,13 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
 
 
 @gluon.jit
-def _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,
+def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,
               HAS_INITIAL: gl.constexpr):
-    """Writes out and LSE of a whole row tile, merged with the initial ones; of a split its float32 partial result, to its slot."""
+    """Writes out and LSE of a whole row tile, merged with the initial ones; of a split its float32 partial result, to its slot.
+
+    Args:
+        buffer: shared memory of (64, D) in the inputs' dtype, for rows on their way.
+    """
     D: gl.constexpr = acc.shape[1]
     layout: gl.constexpr = acc.type.layout
     some = row_sum > 0.0
@@ -230,9 +231,9 @@ def _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK: g
         else:
             acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
         gl.store(outputs.lse + lse_offset, lse, mask=inside)
-        if outputs.out.dtype.element_ty == q.dtype:
-            store_rows_through_smem(q, acc, tile.row_start, tile.row_end, tile.pack, rows, outputs.out, outputs.out_token, outputs.out_head,
-                                    PACK)
+        if outputs.out.dtype.element_ty == buffer.dtype:
+            store_rows_through_smem(buffer, acc, tile.row_start, tile.row_end, tile.pack, rows, outputs.out, outputs.out_token,
+                                    outputs.out_head, PACK)
         else:
             gl.store(outputs.out + out_offset, acc.to(outputs.out.dtype.element_ty), mask=inside_rows)
     else:
@@ -259,11 +260,12 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
         q_place = tile_count % QUEUE * CONSUMERS + wg
-        q = pipeline.q.index(q_place).reshape([WG_ROWS, D])
+        q_buffer = pipeline.q.index(q_place).reshape([WG_ROWS, D])
         padding = parts_before(tile.partial_end - tile.partial_start + tile.num_full, PARTS)
         num_tiles = (padding + tile.partial_end - tile.partial_start + tile.num_full) // PARTS
         num_masked = (padding + tile.partial_end - tile.partial_start + PARTS - 1) // PARTS
         mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
+        q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
         s = _start_qk(q, pipeline, count)
         gl.thread_barrier()
         bounds = _bounds_of(0, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
@@ -279,17 +281,19 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         for number in range(1, num_masked):
             bounds = next_bounds
             next_bounds = _bounds_of(number + 1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True, CONSUMERS, PARTS)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True, CONSUMERS,
+                                                    PARTS)
             count += 1
         for _ in range(gl.maximum(num_masked, 1), num_tiles):
-            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, False, CONSUMERS, PARTS)
+            p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, False, CONSUMERS,
+                                                    PARTS)
             count += 1
         operand = _unpacked(p, pipeline.k.dtype, gl.DotOperandLayout(0, out_layout, 2))
         acc = _start_pv(operand, acc, pipeline, count - 1)
         acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])
         arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
-        _epilogue(acc, row_max, row_sum, tile, rows, q, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
+        _epilogue(acc, row_max, row_sum, tile, rows, q_buffer, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
         fence_async_shared()
         mbarrier.arrive(pipeline.q_bars.empty.index(q_place), count=1)
         tile_count += 1
