@@ -94,10 +94,25 @@ def check_merged(seed: int) -> None:
     near("merged LSE", result[1], plain.lse)
 
 
+def check_rising(seed: int) -> None:
+    """Scores that rise from tile to tile, by little and by much: results are rescaled in some tiles, and not in others."""
+    print("rising scores", "seed", seed, flush=True)
+    settings["seed"] = seed
+    mask = build_mask("full", seqlen=640)
+    q, k, v, dout = inputs(mask, (2, 2), seed)
+    for steepness in (0.5, 2.0, 6.0):
+        rising = k * torch.linspace(0.1, steepness, 640).half()[:, None, None]
+        plain = plain_attention(q, rising, v, dout, mask.dense())
+        out, lse = band_forward(q, rising, v, plan_of(mask, (2, 2), "two kernels"))
+        near("LSE of rising scores", lse, plain.lse)
+        near("out of rising scores", out, plain.out)
+
+
 def main(some: str, first: int, count: int) -> None:
     torch.cuda.get_device_properties = lambda device: type("Properties", (), {"multi_processor_count": 3})()
     plan.RESIDENT_PROGRAMS = 4  # so that long row tiles are split
     for seed in range(first, first + count):
+        check_rising(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue
