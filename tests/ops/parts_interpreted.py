@@ -1,4 +1,8 @@
-"""Parts of tests.ops.interpreted: the merge kernel, and band attention over the steps of context-parallel plans."""
+"""Parts of tests.ops.interpreted: the merge kernel, band attention over the steps of context-parallel plans, and its smaller kernels."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -9,8 +13,10 @@ from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band.launches import Launches
-from longca.ops.band.plan import UNIT
-from longca.ops.band.sm90.launch import finish_gradient
+from longca.ops.band.plan import UNIT, DqTarget
+from longca.ops.band.sm90.bwd_dkdv import stats_offset
+from longca.ops.band.sm90.launch import LOG2_E, finish_gradients
+from longca.ops.band.triton.preprocess import preprocess
 from longca.ops.merge import merge_parts
 from tests.cp.parts import in_parts
 from tests.kernels.cases import Case
@@ -67,16 +73,38 @@ def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> 
 
 def sums_to_gradients(whole: bool) -> None:
     """Of some units of tokens, the last one not whole, onto others."""
-    num_tokens, shape = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64)
+    num_tokens, shape, of_keys = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64), (70, 1, 64)
     sums, carried, found = torch.randn(shape), torch.randn(shape), torch.full(shape, torch.nan)
     whole = torch.empty(shape)
-    launches = Launches(sums.device)
-    finish_gradient(launches, whole, sums, 2.0)
-    finish_gradient(launches, found, sums, 2.0, carried, torch.tensor([0, 2 * UNIT], dtype=torch.int32))
+    key_sums, grads = [torch.randn(of_keys) for _ in "kv"], [torch.empty(of_keys) for _ in "kv"]
+    some_rows = SimpleNamespace(units=torch.tensor([0, 2 * UNIT], dtype=torch.int32))
+    targets: list[Any] = [DqTarget(SimpleNamespace(units=None), whole), DqTarget(some_rows, found, carried)]  # type: ignore[arg-type]
+    finish_gradients(Launches(sums.device), [sums, *key_sums], targets, *grads, 2.0)
     some = torch.arange(num_tokens) // UNIT != 1
     torch.testing.assert_close(found[some], (whole + carried)[some])
     assert found[~some].isnan().all()
-    assert torch.equal(whole.flatten().sort().values, (2 * sums).flatten().sort().values), "each has its place among gradients"
+    for grad, of, scale in zip((whole, *grads), (sums, *key_sums), (2, 2, 1), strict=True):
+        assert torch.equal(grad.flatten().sort().values, (scale * of).flatten().sort().values), "each has its place among gradients"
+        torch.testing.assert_close(grad.sum((1, 2)), (scale * of).sum((1, 2)), rtol=0, atol=1e-3)
+    alone = [torch.empty(of_keys) for _ in "kv"]
+    finish_gradients(Launches(sums.device), [sums, *key_sums], [], *alone, 2.0)
+    assert all(map(torch.equal, alone, grads))
 
 
-PARTS = (merging, band_in_parts, sums_to_gradients)
+def statistics_of_rows(whole: bool) -> None:
+    """A block's rows, wherever it begins, at a multiple of 16 bytes where TMA reads them; with room past the last token."""
+    for num_tokens, pack in ((60, 1), (61, 2), (57, 8)):
+        out, dout = (torch.randn(num_tokens, 8, 64).half() for _ in range(2))
+        lse = torch.randn(num_tokens, 8)
+        lse[5] = -torch.inf
+        plain, copies = (preprocess(Launches(out.device), out, dout, lse, None, pack, for_tma=for_tma) for for_tma in (False, True))
+        right = (lse * LOG2_E).where(lse > -torch.inf, torch.inf), (out.float() * dout).sum(2).where(lse > -torch.inf, 0)
+        for rows, laid_out, expected in zip(plain, copies, right, strict=True):
+            torch.testing.assert_close(rows[:, 0, :num_tokens].transpose(0, 1).flatten(1), expected)
+            for pack_number, column in itertools.product(range(8 // pack), range(num_tokens)):
+                place = stats_offset.fn(column, pack_number, laid_out[0].numel(), pack)
+                assert place % 4 == 0
+                assert torch.equal(laid_out.flatten()[place:place + 64], rows[pack_number, 0, column:column + 64 // pack].flatten())
+
+
+PARTS = (merging, band_in_parts, sums_to_gradients, statistics_of_rows)

@@ -7,7 +7,7 @@ import pytest
 from tests.support import in_interpreter
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-PARTS = ("merging", "band_in_parts", "sums_to_gradients")
+PARTS = ("merging", "band_in_parts", "sums_to_gradients", "statistics_of_rows")
 
 
 @pytest.mark.parametrize("part", PARTS)

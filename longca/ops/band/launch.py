@@ -91,7 +91,7 @@ def _backward(plan: BandPlan, scale: float, has_dlse: bool, parts: Sequence[tupl
     targets = [DqTarget(of, next(rest), next(rest) if has_initial else None) for of, has_initial in parts]
     dkdv_schedule, dkdv_config = plan.kernels[BandKernel.DKDV]
     dkdv_pack = dkdv_config.block_n // dkdv_schedule.tile_n
-    stats = preprocess(launches, out, dout, lse, dlse, dkdv_pack)
+    stats = preprocess(launches, out, dout, lse, dlse, dkdv_pack, for_tma=dkdv_config.sm90)
     if BandKernel.DQ not in plan.kernels:
         from longca.ops.band.sm90.launch import backward_fused
 

@@ -42,17 +42,9 @@ class Launches:
         """float32, contiguous."""
         return torch.zeros(shape, dtype=torch.float32, device=self.device)
 
-    def filled(self, size: int, value: int) -> Tensor:
-        """int32 (size,)."""
-        return torch.full((size,), value, dtype=torch.int32, device=self.device)
-
     def counter(self) -> Tensor:
         """int32 (1,), 0, which one kernel may change."""
         return torch.zeros(1, dtype=torch.int32, device=self.device)
-
-    def strided_copy(self, x: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
-        """A contiguous copy of a strided view of what was allocated here, or the view if it is contiguous."""
-        return x.as_strided(shape, strides).contiguous()
 
     @contextmanager
     def stage(self) -> Iterator[None]:
@@ -93,18 +85,8 @@ class Recorder(Launches):
     def zeros(self, *shape: int) -> Tensor:
         return self._piece(ZEROS, super().zeros(*shape))
 
-    def filled(self, size: int, value: int) -> Tensor:
-        return self._note(super().filled(size, value), _Filled(self._place(), size, value, self.device))
-
     def counter(self) -> Tensor:
         return self._note(super().counter(), _Counter(self._place(), self.device))
-
-    def strided_copy(self, x: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
-        found = super().strided_copy(x, shape, strides)
-        if found.data_ptr() != x.data_ptr():
-            target = self._piece(NEW, found)
-            self._steps.append(_StridedCopy(self._source_of(x), self._source_of(target), tuple(shape), tuple(strides), found.stride()))
-        return found
 
     @contextmanager
     def stage(self) -> Iterator[None]:
@@ -150,7 +132,7 @@ class Recorder(Launches):
             self._steps.append(stage[kind])
         return self._note(x, stage[kind])
 
-    def _note(self, x: Tensor, step: _Allocation | _Filled | _Counter) -> Tensor:
+    def _note(self, x: Tensor, step: _Allocation | _Counter) -> Tensor:
         if isinstance(step, _Allocation):
             offset = step.add(x.numel())
         else:
@@ -304,31 +286,12 @@ class _Free:
         del run.tensors[self._place]
 
 
-class _Filled:
-    def __init__(self, place: int, size: int, value: int, device: torch.device) -> None:
-        self.place, self._size, self._value, self._device = place, (size,), value, device
-
-    def __call__(self, run: _Run) -> None:
-        x = run.tensors[self.place] = torch.full(self._size, self._value, dtype=torch.int32, device=self._device)
-        run.addresses[self.place] = x.data_ptr()
-
-
 class _Counter:
     def __init__(self, place: int, device: torch.device) -> None:
         self.place, self._device = place, device
 
     def __call__(self, run: _Run) -> None:
         run.addresses[self.place] = run.counters.take(run, self._device)
-
-
-class _StridedCopy:
-    def __init__(self, source: tuple[int, int], target: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...],
-                 new_strides: tuple[int, ...]) -> None:
-        (self._source, source_offset), (self._target, target_offset) = source, target
-        self._from, self._to = (shape, strides, source_offset // 4), (shape, new_strides, target_offset // 4)
-
-    def __call__(self, run: _Run) -> None:
-        run.tensors[self._target].as_strided(*self._to).copy_(run.tensors[self._source].as_strided(*self._from))
 
 
 class _Launch:

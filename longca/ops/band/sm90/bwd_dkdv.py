@@ -285,7 +285,7 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        lse_desc, delta_desc: float32 (H / PACK · stats_of_pack,), as `sm90.launch.aligned_stats` lays them out, in boxes of 64.
+        lse_desc, delta_desc: float32 (H / PACK · stats_of_pack,), of `triton.preprocess` for TMA, in boxes of 64.
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         counter_ptr: int32 (1,), zero.
         work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 keys in blocks of 64 / PACK queries.

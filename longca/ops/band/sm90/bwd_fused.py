@@ -42,7 +42,9 @@ PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; 
 LOOK = gl.constexpr("ld.relaxed.gpu.global.s32 $0, [$1];")
 AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.relaxed.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
     fence.proxy.async.global; }""")
-DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # progress after all of dQ, and after dK too
+# Progress is the first row that an item is done with, less NOT_BEGUN, so that memory of zeros says that nothing is done.
+NOT_BEGUN = gl.constexpr(1 << 29)  # more than any row
+DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # instead of a row: all of dQ is done, and dK too
 
 
 @aggregate
@@ -102,13 +104,13 @@ def async_add(tensor_desc, coord, src, _semantic=None):
 @gluon.jit
 def _publish(progress_ptr, row):
     """Waits until all that this warp has begun to add is in memory, then tells others how far it has come."""
-    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
 def _await(progress_ptr, row):
     """Waits until another item's progress has come down to `row`."""
-    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -133,7 +135,7 @@ def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
 
     Returns the entry of `waits` to go on with: (wait, bottom, other).
     """
-    if (other >= 0) & (seen > gl.maximum(row, bottom)):
+    if (other >= 0) & (seen > gl.maximum(row, bottom) - NOT_BEGUN):
         _await(progress_ptr + other, gl.maximum(row, bottom))
     while (bottom > row) & (wait + 1 < end):
         wait += 1
@@ -243,7 +245,7 @@ def _hand_over(part, sums, count, wg: gl.constexpr):
     """Hands a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
 
     A thread of a warp-group matmul has 2 of each 8 neighbouring columns. Those of 32 columns lie together in the buffer and in the sums
-    (`_finish_gradient` in `sm90.launch` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows,
+    (`_finish_rows` in `sm90.launch` takes them apart again), so that a thread writes 16 bytes at a time and 8 threads, of two rows,
     meet in no bank.
     """
     ROWS: gl.constexpr = part.shape[0]

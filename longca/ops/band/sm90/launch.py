@@ -24,6 +24,7 @@ from longca.ops.band.triton.forward import combine_kernel
 
 ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
 LOG2_E = math.log2(math.e)
+CHUNK = 64  # rows of a program that finishes gradients
 
 
 def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileSchedule, scale: float, config: TileConfig, *,
@@ -64,7 +65,7 @@ def backward_dkdv(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Ten
     """Writes `dk` and `dv`.
 
     Args:
-        stats: of `triton.preprocess.preprocess`, with as many heads in a pack as share a block.
+        stats: of `triton.preprocess.preprocess` for TMA, with as many heads in a pack as share a block.
         schedule: of 128 keys, in blocks of 64 rows over these heads.
     """
     tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
@@ -91,15 +92,15 @@ def backward_dq(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tenso
     """
     assert config.block_m == 128, "of two warp groups"
     lse_log2, delta = stats
-    pack, packs, head_dim, num_tiles = delta.shape[2], delta.shape[0], q.shape[2], schedule.work_tiles.shape[1]
+    pack, packs, head_dim, num_tiles = delta.shape[-1], delta.shape[0], q.shape[2], schedule.work_tiles.shape[1]
     partial = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
     launches.launch(
         dq_kernel, (min(packs * num_tiles, _multiprocessors(q)),), _boxes(q, 64 // pack, pack, head_dim),
         _boxes(dout, 64 // pack, pack, head_dim), _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim), launches.counter(),
         schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, lse_log2, delta, dq, dq if initial is None else initial,
         partial, dq.stride(0), dq.stride(1), schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section, packs // k.shape[1],
-        packs // len(schedule.work_tiles), delta.shape[1], scale, scale * LOG2_E, pack, initial is not None, config.num_stages, num_warps=4,
-        maxnreg=168)
+        packs // len(schedule.work_tiles), delta[0].numel() // pack, scale, scale * LOG2_E, pack, initial is not None, config.num_stages,
+        num_warps=4, maxnreg=168)
     add_partials(launches, dq, partial, schedule, pack, initial)
 
 
@@ -111,54 +112,72 @@ def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Te
     tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
     num_heads, num_tiles = q.shape[1], schedule.work_tiles.shape[1]
     sums = [launches.zeros(*x.shape) for x in (q, k, v)]
-    progress = launches.filled(num_heads * num_tiles, torch.iinfo(torch.int32).max)
+    progress = launches.zeros(num_heads * num_tiles).view(torch.int32)
     launches.launch(
         fused_kernel, (min(num_heads * num_tiles, _multiprocessors(q)),), *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums),
         launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, schedule.waits, schedule.wait_ranges,
         progress, num_tiles, num_heads * num_tiles, config.kv_heads_per_section, *numbers, scale * LOG2_E, int(config.in_order),
         config.num_stages, num_warps=4, maxnreg=168)
-    for target in targets:
-        finish_gradient(launches, target.dq, sums[0], scale, target.initial, target.plan.units)
-    finish_gradient(launches, dk, sums[1], scale)
-    finish_gradient(launches, dv, sums[2], 1.0)
+    finish_gradients(launches, sums, targets, dk, dv, scale)
 
 
-def finish_gradient(launches: Launches, x: Tensor, sums: Tensor, scale: float, initial: Tensor | None = None,
-                    units: Tensor | None = None) -> None:
-    """Writes a gradient from the sums of the fused kernel, added to an initial one; with `units`, only rows of these units."""
-    num_tokens, num_heads, head_dim = x.shape
-    chunks = triton.cdiv(num_tokens * num_heads, 64) if units is None else len(units) * (UNIT * num_heads // 64)
-    launches.launch(
-        _finish_gradient, (chunks,), x, x if initial is None else initial, sums, x if units is None else units, num_tokens * num_heads,
-        num_heads, x.stride(0), x.stride(1), scale, initial is not None, units is not None, UNIT, head_dim, 64)
+def finish_gradients(launches: Launches, sums: Sequence[Tensor], targets: Sequence[DqTarget], dk: Tensor, dv: Tensor, scale: float) -> None:
+    """Writes the dQ of each target, `dk` and `dv` from the sums of the fused kernel: float32, contiguous, of the gradients' shapes."""
+    num_k_rows = len(dk) * dk.shape[1]
+    parts = [(target.dq, target.initial, target.plan.units) for target in targets]
+    for place, (dq, initial, units) in enumerate(parts or [(dk[:0], None, None)]):
+        num_q_rows = len(dq) * dq.shape[1]
+        chunks = triton.cdiv(num_q_rows if units is None else len(units) * UNIT * dq.shape[1], CHUNK)
+        key_chunks = triton.cdiv(num_k_rows, CHUNK) if place == 0 else 0
+        launches.launch(
+            _finish_gradients, (chunks + 2 * key_chunks,), dq, dq if initial is None else initial, dq if units is None else units, dk, dv,
+            *sums, chunks, key_chunks, num_q_rows, num_k_rows, dq.shape[1], dk.shape[1], dq.stride(0), dq.stride(1), dk.stride(0),
+            dk.stride(1), dv.stride(0), dv.stride(1), scale, initial is not None, units is not None, UNIT, dq.shape[2], CHUNK)
 
 
 def _backward_inputs(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor,
                      schedule: TileSchedule) -> tuple[tuple[TensorDescriptor, ...], tuple[int, int, int]]:
     """(TMA descriptors, (KV heads of a group, packs of a KV head, statistics of a pack)), as the dK/dV and the fused kernel take them."""
     num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], 64 // schedule.tile_n
-    lse_log2, delta = aligned_stats(launches, stats)
+    lse_log2, delta = stats
     tiles = (_boxes(q, schedule.tile_n, pack, head_dim), _boxes(dout, schedule.tile_n, pack, head_dim), _stats(lse_log2), _stats(delta),
              _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
     return tiles, (num_kv_heads // len(schedule.work_tiles), q.shape[1] // num_kv_heads // pack, lse_log2[0].numel())
 
 
 @triton.jit
-def _finish_gradient(x_ptr, initial_ptr, sums_ptr, units_ptr, num_rows, num_heads, x_token, x_head, scale, HAS_INITIAL: tl.constexpr,
-                     SOME: tl.constexpr, UNIT: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr):
-    """Turns sums, whose columns are in the order of `sm90.bwd_fused`, into a gradient, added to the initial one. SOME: of some units."""
-    row, column = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, D)
-    if SOME:
-        rows_of_unit = UNIT * num_heads
-        row = tl.load(units_ptr + row // rows_of_unit).to(tl.int64) * num_heads + row % rows_of_unit
+def _finish_rows(x_ptr, initial_ptr, sums_ptr, row, num_rows, num_heads, x_token, x_head, scale, HAS_INITIAL: tl.constexpr, D: tl.constexpr,
+                 CHUNK: tl.constexpr):
+    """Turns rows of sums, whose columns are in the order of `sm90.bwd_fused`, into rows of a gradient, added to the initial one."""
+    column = tl.arange(0, D)
     inside = (row < num_rows)[:, None]
     sums = tl.load(sums_ptr + row[:, None] * D + column[None, :], mask=inside, other=0.0)
-    sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D)
+    sums = sums.reshape(CHUNK, D // 32, 4, 4, 2).permute(0, 1, 3, 2, 4).reshape(CHUNK, D) * scale
     to = (row // num_heads * x_token + row % num_heads * x_head)[:, None] + column[None, :]
-    sums *= scale
     if HAS_INITIAL:
         sums += tl.load(initial_ptr + to, mask=inside, other=0.0)
     tl.store(x_ptr + to, sums.to(x_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_q_chunks", "num_k_chunks", "num_q_rows", "num_k_rows"])
+def _finish_gradients(dq_ptr, initial_dq_ptr, units_ptr, dk_ptr, dv_ptr, dq_sums_ptr, dk_sums_ptr, dv_sums_ptr, num_q_chunks, num_k_chunks,
+                      num_q_rows, num_k_rows, num_q_heads, num_kv_heads, dq_token, dq_head, dk_token, dk_head, dv_token, dv_head, scale,
+                      HAS_INITIAL: tl.constexpr, SOME: tl.constexpr, UNIT: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr):
+    """A chunk of rows of dQ, then of dK, then of dV. SOME: of dQ, rows of some units."""
+    chunk = tl.program_id(0)
+    rows = tl.arange(0, CHUNK)
+    if chunk < num_q_chunks:
+        row = chunk.to(tl.int64) * CHUNK + rows
+        if SOME:
+            rows_of_unit = UNIT * num_q_heads
+            row = tl.load(units_ptr + row // rows_of_unit).to(tl.int64) * num_q_heads + row % rows_of_unit
+        _finish_rows(dq_ptr, initial_dq_ptr, dq_sums_ptr, row, num_q_rows, num_q_heads, dq_token, dq_head, scale, HAS_INITIAL, D, CHUNK)
+    elif chunk < num_q_chunks + num_k_chunks:
+        row = (chunk - num_q_chunks).to(tl.int64) * CHUNK + rows
+        _finish_rows(dk_ptr, dk_ptr, dk_sums_ptr, row, num_k_rows, num_kv_heads, dk_token, dk_head, scale, False, D, CHUNK)
+    else:
+        row = (chunk - num_q_chunks - num_k_chunks).to(tl.int64) * CHUNK + rows
+        _finish_rows(dv_ptr, dv_ptr, dv_sums_ptr, row, num_k_rows, num_kv_heads, dv_token, dv_head, 1.0, False, D, CHUNK)
 
 
 def _multiprocessors(x: Tensor) -> int:
@@ -175,19 +194,6 @@ def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:
 def _layout(box: tuple[int, ...], dtype: torch.dtype) -> gl.NVMMASharedLayout:
     """The layout of a box in shared memory. Kept, since a call makes up to nine descriptors while the GPU waits."""
     return gl.NVMMASharedLayout.get_default_for(list(box), ELEMENTS[dtype])
-
-
-def aligned_stats(launches: Launches, stats: Tensor) -> Tensor:
-    """LSE and delta of rows (2, packs, tokens, P) as `sm90.bwd_dkdv.stats_offset` finds them: (2, packs, copies, tokens of a copy, P).
-
-    TMA reads from multiples of 16 bytes only (else: "illegal instruction"), and blocks begin at any token. Where 16 bytes are several
-    tokens, there are as many copies, each of which begins a token later than the one before.
-    """
-    _, packs, num_tokens, pack = stats.shape
-    copies = 4 // pack if pack < 4 else 1
-    length = (num_tokens + 1 - copies) // copies * copies
-    strides = packs * num_tokens * pack, num_tokens * pack, pack, pack, 1
-    return launches.strided_copy(stats, (2, packs, copies, length, pack), strides)
 
 
 def _stats(x: Tensor) -> TensorDescriptor:

@@ -170,16 +170,17 @@ def backward_dkdv(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch
         stats: of `preprocess`, with as many heads in a pack as share a block.
     """
     lse_log2, delta = stats
-    num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], delta.shape[2]
+    num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], delta.shape[-1]
     num_tiles, groups = schedule.work_tiles.shape[1], len(schedule.work_tiles)
     partials = [launches.empty(num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim) for _ in range(2)]
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
     launches.launch(
         _dkdv, (num_tiles * num_kv_heads,), _packs_of(q, schedule.tile_n, pack), _packs_of(dout, schedule.tile_n, pack), k, v, lse_log2,
         delta, dk, dv, *partials, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles,
-        config.kv_heads_per_section, q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, schedule.num_slots, delta.shape[1],
-        k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale, schedule.num_slots > 0, len(schedule.partial_masks) > 0,
-        head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps, num_stages=config.num_stages)
+        config.kv_heads_per_section, q.shape[1] // num_kv_heads // pack, num_kv_heads // groups, schedule.num_slots,
+        delta[0].numel() // pack, k.stride(0), k.stride(1), v.stride(0), v.stride(1), *strides, scale, schedule.num_slots > 0,
+        len(schedule.partial_masks) > 0, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,
+        num_stages=config.num_stages)
     for x, partial in zip((dk, dv), partials, strict=True):
         add_partials(launches, x, partial, schedule, 1)
 
@@ -194,13 +195,13 @@ def backward_dq(launches: Launches, q: torch.Tensor, k: torch.Tensor, v: torch.T
         initial: float32, strided as `dq`, which it may be: dQ is added to it.
     """
     lse_log2, delta = stats
-    head_dim, pack, packs = q.shape[2], delta.shape[2], delta.shape[0]
+    head_dim, pack, packs = q.shape[2], delta.shape[-1], delta.shape[0]
     num_tiles, groups = schedule.work_tiles.shape[1], len(schedule.work_tiles)
     partial = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
     launches.launch(
         _dq, (num_tiles * packs,), q, columns_of(k, schedule.tile_n), columns_of(v, schedule.tile_n), dout, lse_log2, delta, dq,
         dq if initial is None else initial, partial, schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, num_tiles,
-        packs_per_section, packs // k.shape[1], packs // groups, schedule.num_slots, delta.shape[1], q.stride(0), q.stride(1),
+        packs_per_section, packs // k.shape[1], packs // groups, schedule.num_slots, delta[0].numel() // pack, q.stride(0), q.stride(1),
         dout.stride(0), dout.stride(1), dq.stride(0), dq.stride(1), scale, initial is not None, schedule.num_slots > 0,
         len(schedule.partial_masks) > 0, head_dim, pack, schedule.tile_m, schedule.tile_n, config.num_stages, num_warps=config.num_warps,
         num_stages=config.num_stages)
