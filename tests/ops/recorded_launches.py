@@ -4,7 +4,7 @@ Tensors are on the CPU. What a kernel finds in memory at its start, where that m
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
 STREAM = 7
@@ -28,12 +29,20 @@ class Launched:
         self.launches: list[tuple[Any, ...]] = []
         self.through_jit = 0
         """launches for which Triton looked for the build"""
+        self.descriptors = 0
+        """TMA descriptors that were made"""
         self.kept: list[Tensor] = []  # so that no address is used twice
         self.counters: list[int] = []
         """addresses, of all launches"""
 
     def clear(self) -> None:
-        self.launches, self.through_jit = [], 0
+        self.launches, self.through_jit, self.descriptors = [], 0, 0
+
+    def descriptor(self, address: int, swizzle: int, elem_size: int, elem_type: int, block: str, shape: Sequence[int],
+                   strides: Sequence[int], padding: int) -> tuple[Any, ...]:
+        """A TMA descriptor as the driver would make it."""
+        self.descriptors += 1
+        return "address", address, swizzle, elem_size, elem_type, block, tuple(shape), tuple(strides), padding
 
     def named(self, tensors: Mapping[str, Tensor]) -> list[tuple[Any, ...]]:
         """The launches, with addresses as (tensor, offset) or, elsewhere, by the order in which they appear."""
@@ -45,34 +54,43 @@ class Launched:
             if isinstance(arg, tuple) and arg and arg[0] == "address":
                 for known, start, end in ranges:
                     if start <= arg[1] < end:
-                        return known, arg[1] - start
-                return "new", others.setdefault(arg[1], len(others)), arg[1] % 16
+                        return known, arg[1] - start, *arg[2:]
+                return "new", others.setdefault(arg[1], len(others)), arg[1] % 16, *arg[2:]
             return tuple(map(name, arg)) if isinstance(arg, tuple) else arg
 
         return [name(launch) for launch in self.launches]
 
 
 class _Build:
-    """A build of a kernel that is none."""
+    """A build of a kernel that is none. Its launcher is Triton's own, around one that writes down what the driver would get."""
 
     def __init__(self, source: Any, options: Mapping[str, Any], launched: Launched) -> None:
         self.function, self.packed_metadata, self._launched = 11, (options["num_warps"], 1, 0), launched
-        self._names, self._types = source.fn.arg_names, list(source.signature.values())
+        self._args: list[tuple[str, str]] = []  # names and types, with those that Triton makes of TMA descriptors
+        metas = []
+        for name, kind in zip(source.fn.arg_names, source.signature.values(), strict=True):
+            self._args.append((name, kind))
+            if kind.startswith("tensordesc"):
+                metas.append({"swizzle": len(metas), "elem_size": 2, "elem_type": 1, "block_size": kind, "fp4_padded": False})
+                self._args += [("", "i64")] * 2 * (kind[:kind.index("]")].count(",") + 1)
         constants, attributes = sorted(source.constants.items()), sorted(source.attrs.items())
-        self._what = source.fn.__name__, str(self._types), str(constants), str(attributes), str(sorted(options.items(), key=str))
+        types = str(list(source.signature.values()))
+        self._what = source.fn.__name__, types, str(constants), str(attributes), str(sorted(options.items(), key=str))
+        self.run = _Launcher(nvidia.wrap_handle_tensordesc(self._launch, dict(source.signature), metas))
 
     def launch_metadata(self, *_: Any) -> None:
         return None
 
-    def run(self, *args: Any) -> None:
-        *grid, stream, function, metadata, _, _, _ = args[:9]
+    def _launch(self, *args: Any) -> None:
+        *grid, stream, function, cooperative, pdl, global_scratch, profile_scratch, metadata, _, _, _ = args[:13]
         assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
-        found = [self._plain(arg, kind) for arg, kind in zip(args[9:], self._types, strict=True)]
-        for name, arg in zip(self._names, found, strict=True):
+        assert (cooperative, pdl, global_scratch, profile_scratch) == (*_Launcher.OPTIONS, None, None)
+        found = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
+        for (name, _), arg in zip(self._args, found, strict=True):
             if name == "counter_ptr":
                 self._launched.counters.append(arg[1])
             if name in FOUND:
-                self._found(arg[1] if arg[0] == "address" else arg[1][1], FOUND[name])
+                self._found(arg[1], FOUND[name])
         self._launched.launches.append((*self._what, tuple(grid), *found))
 
     @staticmethod
@@ -80,8 +98,6 @@ class _Build:
         """An argument as the driver gets it."""
         if kind.startswith("*"):
             return "address", arg if isinstance(arg, int) else arg.data_ptr()
-        if kind.startswith("tensordesc"):
-            return "box", ("address", arg.base.data_ptr()), tuple(arg.shape), tuple(arg.strides), arg.padding
         assert not isinstance(arg, Tensor)
         return arg
 
@@ -90,6 +106,20 @@ class _Build:
         place = ctypes.c_int32.from_address(address)
         assert place.value == value, f"{place.value} where {value} must be"
         place.value = 5
+
+
+class _Launcher:
+    """What Triton puts around a launcher."""
+
+    OPTIONS = "cooperative", "pdl"
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid, launch_pdl = OPTIONS
+
+    def __init__(self, launch: Callable[..., None]) -> None:
+        self.launch = launch
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: int, *args: Any) -> None:
+        self.launch(x, y, z, stream, function, *self.OPTIONS, None, None, *args)
 
 
 @contextmanager
@@ -116,8 +146,8 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
         launched.through_jit += 1
         return run(self, *args, **how)
 
-    active = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda _: STREAM,
-                             get_current_target=lambda: GPUTarget("cuda", 90, 32))
+    active = SimpleNamespace(utils=SimpleNamespace(fill_tma_descriptor=launched.descriptor), get_current_device=lambda: 0,
+                             get_current_stream=lambda _: STREAM, get_current_target=lambda: GPUTarget("cuda", 90, 32))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_active", active)
         patch.setattr("triton.compiler.compile", lambda source, target, options: _Build(source, options, launched))

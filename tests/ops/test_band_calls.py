@@ -154,6 +154,23 @@ def test_repeated_calls_start_the_same(setting: Setting, name: str) -> None:
             same(launched, call, known, with_totals(setting, setting.inputs(layout)), replayed)
 
 
+def test_descriptors_are_made_once_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And anew for another address; of many addresses, only the last ones are kept."""
+    from longca.ops.band import launches
+    from tests.ops.recorded_launches import recorded_launches
+
+    monkeypatch.setattr(launches, "MOST_BOXES", 2)
+    with recorded_launches(HOPPER) as launched:
+        plan, setting = SETTINGS["hopper"].plan(), SETTINGS["hopper"]
+        made = []
+        first, *others = (setting.inputs() for _ in range(4))
+        for x in (first, first, first, *others, others[-1], first):
+            launched.clear()
+            forward(plan, x)
+            made.append(launched.descriptors)
+        assert made[1:] == [3, 0, 3, 3, 3, 0, 3], "for q, k and v"
+
+
 @pytest.mark.parametrize("which", ["lse", "dlse", "total"])
 def test_other_alignments_run_as_written(which: str) -> None:
     """Triton builds a kernel anew for an address that is no multiple of 16 bytes."""

@@ -13,6 +13,8 @@ replay a call with an address of the second, which then runs as written.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +25,7 @@ from torch import Tensor
 ALIGNMENT = 16  # bytes: Triton's builds know whether an address is a multiple of it
 KNOWN_LAUNCHERS = "3.6."  # versions of Triton whose launchers take arguments as `_Launch` gives them
 MOST_RECORDINGS = 64  # of a plan
+MOST_BOXES = 64  # of an argument of a recorded launch
 COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
 PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
 NEW, ZEROS = "new", "zeros"
@@ -302,19 +305,66 @@ class _Launch:
         Args:
             changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or None).
         """
-        self._start, self._function, self._metadata = build.run, build.function, build.packed_metadata
-        self._grid, self._args = (*grid, 1, 1)[:3], args
-        self._addresses = [(place, source, offset) for place, source, offset, box in changing if box is None]
-        self._boxes = [(place, source, offset, box.shape, box.strides, box.padding) for place, source, offset, box in changing
-                       if box is not None]
+        self._function, self._metadata, self._grid = build.function, build.packed_metadata, (*grid, 1, 1)[:3]
+        self._start, self._options, metas = _launcher_of(build)
+        boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
+        places, self._args, self._boxes = [], [], []
+        for place, arg in enumerate(args):
+            places.append(len(self._args))
+            if place in boxes:
+                source, offset, box = boxes[place]
+                self._boxes.append((len(self._args), source, offset, _Boxes(box, next(metas))))
+                self._args += self._boxes[-1][3].with_shape(arg)
+            else:
+                self._args.append(arg)
+        self._addresses = [(places[place], source, offset) for place, source, offset, box in changing if box is None]
 
     def __call__(self, run: _Run) -> None:
         args, addresses = self._args.copy(), run.addresses
         for place, source, offset in self._addresses:
             args[place] = addresses[source] + offset
-        for place, source, offset, shape, strides, padding in self._boxes:
-            args[place] = _Box(addresses[source] + offset, shape, strides, padding)
-        self._start(*self._grid, run.stream, self._function, self._metadata, None, None, None, *args)
+        for place, source, offset, boxes in self._boxes:
+            args[place] = boxes.at(addresses[source] + offset)
+        self._start(*self._grid, run.stream, self._function, *self._options, self._metadata, None, None, None, *args)
+
+
+def _launcher_of(build: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Iterator[Any]]:
+    """(launcher, its arguments between the function and its metadata, what each TMA descriptor is made of).
+
+    Triton makes descriptors anew at each launch. Its launcher below that takes them as they are: then they can be kept. Where Triton does
+    not have it as `KNOWN_LAUNCHERS` do, it is Triton's own, which takes what looks like a tensor with its shape.
+    """
+    start = build.run
+    inside = inspect.getclosurevars(start.launch).nonlocals if inspect.isfunction(getattr(start, "launch", None)) else {}
+    if "launcher" not in inside or start.global_scratch_size or start.profile_scratch_size:
+        return start, (), itertools.repeat(None)
+    return inside["launcher"], (start.launch_cooperative_grid, start.launch_pdl, None, None), iter(inside["tensordesc_meta"])
+
+
+class _Boxes:
+    """TMA descriptors that differ by their address alone."""
+
+    def __init__(self, like: Any, meta: Any) -> None:
+        self._shape, self._strides, self._padding, self._meta = like.shape, like.strides, like.padding, meta
+        self._kept: dict[int, Any] = {}
+
+    def at(self, address: int) -> Any:
+        """The descriptor of this address; the last ones are kept, since memory is used again."""
+        found = self._kept.get(address)
+        if found is None:
+            if len(self._kept) >= MOST_BOXES:
+                self._kept.clear()
+            found = self._kept[address] = self.with_shape(address)[0]
+        return found
+
+    def with_shape(self, address: int) -> list[Any]:
+        """All that the launcher takes for one."""
+        box = _Box(address, self._shape, self._strides, self._padding)
+        if self._meta is None:
+            return [box]
+        from triton.backends.nvidia.driver import make_tensordesc_arg
+
+        return make_tensordesc_arg(box, self._meta)
 
 
 class _Box:
