@@ -314,7 +314,7 @@ class _Launch:
             if place in boxes:
                 source, offset, box = boxes[place]
                 self._boxes.append((len(self._args), source, offset, _Boxes(box, next(metas))))
-                self._args += self._boxes[-1][3].with_shape(arg)
+                self._args += self._boxes[-1][3].arguments()
             else:
                 self._args.append(arg)
         self._addresses = [(places[place], source, offset) for place, source, offset, box in changing if box is None]
@@ -354,17 +354,20 @@ class _Boxes:
         if found is None:
             if len(self._kept) >= MOST_BOXES:
                 self._kept.clear()
-            found = self._kept[address] = self.with_shape(address)[0]
+            found = self._kept[address] = self._made(address)
         return found
 
-    def with_shape(self, address: int) -> list[Any]:
-        """All that the launcher takes for one."""
+    def arguments(self) -> list[Any]:
+        """All that the launcher takes for one; first the descriptor, whose address is not known yet."""
+        return [None] if self._meta is None else [None, *self._shape, *self._strides]
+
+    def _made(self, address: int) -> Any:
         box = _Box(address, self._shape, self._strides, self._padding)
         if self._meta is None:
-            return [box]
+            return box
         from triton.backends.nvidia.driver import make_tensordesc_arg
 
-        return make_tensordesc_arg(box, self._meta)
+        return make_tensordesc_arg(box, self._meta)[0]
 
 
 class _Box:
