@@ -95,7 +95,7 @@ def check_merged(seed: int) -> None:
 
 
 def check_rising(seed: int) -> None:
-    """Scores that rise from tile to tile, by little and by much: results are rescaled in some tiles, and not in others."""
+    """Scores that rise from tile to tile, or do not: results are rescaled in some tiles, and not in others."""
     print("rising scores", "seed", seed, flush=True)
     settings["seed"] = seed
     mask = build_mask("full", seqlen=640)

@@ -148,7 +148,7 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
         queued = tile_count % QUEUE
-        q_buffer = pipeline.q.index(queued * CONSUMERS + wg).reshape([WG_ROWS, D])
+        q = pipeline.q.index(queued * CONSUMERS + wg).reshape([WG_ROWS, D])
         dout = pipeline.dout.index(queued * CONSUMERS + wg).reshape([WG_ROWS, D])
         stats = (tile.pack.to(gl.int64) * num_tokens + tile.row_start) * PACK + rows
         lse, delta = gl.load(lse_ptr + stats), gl.load(delta_ptr + stats)
@@ -156,7 +156,6 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
         dq = gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
         ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)  # before the first block: nothing, times its own keys
         mbarrier.wait(pipeline.row_bars.full.index(queued), tile_count // QUEUE & 1)
-        q = q_buffer.load(gl.DotOperandLayout(0, layout, 2))
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
             stage_before = gl.where(number == 0, stage, (count + STAGES - 1) % STAGES)
@@ -186,7 +185,7 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
         dq = warpgroup_mma(ds_before, pipeline.k.index(last_stage).reshape([WG_ROWS, D]), dq, is_async=True)
         dq, ds_before = warpgroup_mma_wait(0, deps=[dq, ds_before])
         mbarrier.arrive(pipeline.empty.index(last_stage), count=1)
-        _epilogue(dq * scale, q_buffer, outputs, tile, rows, PACK, HAS_INITIAL)
+        _epilogue(dq * scale, q, outputs, tile, rows, PACK, HAS_INITIAL)
         fence_async_shared()
         mbarrier.arrive(pipeline.row_bars.empty.index(queued), count=1)
         tile_count += 1

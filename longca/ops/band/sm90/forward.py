@@ -7,8 +7,8 @@ One or two persistent programs run on each multiprocessor; their warps have role
 
 A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the matmuls of the other group. What is
 between its matmuls is kept short: P·V is waited for in the middle of the softmax, where rescaling and rounding fill the gaps between
-exponentials; the result is rescaled only where a row's maximum has risen by much; no warp waits for the others of its group to say that a
-stage is read; and the four threads of a row add up its sums only at the end.
+exponentials; the result is rescaled only where a row's maximum has risen; no warp waits for the others of its group to say that a stage is
+read; and the four threads of a row add up its sums only at the end.
 
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
@@ -35,10 +35,9 @@ from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGr
 
 TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 LN2 = gl.constexpr(0.6931471805599453)
-# Two columns of a row. Without a branch, the assembler spreads them over the exponentials.
+# Two columns of a row. Without a branch, so that the assembler spreads them over the exponentials.
 SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 0f3F800000; @needed mul.f32 $0, $0, $4;
     @needed mul.f32 $1, $1, $4; }""")
-MOST_RISE = gl.constexpr(8.0)  # P then is at most 2⁸, which every type of the inputs holds as exactly as 1
 
 
 @aggregate
@@ -134,13 +133,6 @@ def _exponentials(s, shift, scale_log2):
 
 
 @gluon.jit
-def _raised(row_max, s, scale_log2):
-    """A row's maximum with those of another tile, or still the old one where that is less than `MOST_RISE` lower, in base 2."""
-    highest = gl.maximum(row_max, gl.max(s, 1))
-    return gl.where((highest - row_max) * scale_log2 > MOST_RISE, highest, row_max)
-
-
-@gluon.jit
 def _scaled_if_needed(acc, factor):
     """acc · factor, without work where a row's factor is 1."""
     return gl.inline_asm_elementwise(SCALE_IF_NEEDED, "=f,=f,0,1,f,f", [acc, factor], dtype=gl.float32, is_pure=False, pack=2)
@@ -182,7 +174,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     if MASKED:
         s = _mask_scores(s, bounds, PARTS)
     row_max_before = row_max
-    row_max = gl.maximum(row_max, gl.max(s, 1)) if MASKED else _raised(row_max, s, scale_log2)
+    row_max = gl.maximum(row_max, gl.max(s, 1))
     shift = _shift_of(row_max, scale_log2, MASKED)
     rescale = gl.exp2(row_max_before * scale_log2 - shift)
     left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()

@@ -98,7 +98,8 @@ def seen_columns(bounds, like):
     bounds = gl.convert_layout(bounds, gl.SliceLayout(1, layout))[:, None]
     quarter = gl.arange(0, 4, layout=gl.SliceLayout(0, layout))[None, :]
     first, after = _place(bounds & 0xFFFF, quarter), _place(bounds >> 16, quarter)
-    return gl.inline_asm_elementwise(RUN_OF_BITS, "=r,r,r", [first, gl.maximum(after - first, 0)], dtype=gl.int32, is_pure=True, pack=1)
+    return gl.inline_asm_elementwise(RUN_OF_BITS, "=r,r,r", [first - 2 * quarter, gl.maximum(after - first, 0)], dtype=gl.int32,
+                                     is_pure=True, pack=1)
 
 
 @gluon.jit
@@ -126,8 +127,11 @@ def _by_thread(x):
 
 @gluon.jit
 def _place(column, quarter):
-    """The number of a thread's columns that come before a column."""
-    return column // 8 * 2 + gl.minimum(gl.maximum(column % 8 - 2 * quarter, 0), 2)
+    """The number of a thread's columns that come before a column, and 2 · quarter.
+
+    Not max(column % 8 − 2 · quarter, 0): where a warp's rows have the same bound, CUDA 12.8's assembler adds instead (VIADDMNMX).
+    """
+    return (column >> 3) * 2 + gl.minimum(gl.maximum(column & 7, 2 * quarter), 2 * quarter + 2)
 
 
 @gluon.jit
