@@ -44,8 +44,8 @@ def plans(device: torch.device) -> dict[str, BandPlan]:
     causal = build_mask("causal", seqlen=SEQLEN)
     # a few rows see everything, all others little: the first are split
     uneven = Mask(256, 8192, (as_bands([(0, 16, 0, 8192, -INF, INF), (16, 256, 0, 64, -INF, INF)]),))
-    return {"two backward kernels": plan(causal), "one, in order": plan(causal, tiles=choose_tiles(HEAD_DIM, (9, 0), fused_dq=True,
-                                                                                                  in_order=AddOrder.FROM_LAST)),
+    one_pass = choose_tiles(HEAD_DIM, (9, 0), dq_order=AddOrder.FROM_LAST)
+    return {"two backward kernels": plan(causal), "one, in order": plan(causal, tiles=one_pass),
             "split row tiles": plan(uneven), "portable": plan(causal, tiles=dict(PORTABLE_TILES[HEAD_DIM]))}
 
 

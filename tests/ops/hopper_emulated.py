@@ -45,8 +45,7 @@ def masks() -> dict[str, Mask]:
 def plan_of(mask: Mask, heads: tuple[int, int], way: str) -> BandPlan:
     """The plan of a GPU of compute capability 9.0, with three multiprocessors."""
     tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
-        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, fused_dq=way != "two kernels",
-        in_order=WAYS[way] or AddOrder.ANY)
+        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way])
     return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
 
 

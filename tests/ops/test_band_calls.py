@@ -71,7 +71,7 @@ def in_order() -> Setting:
     from longca.ops.band.config import choose_tiles
     from longca.ops.band.tables.schedule import AddOrder
 
-    return Setting(CAUSAL, HOPPER, how={"tiles": choose_tiles(128, HOPPER, fused_dq=True, in_order=AddOrder.FROM_LAST)})
+    return Setting(CAUSAL, HOPPER, how={"tiles": choose_tiles(128, HOPPER, dq_order=AddOrder.FROM_LAST)})
 
 
 def setting_of(name: str) -> Setting:

@@ -23,6 +23,7 @@ from longca.ops.band.tables.schedule import (
     ROW_START,
     SLOT,
     SPLIT,
+    AddOrder,
     TileSchedule,
     TileSpec,
 )
@@ -166,12 +167,12 @@ def test_what_makes_gradients_on_hopper() -> None:
     """Two kernels, or one for all gradients; blocks of less than its tiles keep the portable ones."""
     assert choose_tiles(128, HOPPER)[BandKernel.DKDV] == SM90_DKDV and choose_tiles(128, HOPPER)[BandKernel.DQ] == SM90_DQ
     assert choose_tiles(128, HOPPER, block=128, block_rows=64)[BandKernel.DQ] == PORTABLE_TILES[128][BandKernel.DQ]
-    for in_order in (False, True):
-        tiles = choose_tiles(128, HOPPER, fused_dq=True, in_order=in_order)
-        assert tiles[BandKernel.DKDV] == replace(SM90_FUSED, in_order=in_order) and BandKernel.DQ not in tiles
-        short = choose_tiles(128, HOPPER, block=64, fused_dq=True, in_order=in_order)
+    for order in AddOrder:
+        tiles = choose_tiles(128, HOPPER, dq_order=order)
+        assert tiles[BandKernel.DKDV] == replace(SM90_FUSED, in_order=order) and BandKernel.DQ not in tiles
+        short = choose_tiles(128, HOPPER, block=64, dq_order=order)
         assert all(short[use] == PORTABLE_TILES[128][use] for use in (BandKernel.DKDV, BandKernel.DQ))
-    assert choose_tiles(64, HOPPER, fused_dq=True) == PORTABLE_TILES[64]
+    assert choose_tiles(64, HOPPER, dq_order=AddOrder.ANY) == PORTABLE_TILES[64]
 
 
 @pytest.mark.parametrize(("block", "heads", "own"), [(2, (64, 1), False), (4, (64, 1), False), (64, (8, 8), False), (128, (8, 8), True),
@@ -190,7 +191,7 @@ def test_dq_on_hopper_has_lines_of_128_rows(block: int, heads: tuple[int, int], 
 @pytest.mark.parametrize(("num_kv_heads", "in_turns"), [(8, True), (1, False)])
 def test_few_kv_heads_have_kernels_of_their_own_for_dq(num_kv_heads: int, in_turns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: {
-        use: tiles for use, tiles in PORTABLE_TILES[head_dim].items() if use is not BandKernel.DQ or not how["fused_dq"]})
+        use: tiles for use, tiles in PORTABLE_TILES[head_dim].items() if use is not BandKernel.DQ or how["dq_order"] is None})
     mask = Mask(16384, 16384, (np.array([[0, 16000, 0, 4000, -INF, INF], [16000, 16384, 0, 16384, -INF, INF]]),))
     plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=num_kv_heads, head_dim=128, device=CPU)
     assert (BandKernel.DQ not in plan.kernels) == in_turns

@@ -56,15 +56,15 @@ SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # where keys c
 
 
 def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: int | None = None, block_rows: int | None = None,
-                 fused_dq: bool = False, in_order: AddOrder = AddOrder.ANY) -> dict[BandKernel, TileConfig]:
+                 dq_order: AddOrder | None = None) -> dict[BandKernel, TileConfig]:
     """The tile sizes of each kernel.
 
     Args:
         capability: compute capability of the GPU; None without one.
         block: keys of a block, if the mask is made of blocks.
         block_rows: its queries, times the query heads of a KV head.
-        fused_dq: one kernel makes all gradients, where there is one that can: there are then no tiles for dQ.
-        in_order: of `TileConfig`, for that kernel.
+        dq_order: how one kernel that makes all gradients adds up dQ, where there is such a kernel: there are then no tiles for dQ. None:
+            dQ has a kernel of its own.
 
     Raises:
         ValueError: a head dim that has none.
@@ -78,8 +78,8 @@ def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: in
         short = block is not None and block % 128 != 0
         tiles[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
         if not short:
-            if fused_dq:
-                tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=in_order)
+            if dq_order is not None:
+                tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=dq_order)
                 del tiles[BandKernel.DQ]
             else:
                 tiles[BandKernel.DKDV] = SM90_DKDV

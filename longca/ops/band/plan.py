@@ -103,12 +103,11 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
     if tiles is None:
-        order, block = preferred_dq_order(mask, num_kv_heads), mean_block(mask)
+        block = mean_block(mask)
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         tiles = choose_tiles(head_dim, capability, block=mean_block(mask, keys=True), block_rows=block_rows,
-                             fused_dq=not deterministic or order is not None,
-                             in_order=order if deterministic and order else AddOrder.ANY)
+                             dq_order=preferred_dq_order(mask, num_kv_heads) if deterministic else AddOrder.ANY)
     specs, configs = [], {}
     for kernel in BandKernel:
         if kernel in tiles and (needs_backward or kernel is BandKernel.FORWARD):
