@@ -7,6 +7,8 @@ every allocation. From then on the `Recording` hands Triton's launchers the same
     first call      checks → launch functions → Triton's JIT → launcher      noted by a Recorder
     later calls     addresses ───────────────────────────────→ launcher      by Recording.replay
 
+TMA descriptors are kept by address, since memory is used again, and making them is a third of the host's time.
+
 Triton has builds of a kernel for addresses that are multiples of 16 bytes, and for others. A recording is of the first kind, and does not
 replay a call with an address of the second, which then runs as written.
 """
