@@ -66,6 +66,35 @@ def calls(plan: BandPlan, device: torch.device) -> Iterator[tuple[str, Callable[
     yield "band_backward", lambda: band_backward(q, k, v, out, lse, dout, plan)
 
 
+class _Nothing(torch.autograd.Function):
+    """An operator that starts nothing: what is left is autograd's own time, with the thread that it wakes on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*inputs)
+        return inputs[0].view_as(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        return ctx.saved_tensors
+
+
+def cases(device: torch.device) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """(kernels, call, the call itself), one after the other."""
+    for kernels, plan in plans(device).items():
+        for name, call in calls(plan, device):
+            yield kernels, name, call
+    yield "none", "backward, by autograd", autograd_alone(device)
+
+
+def autograd_alone(device: torch.device) -> Callable[[], Any]:
+    """A backward call by autograd of an operator with three inputs that does nothing."""
+    leaves = [torch.zeros(SEQLEN, heads, HEAD_DIM, device=device, dtype=torch.bfloat16, requires_grad=True) for heads in (*HEADS, HEADS[1])]
+    out = _Nothing.apply(*leaves)
+    dout = torch.zeros_like(out)
+    return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+
 def operations(call: Callable[[], Any]) -> int:
     """Torch operations of a call, less those inside others. On a GPU each takes memory from the allocator or starts a kernel of torch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -124,12 +153,11 @@ def main(arguments: Sequence[str]) -> int:
         left_out = f" Without a GPU; left out: {LEFT_OUT}."
     torch.set_num_threads(1)
     found = []
-    for kernels, plan in plans(device).items():
-        for name, call in calls(plan, device):
-            if f"{kernels}/{name}".startswith(options.only):
-                found.append(measured(kernels, name, call, options.calls, device, stand_in))
-                if options.profile:
-                    profile(call)
+    for kernels, name, call in cases(device):
+        if f"{kernels}/{name}".startswith(options.only):
+            found.append(measured(kernels, name, call, options.calls, device, stand_in))
+            if options.profile:
+                profile(call)
     caption = f"{machine(device)}.{left_out} 64:8 heads, head dim 128; median and least of {options.calls // BURST} bursts."
     table(found, caption).publish(options)
     return 0
