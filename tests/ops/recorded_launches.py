@@ -64,15 +64,18 @@ class Launched:
 class _Build:
     """A build of a kernel that is none. Its launcher is Triton's own, around one that writes down what the driver would get."""
 
-    def __init__(self, source: Any, options: Mapping[str, Any], launched: Launched) -> None:
+    def __init__(self, source: Any, options: Mapping[str, Any], launched: Launched, has_tma: bool) -> None:
         self.function, self.packed_metadata, self._launched = 11, (options["num_warps"], 1, 0), launched
-        self._args: list[tuple[str, str]] = []  # names and types, with those that Triton makes of TMA descriptors
-        metas = []
+        self._args: list[tuple[str, str]] = []  # names and types, with those that Triton makes of descriptors
+        metas = []  # without TMA a build says nothing of descriptors, and gets their tensors' addresses
         for name, kind in zip(source.fn.arg_names, source.signature.values(), strict=True):
-            self._args.append((name, kind))
             if kind.startswith("tensordesc"):
-                metas.append({"swizzle": len(metas), "elem_size": 2, "elem_type": 1, "block_size": kind, "fp4_padded": False})
-                self._args += [("", "i64")] * 2 * (kind[:kind.index("]")].count(",") + 1)
+                shape = [("", "i64")] * 2 * (kind[:kind.index("]")].count(",") + 1)
+                self._args += [(name, kind), *shape] if has_tma else [(name, "*"), *shape, ("", "i1"), *shape]
+                if has_tma:
+                    metas.append({"swizzle": len(metas), "elem_size": 2, "elem_type": 1, "block_size": kind, "fp4_padded": False})
+            else:
+                self._args.append((name, kind))
         constants, attributes = sorted(source.constants.items()), sorted(source.attrs.items())
         types = str(list(source.signature.values()))
         self._what = source.fn.__name__, types, str(constants), str(attributes), str(sorted(options.items(), key=str))
@@ -150,7 +153,7 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
                              get_current_stream=lambda _: STREAM, get_current_target=lambda: GPUTarget("cuda", 90, 32))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_active", active)
-        patch.setattr("triton.compiler.compile", lambda source, target, options: _Build(source, options, launched))
+        patch.setattr("triton.compiler.compile", lambda source, target, options: _Build(source, options, launched, capability != (8, 0)))
         patch.setattr(triton.JITFunction, "run", count)
         patch.setattr(checks, "INTERPRETED", True)
         patch.setattr(plan, "choose_tiles", lambda head_dim, _, **how: choose(head_dim, capability, **how))

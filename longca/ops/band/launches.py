@@ -314,9 +314,10 @@ class _Launch:
         for place, arg in enumerate(args):
             places.append(len(self._args))
             if place in boxes:
-                source, offset, box = boxes[place]
-                self._boxes.append((len(self._args), source, offset, _Boxes(box, next(metas))))
-                self._args += self._boxes[-1][3].arguments()
+                source, offset, like = boxes[place]
+                of_addresses = _Boxes(like, next(metas))
+                self._boxes.append((len(self._args), source, offset, of_addresses))
+                self._args += of_addresses.arguments()
             else:
                 self._args.append(arg)
         self._addresses = [(places[place], source, offset) for place, source, offset, box in changing if box is None]
@@ -333,14 +334,15 @@ class _Launch:
 def _launcher_of(build: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Iterator[Any]]:
     """(launcher, its arguments between the function and its metadata, what each TMA descriptor is made of).
 
-    Triton makes descriptors anew at each launch. Its launcher below that takes them as they are: then they can be kept. Where Triton does
-    not have it as `KNOWN_LAUNCHERS` do, it is Triton's own, which takes what looks like a tensor with its shape.
+    Triton makes descriptors anew at each launch. Its launcher below that takes them as they are: then they can be kept. Where there is
+    none, or a GPU has no TMA, it is Triton's own, which takes what looks like a tensor with its shape.
     """
     start = build.run
     inside = inspect.getclosurevars(start.launch).nonlocals if inspect.isfunction(getattr(start, "launch", None)) else {}
-    if "launcher" not in inside or start.global_scratch_size or start.profile_scratch_size:
+    metas = inside.get("tensordesc_meta", (None,))
+    if None in metas or start.global_scratch_size or start.profile_scratch_size:
         return start, (), itertools.repeat(None)
-    return inside["launcher"], (start.launch_cooperative_grid, start.launch_pdl, None, None), iter(inside["tensordesc_meta"])
+    return inside["launcher"], (start.launch_cooperative_grid, start.launch_pdl, None, None), iter(metas)
 
 
 class _Boxes:
