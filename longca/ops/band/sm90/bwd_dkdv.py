@@ -249,20 +249,22 @@ def _consume(pipeline, masks_ptr, outputs, packs_per_kv_head, scale, scale_log2,
             stage, phase = count % STAGES, (count // STAGES) & 1
             q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
             mbarrier.wait(pipeline.q_full.index(stage), phase)
+            lse = pipeline.lse.index(stage).load(across)  # before the matmul: beside it, loads from shared memory take long
             s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
             mask = read_mask(pipeline.info, stage)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
             dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout), use_acc=False, is_async=True)
             bounds = bounds_of_keys(mask, masks_ptr, rows, PACK)
             s = warpgroup_mma_wait(1, deps=[s])
-            p = gl.exp2(s * scale_log2 - pipeline.lse.index(stage).load(across)[None, :])
+            p = gl.exp2(s * scale_log2 - lse[None, :])
             num_rows = tile.row_end - tile.row_start
             if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
                 p = gl.where(is_visible(gl.where(rows < num_rows, bounds, 0), columns // PACK), p, 0.0)
             p_operand = gl.convert_layout(p.to(q.dtype), operand)
+            delta = pipeline.delta.index(stage).load(across)
             dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
-            ds = p * (dp - pipeline.delta.index(stage).load(across)[None, :])
+            ds = p * (dp - delta[None, :])
             ds_operand = gl.convert_layout(ds.to(q.dtype), operand)
             dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
             dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0, deps=[dk, dv, p_operand, ds_operand])

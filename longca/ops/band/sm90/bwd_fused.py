@@ -10,6 +10,9 @@ the next: the assembler would run all of them one after the other. The last roun
 dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer n % 2, says so at a named
 barrier, and waits for the other's. A group that has seen the other's block n knows that its dQ of block n − 1 is done, and may write block
 n + 1 to that buffer.
+
+Matmuls read shared memory nearly all the time, so that other loads from it take long. LSE and delta are loaded before the matmuls that they
+are needed after.
 """
 
 from triton._C.libtriton import ir
@@ -241,6 +244,20 @@ def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
 
 
 @gluon.jit
+def _await_ds(count, number, wg: gl.constexpr, BEGIN: gl.constexpr):
+    """Waits for the other group's dS of block `count`, the `number`-th of a work tile.
+
+    The second group does it at the beginning of a work tile's first round, and else, like the first group always, before dQ. So it stays
+    a part of a round behind, and a group's exponentials and stores run beside the other's matmuls.
+    """
+    if wg == 1:
+        if (number == 0) == BEGIN:
+            wait_at(DS_FULL + count % 2 * 2, 256)
+    elif not BEGIN:
+        wait_at(DS_FULL + count % 2 * 2 + 1, 256)
+
+
+@gluon.jit
 def _hand_over(part, sums, count, wg: gl.constexpr):
     """Hands a part of a gradient (rows, columns), the group's `count`-th, to the reducer warp.
 
@@ -298,12 +315,14 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, scale_log2, wg: gl.constexpr
             zero = hidden_zero(count)
             k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg + zero).reshape([WG_ROWS, D])
             q, dout = pipeline.q.index(stage).reshape([WG_ROWS, D]), pipeline.dout.index(stage).reshape([WG_ROWS, D])
+            _await_ds(count, number, wg, True)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
+            delta = pipeline.delta.index(stage).load(across)
             dp = _start_product(v, dout)
             p_operand = gl.convert_layout(p.to(q.dtype), operand)
             dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
-            ds = (p * (dp - pipeline.delta.index(stage).load(across)[None, :])).to(q.dtype)
+            ds = (p * (dp - delta[None, :])).to(q.dtype)
             ds_buffers.index(count % 2 * CONSUMERS + wg).store(ds)
             fence_async_shared()
             arrive_at(DS_FULL + count % 2 * 2 + wg, 256)
@@ -312,15 +331,16 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, scale_log2, wg: gl.constexpr
             following = gl.where(number + 1 < num_blocks, count + 1, count)  # after the last block its own scores again, of no use
             stage = following % STAGES
             mbarrier.wait(pipeline.q_full.index(stage), (following // STAGES) & 1)
+            lse = pipeline.lse.index(stage).load(across)
             dv, p_operand = warpgroup_mma_wait(1, deps=[dv, p_operand])
             s = _start_product(k, pipeline.q.index(stage).reshape([WG_ROWS, D]))
             mask = read_mask(pipeline.info, stage)
             bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
-            wait_at(DS_FULL + count % 2 * 2 + (1 - wg), 256)
+            _await_ds(count, number, wg, False)
             gl.thread_barrier()
             dq = _start_dq(ds_buffers, k_halves, zero, count, wg)
             s, dk, ds_operand = warpgroup_mma_wait(2, deps=[s, dk, ds_operand])
-            p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)
+            p = _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2)
             arrive_at(BLOCK_EMPTY + count % STAGES, stage_threads(CONSUMERS))
             dq = warpgroup_mma_wait(0, deps=[dq])
             _hand_over(dq, sums, count, wg)
