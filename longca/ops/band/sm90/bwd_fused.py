@@ -250,11 +250,8 @@ def _await_ds(count, number, wg: gl.constexpr, BEGIN: gl.constexpr):
     The second group does it at the beginning of a work tile's first round, and else, like the first group always, before dQ. So it stays
     a part of a round behind, and a group's exponentials and stores run beside the other's matmuls.
     """
-    if wg == 1:
-        if (number == 0) == BEGIN:
-            wait_at(DS_FULL + count % 2 * 2, 256)
-    elif not BEGIN:
-        wait_at(DS_FULL + count % 2 * 2 + 1, 256)
+    if ((number == 0) & (wg == 1)) == BEGIN:
+        wait_at(DS_FULL + count % 2 * 2 + (1 - wg), 256)
 
 
 @gluon.jit
