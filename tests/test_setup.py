@@ -137,14 +137,26 @@ def test_a_file_of_another_hash_is_refused(monkeypatch, capsys, tmp_path):
     assert "A file is not the one that the lock names (torch" in line
 
 
-def small_wheel(folder: Path, version: str) -> Path:
-    """A wheel that calls itself torch and holds nothing."""
+def test_a_newer_package_than_the_lock_names_changes_nothing(monkeypatch, tmp_path):
+    pinned = [small_wheel(tmp_path, "1", "plugin", "Requires-Dist: base[extra]>=1\n"), small_wheel(tmp_path, "1", "base")]
+    small_wheel(tmp_path, "2", "base")
+    lock = "".join(f"{wheel.name.split('-')[0]}==1 --hash=sha256:{setup.file_digest(wheel)}\n" for wheel in pinned)
+    (tmp_path / "lock").write_text(lock)
+    monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    found = setup.install("two packages", "nothing", "--isolated", "--dry-run", "--no-index", "--find-links", str(tmp_path), "-r",
+                          str(tmp_path / "lock"))
+    assert found == {wheel.name.split("-")[0]: setup.file_digest(wheel) for wheel in pinned}
+
+
+def small_wheel(folder: Path, version: str, name: str = "torch", needs: str = "") -> Path:
+    """A wheel that holds nothing."""
     import zipfile
 
-    path = folder / f"torch-{version}-py3-none-any.whl"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as file:
-        info = f"torch-{version}.dist-info"
-        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        info = f"{name}-{version}.dist-info"
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{info}/RECORD", "")
     return path

@@ -132,7 +132,7 @@ def install_torch():
             alone, rest = Path(folder) / "torch.txt", Path(folder) / "rest.txt"
             alone.write_text(f"torch @ {local.as_uri()} --hash=sha256:{wheel}\n", encoding="utf-8")
             rest.write_text(without_torch(lock.read_text(encoding="utf-8")), encoding="utf-8")
-            install("your torch", f"{round(local.stat().st_size / 1e6)} MB", "--no-deps", "-r", str(alone))
+            install("your torch", f"{round(local.stat().st_size / 1e6)} MB", "-r", str(alone))
             install("what torch needs", TORCH_SIZE[lock.name], "-r", str(rest))
     else:
         installed = install("torch and what it needs, by hash", TORCH_SIZE.get(lock.name, "of your lock"), *options, "-r", str(lock))
@@ -177,7 +177,8 @@ def install(what: str, size: str, *arguments: str) -> dict:
     """Installs by hash. Says what and how large it is before, and what it has come to after. Returns package → SHA-256 of its file."""
     say(f"Installing {what} ({size})")
     start, before, report = time.monotonic(), megabytes(), VENV / "longca-installed.json"
-    pip("install", "--require-hashes", "--report", str(report), *arguments)
+    # locks are whole; and of a package with extras, as `coverage[toml]`, an old pip wants the newest, whatever is pinned
+    pip("install", "--require-hashes", "--no-deps", "--report", str(report), *arguments)
     say(f"  {megabytes() - before} MB on disk, in {duration(time.monotonic() - start)}")
     entries = json.loads(report.read_text(encoding="utf-8"))["install"] if report.exists() else []
     return {entry["metadata"]["name"]: entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256") for entry in entries}
