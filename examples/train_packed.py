@@ -141,6 +141,8 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
     cp = longca.context_parallel(options.masks(0), group, options.strategy, num_q_heads=options.num_q_heads,
                                  num_kv_heads=options.num_kv_heads, head_dim=options.head_dim, dtype=getattr(torch, options.dtype))
     device = cp.positions.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     torch.manual_seed(options.seed)
     model = Model(options).to(device)
     with torch.no_grad():

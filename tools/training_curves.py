@@ -1,10 +1,11 @@
 """Runs examples/train_packed.py on 1, 2 and 4 ranks with every strategy and mask, and draws the loss curves for the guide.
 
     python -m tools.training_curves --run            # minutes on a CPU; writes docs/guide/training/curves.csv and runs.csv
-    python -m tools.training_curves                  # the figure and the table again, from these files
+    python -m tools.training_curves --run --gpus     # on 1 and 2 GPUs: gpu_curves.csv and gpu_runs.csv
+    python -m tools.training_curves                  # the figures and the tables again, from these files
 
-A run with one rank is repeated with weights that are off by a rounding (2⁻²³). So much do curves differ without any other rank: it is
-the measure for the difference that ranks and strategies make.
+A run with one rank is repeated with weights that are off by a rounding of attention's inputs (2⁻²³ in float32, 2⁻⁸ in bfloat16). So much do
+curves differ without any other rank: it is the measure for the difference that ranks and strategies make.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import csv
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,50 @@ from tools.pages import ROOT, put
 
 FOLDER = ROOT / "docs/guide/training"
 PAGE = ROOT / "docs/guide/context-parallel.md"
-CURVES, RUNS, FIGURE = FOLDER / "curves.csv", FOLDER / "runs.csv", FOLDER / "curves.svg"
 STRATEGIES = ("ring_allgather", "ring_p2p", "ulysses", "usp", "loongtrain")
 MASKS = ("causal", "causal_document", "causal_sliding_window", "alternating")
-WORLDS = (2, 4)
-ALONE, NUDGED, ROUNDING = "one rank", "one rank, off by a rounding", 2.0 ** -23
+ALONE, NUDGED = "one rank", "one rank, off by a rounding"
 COLORS: dict[str, str] = dict(zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True))
 SHOWN = 4  # steps for each point of the figure
 LEAST_SHOWN = 1e-8  # of the differences, which are shown on a logarithmic scale and may be 0
 EARLY = 50  # steps, before attention has learnt
+WARM_UP = 2  # steps before a run on GPUs, which compile its kernels
 FACTS = ("tokens_per_s", "peak_mb", "plan_ms", "waited_ms", "moved_bytes")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where curves are made, and of what size the model and its attention are."""
+
+    place: str
+    """the name of the table on the page"""
+    prefix: str
+    """of the files' names"""
+    device: str
+    worlds: tuple[int, ...]
+    rounding: float
+    sizes: dict[str, Any] = field(default_factory=dict)
+    """`Options` of examples/train_packed.py"""
+    note: str = ""
+
+    @property
+    def curves(self) -> Path:
+        return FOLDER / f"{self.prefix}curves.csv"
+
+    @property
+    def runs(self) -> Path:
+        return FOLDER / f"{self.prefix}runs.csv"
+
+    @property
+    def figure(self) -> Path:
+        return FOLDER / f"{self.prefix}curves.svg"
+
+
+CPU = Setting("training_curves", "", "cpu", (2, 4), 2.0 ** -23,
+              note="Ranks are processes that share two cores, so more of them are not quicker here.")
+GPUS = Setting("training_curves_gpus", "gpu_", "cuda", (2,), 2.0 ** -8,
+               {"tokens": 16384, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 128, "dtype": "bfloat16", "rate": 1e-3},
+               note="16384 tokens a step, width 1024, 8 query and 2 KV heads of 128, attention in bfloat16, all else in float32.")
 
 
 @dataclass(frozen=True)
@@ -53,44 +88,50 @@ def all_runs(ranks: int) -> list[Run]:
     return [Run(mask, one, ranks) for mask in MASKS for one in how]
 
 
-def measure(steps: int) -> None:
+def measure(setting: Setting, steps: int) -> None:
     """Runs everything and writes both CSV files."""
     found: dict[Run, dict[str, Any]] = {}
-    for ranks in (1, *WORLDS):
-        found |= dict(zip(all_runs(ranks), on_ranks(ranks, all_runs(ranks), steps), strict=True))
+    for ranks in (1, *setting.worlds):
+        found |= dict(zip(all_runs(ranks), on_ranks(ranks, all_runs(ranks), setting, steps), strict=True))
     FOLDER.mkdir(exist_ok=True)
-    with CURVES.open("w", newline="", encoding="utf-8") as file:
+    with setting.curves.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *(run.name for run in found)])
         writer.writerows([step, *(f"{one['losses'][step]:.9g}" for one in found.values())] for step in range(steps))
-    with RUNS.open("w", newline="", encoding="utf-8") as file:
+    with setting.runs.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", *FACTS])
         writer.writerows([run.name, *(f"{one[name]:.6g}" for name in FACTS)] for run, one in found.items())
 
 
-def on_ranks(ranks: int, runs: Sequence[Run], steps: int) -> list[dict[str, Any]]:
+def on_ranks(ranks: int, runs: Sequence[Run], setting: Setting, steps: int) -> list[dict[str, Any]]:
     import torch
     from torch.multiprocessing.spawn import spawn
 
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "found.pt")
-        spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), runs, steps, target), nprocs=ranks)
+        spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), runs, setting, steps, target), nprocs=ranks)
         return torch.load(target, weights_only=False)
 
 
-def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], steps: int, target: Path) -> None:
+def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], setting: Setting, steps: int, target: Path) -> None:
+    from dataclasses import replace
+
     import torch
     import torch.distributed as dist
 
     from examples.train_packed import Options, train
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    if setting.device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if setting.device == "cuda" else "gloo", init_method=meeting, rank=rank, world_size=ranks)
     found = []
     for run in runs:
         options = Options(mask=run.mask, strategy=run.how if run.how in STRATEGIES else "ring_p2p", steps=steps,
-                          off_by=ROUNDING if run.how == NUDGED else 0.0)
+                          off_by=setting.rounding if run.how == NUDGED else 0.0, **setting.sizes)
+        if setting.device == "cuda":
+            train(replace(options, steps=WARM_UP))
         found.append(train(options))
         if rank == 0:
             print(run.name, f"{found[-1]['losses'][-1]:.6f}", f"{found[-1]['tokens_per_s']:.0f} tokens/s", flush=True)
@@ -99,12 +140,12 @@ def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], steps: int, 
     dist.destroy_process_group()
 
 
-def read() -> tuple[dict[Run, np.ndarray], dict[Run, dict[str, float]]]:
+def read(setting: Setting) -> tuple[dict[Run, np.ndarray], dict[Run, dict[str, float]]]:
     """(losses, facts) of each run."""
-    with CURVES.open(encoding="utf-8") as file:
+    with setting.curves.open(encoding="utf-8") as file:
         names, *rows = csv.reader(file)
     values = np.array(rows, dtype=float)
-    with RUNS.open(encoding="utf-8") as file:
+    with setting.runs.open(encoding="utf-8") as file:
         facts = {run_of(row["run"]): {name: float(row[name]) for name in FACTS} for row in csv.DictReader(file)}
     return {run_of(name): values[:, place] for place, name in enumerate(names) if place}, facts
 
@@ -119,25 +160,25 @@ def differences(losses: dict[Run, np.ndarray]) -> dict[Run, np.ndarray]:
     return {run: abs(curve / losses[Run(run.mask, ALONE, 1)] - 1) for run, curve in losses.items() if run.how != ALONE}
 
 
-def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]]) -> Iterator[str]:
+def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]], setting: Setting) -> Iterator[str]:
     """The lines of the page's table, below a sentence that says what they come to."""
     apart = differences(losses)
     nudged = max(float(curve.max()) for run, curve in apart.items() if run.how == NUDGED)
     worst = max((float(curve.max()), run.name) for run, curve in apart.items() if run.how != NUDGED)
     early = max(float(curve[:EARLY].max()) for curve in apart.values())
     steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
-    yield (f"In {len(runs)} runs of {steps} steps on 2 and 4 ranks, no loss of any step is further than {worst[0]:.1e} from that of one "
-           f"rank ({worst[1]}). One rank whose first weights are off by a rounding is as far as {nudged:.1e} from itself. Over the first "
-           f"{EARLY} steps no run is further than {early:.1e}: later all differences grow, those of one rank, too.")
+    yield (f"In {len(runs)} runs of {steps} steps on {' and '.join(map(str, setting.worlds))} ranks, no loss of any step is further than "
+           f"{worst[0]:.1e} from that of one rank ({worst[1]}). One rank whose first weights are off by a rounding is as far as {nudged:.1e} "
+           f"from itself. Over the first {EARLY} steps no run is further than {early:.1e}: later all differences grow, those of one rank, too.")
     yield ""
     yield "| mask | loss, first → last step | " + " | ".join(STRATEGIES) + " | off by a rounding |"
     yield "|---|---|" + "---|" * (len(STRATEGIES) + 1)
     for mask in MASKS:
         alone = losses[Run(mask, ALONE, 1)]
-        cells = [" / ".join(f"{apart[Run(mask, how, ranks)].max():.0e}" for ranks in WORLDS) for how in STRATEGIES]
+        cells = [" / ".join(f"{apart[Run(mask, how, ranks)].max():.0e}" for ranks in setting.worlds) for how in STRATEGIES]
         yield f"| `{mask}` | {alone[0]:.3f} → {alone[-1]:.3f} | " + " | ".join(cells) + f" | {apart[Run(mask, NUDGED, 1)].max():.0e} |"
     yield ""
-    yield "Largest relative difference of a step's loss from one rank, on 2 / 4 ranks."
+    yield f"Largest relative difference of a step's loss from one rank, on {' / '.join(map(str, setting.worlds))} ranks."
     yield ""
     yield "| | one rank | " + " | ".join(STRATEGIES) + " |"
     yield "|---|---|" + "---|" * len(STRATEGIES)
@@ -147,13 +188,13 @@ def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]]) -> 
         def of(how: str, ranks: int, name: str = name, scale: float = scale, digits: str = digits) -> str:
             return format(np.median([facts[Run(mask, how, ranks)][name] for mask in MASKS]) * scale, digits)
 
-        cells = [" / ".join(of(how, ranks) for ranks in WORLDS) for how in STRATEGIES]
+        cells = [" / ".join(of(how, ranks) for ranks in setting.worlds) for how in STRATEGIES]
         yield f"| {unit} | {of(ALONE, 1)} | " + " | ".join(cells) + " |"
     yield ""
-    yield "Median over the masks. Ranks are processes that share two cores, so more of them are not quicker here."
+    yield f"Median over the masks. {setting.note}"
 
 
-def draw(losses: dict[Run, np.ndarray]) -> None:
+def draw(losses: dict[Run, np.ndarray], setting: Setting) -> None:
     """Draws a column for each mask: the curves, and below them their differences from that of one rank.
 
     Of each SHOWN steps one point is drawn: the mean of the losses, the largest of the differences.
@@ -172,7 +213,7 @@ def draw(losses: dict[Run, np.ndarray]) -> None:
         upper.set_title(mask)
         upper.plot(*_few(losses[Run(mask, ALONE, 1)], np.mean), color="#c8ccd0", linewidth=5)
         lower.plot(*_few(apart[Run(mask, NUDGED, 1)], _largest), color="#9aa0a6", linewidth=3, label="one rank, off by a rounding")
-        for how, ranks in ((how, ranks) for how in STRATEGIES for ranks in WORLDS):
+        for how, ranks in ((how, ranks) for how in STRATEGIES for ranks in setting.worlds):
             style = {"color": COLORS[how], "linewidth": 0.8, "linestyle": "-" if ranks == 2 else ":"}
             upper.plot(*_few(losses[Run(mask, how, ranks)], np.mean), **style)
             lower.plot(*_few(apart[Run(mask, how, ranks)], _largest), **style, label=f"{how}, {ranks} ranks")
@@ -184,9 +225,10 @@ def draw(losses: dict[Run, np.ndarray]) -> None:
     axes[1, 0].set_ylabel("relative difference\nfrom one rank")
     handles, labels = (mine + others for mine, others in zip(*(one.get_legend_handles_labels() for one in axes[:, 0]), strict=True))
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
-    figure.savefig(FIGURE, metadata={"Date": None})
+    figure.savefig(setting.figure, metadata={"Date": None})
     plt.close(figure)
-    FIGURE.write_text("\n".join(line.rstrip() for line in FIGURE.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8")
+    lines = setting.figure.read_text(encoding="utf-8").splitlines()
+    setting.figure.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
 
 
 def _largest(part: np.ndarray) -> np.ndarray:
@@ -202,13 +244,15 @@ def _few(curve: np.ndarray, of_some: Callable[..., np.ndarray]) -> tuple[np.ndar
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.training_curves", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--run", action="store_true", help="measure first")
+    parser.add_argument("--gpus", action="store_true", help="on one and two GPUs")
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args(arguments)
     if options.run:
-        measure(options.steps)
-    losses, facts = read()
-    draw(losses)
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "training_curves", "\n".join(table(losses, facts))), encoding="utf-8")
+        measure(GPUS if options.gpus else CPU, options.steps)
+    for setting in filter(lambda one: one.curves.exists(), (CPU, GPUS)):
+        losses, facts = read(setting)
+        draw(losses, setting)
+        PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), setting.place, "\n".join(table(losses, facts, setting))), encoding="utf-8")
     return 0
 
 

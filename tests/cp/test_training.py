@@ -15,7 +15,7 @@ from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 from tests.support import ROOT
 from tools import training_curves
-from tools.training_curves import ALONE, NUDGED, STRATEGIES, WORLDS, Run
+from tools.training_curves import ALONE, CPU, NUDGED, STRATEGIES, Run, Setting
 
 FEW = Options(mask="alternating", strategy="ring_p2p", tokens=96, steps=4, num_q_heads=2, num_kv_heads=1, head_dim=8, rate=1e-2)
 CLOSE = 2e-5  # relative, over tens of steps: rounding grows as weights drift apart
@@ -37,7 +37,7 @@ def test_two_ranks_train_as_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", CPU.worlds)
 def test_all_strategies_and_masks_train_as_one_rank(world: int):
     all_options = [Options(mask=mask, strategy=strategy, steps=30) for mask in MASKS for strategy in STRATEGIES]
     for options, (together, alone) in zip(all_options, on_ranks(beside_one_rank, world, all_options)[0], strict=True):
@@ -59,10 +59,11 @@ def test_the_command_runs_alone_and_under_torchrun(tmp_path):
     np.testing.assert_allclose(*curves, rtol=CLOSE)
 
 
-def test_the_curves_of_the_guide_are_all_there_and_agree_within_rounding():
-    losses, facts = training_curves.read()
+@pytest.mark.parametrize("setting", [CPU], ids=lambda setting: setting.device)
+def test_the_curves_of_the_guide_are_all_there_and_agree_within_rounding(setting: Setting):
+    losses, facts = training_curves.read(setting)
     wanted = {Run(mask, how, 1) for mask in MASKS for how in (ALONE, NUDGED)}
-    wanted |= {Run(mask, how, ranks) for mask in MASKS for how in STRATEGIES for ranks in WORLDS}
+    wanted |= {Run(mask, how, ranks) for mask in MASKS for how in STRATEGIES for ranks in setting.worlds}
     assert losses.keys() == facts.keys() == wanted
     assert {len(curve) for curve in losses.values()} == {200}
     for run, apart in training_curves.differences(losses).items():
@@ -70,6 +71,7 @@ def test_the_curves_of_the_guide_are_all_there_and_agree_within_rounding():
     assert all(curve[-20:].mean() < curve[:5].mean() / 3 for curve in losses.values())
 
 
-def test_the_table_of_the_guide_is_that_of_its_files():
+@pytest.mark.parametrize("setting", [CPU], ids=lambda setting: setting.device)
+def test_the_table_of_the_guide_is_that_of_its_files(setting: Setting):
     page = training_curves.PAGE.read_text(encoding="utf-8")
-    assert "\n".join(training_curves.table(*training_curves.read())) in page
+    assert "\n".join(training_curves.table(*training_curves.read(setting), setting)) in page
