@@ -10,6 +10,7 @@ keeping, which are work of the host: on GPUs they show only where the host does 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -64,7 +65,11 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
-    lines = [line(comm, options, mask, strategy) for mask in options.masks for strategy in options.strategies]
+    lines = []
+    for mask, strategy in itertools.product(options.masks, options.strategies):
+        lines.append(one := line(comm, options, mask, strategy))
+        if comm.rank == 0:  # each takes some seconds
+            print(mask, strategy, *(f"{way} {one[f'{way}_face_ms']:.4g}/{one[f'{way}_cell_ms']:.4g} ms" for way in DIRECTIONS), flush=True)
     if comm.rank:
         return
     rows = tuple((one["mask"], one["strategy"], *(f"{one[f'{way}_{what}']:{digits}}" for way in DIRECTIONS for what, digits in (
