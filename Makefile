@@ -46,8 +46,11 @@ lint: setup
 	snakefmt --check Snakefile workflow
 	snakemake --profile workflow/profiles/local --lint
 
+# without an Apptainer here, that of a cluster is one without containers
 dry-run: setup
-	@for profile in workflow/profiles/* slurm; do \
+	@command -v apptainer >/dev/null || command -v singularity >/dev/null || \
+	  { echo "dry run: no apptainer here, so jobs are shown without containers"; export LONGCA_SITE_CONTAINERS=off; }; \
+	for profile in workflow/profiles/* slurm; do \
 	  echo "dry run: $$profile"; snakemake --profile $$profile --dry-run --quiet rules || exit 1; done
 
 # after a change of pyproject.toml: resolve all dependencies again, with hashes, for every platform

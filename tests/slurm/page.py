@@ -50,7 +50,8 @@ def jobs_table(study_name: str, overhead_s: float) -> Table:
     pieces = shards(study.cells(), Config().shard_minutes)
     begun = time.monotonic()
     subprocess.run([sys.executable, "-m", "snakemake", "--profile", "slurm", "--dry-run", "--quiet", "all", "--config",
-                    f"study={study_name}", "results=/nonexistent"], cwd=ROOT, check=True, capture_output=True)
+                    f"study={study_name}", "results=/nonexistent"], cwd=ROOT, check=True, capture_output=True,
+                   env={**os.environ, "LONGCA_SITE_CONTAINERS": "off"})  # so that no Apptainer need be here
     dry_run_s = time.monotonic() - begun
     groups: dict[tuple[str, int], list[Shard]] = {}
     for piece in pieces:

@@ -1,6 +1,5 @@
 """Under `--sdm apptainer` every stage works in the image; jobs that measure get the GPUs in there."""
 
-import os
 import re
 from functools import cache
 
@@ -8,19 +7,15 @@ import pytest
 
 from tests.forked import snakemake
 
-APPTAINER = "#!/bin/sh\necho apptainer version 1.4.5\n"
 KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0"))
 MEASURING = {"slurm": (KERNELS, ONE_NODE, TWO_NODES), "workflow/profiles/local": (KERNELS, ALL_HERE)}
 OTHERS = ("data sample", "data masks", "export", "report")
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory):
+def commands(with_apptainer: str, tmp_path_factory: pytest.TempPathFactory):
     """commands(profile, *settings) → stage: what stands before `env … longca`, as a dry run prints it."""
     tmp_path = tmp_path_factory.mktemp("image")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/apptainer").write_text(APPTAINER)
-    (tmp_path / "bin/apptainer").chmod(0o755)
     (tmp_path / "some.sif").write_text("")
 
     @cache
@@ -28,7 +23,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory):
         by_hand = () if profile == "slurm" else ("--sdm", "apptainer")  # on a cluster it is the default
         done = snakemake("--profile", profile, "--dry-run", "--quiet", "host", "--printshellcmds", *by_hand,
                          "--apptainer-args=--bind /data", "--config", "study=quick", f"results={tmp_path}", f"image={tmp_path}/some.sif",
-                         *settings, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", LONGCA_SITE_GPUS_PER_NODE="2")
+                         *settings, PATH=with_apptainer, LONGCA_SITE_GPUS_PER_NODE="2")
         assert done.returncode == 0, done.stdout + done.stderr
         found = re.findall(r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)", done.stdout, re.M)
         return {stage: next(enter for enter, run in found if run.startswith(stage)) for stage in (*OTHERS, *MEASURING[profile])}

@@ -18,8 +18,8 @@ STAGES = ("corpora", "masks", "kernels", "cp", "collect", "report")
 @pytest.mark.parametrize("profile", ["workflow/profiles/local", "slurm"])
 @pytest.mark.parametrize("study", ["quick", "paper"])
 @pytest.mark.slow  # below are one of each profile: by make, and with a site
-def test_dry_run(profile, study, tmp_path):
-    done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}")
+def test_dry_run(profile, study, with_apptainer, tmp_path):
+    done = snakemake("--profile", profile, "--dry-run", "--config", f"study={study}", f"results={tmp_path}", PATH=with_apptainer)
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in STAGES:
         assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
@@ -54,11 +54,11 @@ def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
 @pytest.mark.parametrize(("site", "image"), [
     ({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")])
 @pytest.mark.sample(3)
-def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, tmp_path):
+def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, with_apptainer, tmp_path):
     study = tmp_path / "study.yaml"
     study.write_text("grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1'}]")
     done = snakemake("--profile", "slurm", "--dry-run", "--printshellcmds", "--config", f"study={study}", f"results={tmp_path}",
-                     **{f"LONGCA_SITE_{name}": value for name, value in site.items()})
+                     PATH=with_apptainer, **{f"LONGCA_SITE_{name}": value for name, value in site.items()})
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"image get {image} " in done.stdout and f"images/{image}.sif" in done.stdout
 
