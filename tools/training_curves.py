@@ -1,6 +1,6 @@
 """Runs examples/train_packed.py on 1, 2 and 4 ranks with every strategy and mask, and draws the loss curves for the guide.
 
-    python -m tools.training_curves --run            # minutes on a CPU; writes docs/guide/training/curves.csv and runs.csv
+    python -m tools.training_curves --run            # minutes on a CPU: what curves.csv and runs.csv of docs/guide/training lack
     python -m tools.training_curves --run --gpus     # on 1 and 2 GPUs: gpu_curves.csv and gpu_runs.csv
     python -m tools.training_curves                  # the figures and the tables again, from these files
 
@@ -50,18 +50,19 @@ class Setting:
     sizes: dict[str, Any] = field(default_factory=dict)
     """`Options` of examples/train_packed.py"""
     note: str = ""
+    folder: Path = FOLDER
 
     @property
     def curves(self) -> Path:
-        return FOLDER / f"{self.prefix}curves.csv"
+        return self.folder / f"{self.prefix}curves.csv"
 
     @property
     def runs(self) -> Path:
-        return FOLDER / f"{self.prefix}runs.csv"
+        return self.folder / f"{self.prefix}runs.csv"
 
     @property
     def figure(self) -> Path:
-        return FOLDER / f"{self.prefix}curves.svg"
+        return self.folder / f"{self.prefix}curves.svg"
 
 
 CPU = Setting("training_curves", "", "cpu", (2, 4), 2.0 ** -23,
@@ -89,32 +90,32 @@ def all_runs(ranks: int) -> list[Run]:
 
 
 def measure(setting: Setting, steps: int) -> None:
-    """Runs everything and writes both CSV files."""
-    found: dict[Run, dict[str, Any]] = {}
+    """Makes the runs that the CSV files lack. Each is written when it ends, so a call that was stopped goes on where it was."""
+    from torch.multiprocessing.spawn import spawn
+
+    setting.folder.mkdir(exist_ok=True)
     for ranks in (1, *setting.worlds):
-        found |= dict(zip(all_runs(ranks), on_ranks(ranks, all_runs(ranks), setting, steps), strict=True))
-    FOLDER.mkdir(exist_ok=True)
+        known = read(setting)[0] if setting.curves.exists() else {}
+        if todo := [run for run in all_runs(ranks) if run not in known]:
+            with tempfile.TemporaryDirectory() as folder:
+                spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), todo, setting, steps), nprocs=ranks)
+
+
+def write(setting: Setting, losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]]) -> None:
+    """Writes both CSV files, runs in the order in which they are made."""
+    runs = [run for ranks in (1, *setting.worlds) for run in all_runs(ranks) if run in losses]
+    steps = zip(*(losses[run] for run in runs), strict=True)
     with setting.curves.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["step", *(run.name for run in found)])
-        writer.writerows([step, *(f"{one['losses'][step]:.9g}" for one in found.values())] for step in range(steps))
+        writer.writerow(["step", *(run.name for run in runs)])
+        writer.writerows([step, *(f"{value:.9g}" for value in values)] for step, values in enumerate(steps))
     with setting.runs.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", *FACTS])
-        writer.writerows([run.name, *(f"{one[name]:.6g}" for name in FACTS)] for run, one in found.items())
+        writer.writerows([run.name, *(f"{facts[run][name]:.6g}" for name in FACTS)] for run in runs)
 
 
-def on_ranks(ranks: int, runs: Sequence[Run], setting: Setting, steps: int) -> list[dict[str, Any]]:
-    import torch
-    from torch.multiprocessing.spawn import spawn
-
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "found.pt")
-        spawn(_rank, (ranks, Path(folder, "meeting").as_uri(), runs, setting, steps, target), nprocs=ranks)
-        return torch.load(target, weights_only=False)
-
-
-def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], setting: Setting, steps: int, target: Path) -> None:
+def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], setting: Setting, steps: int) -> None:
     from dataclasses import replace
 
     import torch
@@ -127,17 +128,16 @@ def _rank(rank: int, ranks: int, meeting: str, runs: Sequence[Run], setting: Set
         torch.cuda.set_device(rank)
         torch.set_float32_matmul_precision("high")
     dist.init_process_group("nccl" if setting.device == "cuda" else "gloo", init_method=meeting, rank=rank, world_size=ranks)
-    found = []
     for run in runs:
         options = Options(mask=run.mask, strategy=run.how if run.how in STRATEGIES else "ring_p2p", steps=steps,
                           off_by=setting.rounding if run.how == NUDGED else 0.0, **setting.sizes)
         if setting.device == "cuda":
             train(replace(options, steps=WARM_UP))
-        found.append(train(options))
+        found = train(options)
         if rank == 0:
-            print(run.name, f"{found[-1]['losses'][-1]:.6f}", f"{found[-1]['tokens_per_s']:.0f} tokens/s", flush=True)
-    if rank == 0:
-        torch.save(found, target)
+            print(run.name, f"{found['losses'][-1]:.6f}", f"{found['tokens_per_s']:.0f} tokens/s", flush=True)
+            losses, facts = read(setting) if setting.curves.exists() else ({}, {})
+            write(setting, losses | {run: np.array(found["losses"])}, facts | {run: found})
     dist.destroy_process_group()
 
 
@@ -245,7 +245,7 @@ def _few(curve: np.ndarray, of_some: Callable[..., np.ndarray]) -> tuple[np.ndar
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.training_curves", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--run", action="store_true", help="measure first")
+    parser.add_argument("--run", action="store_true", help="make the runs that the files lack first")
     parser.add_argument("--gpus", action="store_true", help="on one and two GPUs")
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args(arguments)
