@@ -212,6 +212,27 @@ def test_blocks_of_uneven_size_have_short_lines() -> None:
     assert lines.tile_m == tuned.block_m == 128
 
 
+@pytest.mark.parametrize("name", ["causal_document", "block_sparse_uniform", "block_sparse_variable"])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_tables_of_short_masks_are_made_on_the_host(name: str, on_host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device "meta" computes nothing: it cannot be what made the tables, only where they went."""
+    mask = pattern_mask(name)
+    size = mask.seqlen_q if mask.grid is None else mask.grid.visible.size
+    monkeypatch.setattr("longca.ops.band.plan.HOST_TOKENS", size if on_host else size - 1)
+    made_on: list[str] = []
+
+    def made(mask: Mask, specs: list[TileSpec], device: torch.device) -> list[TileSchedule]:
+        made_on.append(device.type)
+        return make_schedules(mask, specs, CPU)
+
+    monkeypatch.setattr("longca.ops.band.plan.make_schedules", made)
+    there, here = (plan_band_attention(mask, num_q_heads=8, num_kv_heads=8, head_dim=128, device=device) for device in ("meta", "cpu"))
+    assert made_on == ["cpu" if on_host else "meta", "cpu"] and there.device.type == "meta"
+    assert [table.shape for table in there.tables] == [table.shape for table in here.tables]
+    assert all(table.device.type == "meta" and table.dtype == torch.int32 for table in there.tables)
+    assert len(set(map(id, there.tables))) == len(set(map(id, here.tables))), "what tables share is copied once"
+
+
 def test_plans_are_made_without_triton() -> None:
     """Nothing that a plan imports imports it at the top, so that plans are made on machines that have none."""
     found, new = set(), {"ops.band.plan"}

@@ -21,6 +21,7 @@ from longca.ops.band.tables.work_tiles import schedules_of
 RESIDENT_PROGRAMS = 264  # programs that a large GPU runs at a time, to judge by how long one of them may take
 TILES_OF_UNEVEN_BLOCK = 4  # row tiles of a block of queries, at least, where blocks differ: so that each one's last, not full, is short
 UNIT = 128  # rows: row tiles are no longer, and begin at multiples of their length
+HOST_TOKENS = 1 << 15  # tables of so many tokens, or cells of a block grid, are made on the host: a GPU's operations take longer to start
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 
 Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]
@@ -114,14 +115,35 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
             fit = _fit_keys if kernel is BandKernel.DKDV else _fit_queries
             spec, configs[kernel] = fit(mask, tiles[kernel], ratio, num_kv_heads, head_dim)
             specs.append(spec)
-    kernels = dict(zip(configs, zip(make_schedules(mask, specs, device), configs.values(), strict=True), strict=True))
-    if BandKernel.DQ in kernels and mask.grid is not None:
-        (schedule, config), shared = kernels[BandKernel.DQ], kernels[BandKernel.FORWARD][0]
+    where = torch.device("cpu") if _is_small(mask) else device
+    schedules = dict(zip(configs, make_schedules(mask, specs, where), strict=True))
+    if BandKernel.DQ in schedules and mask.grid is not None:
+        schedule, shared = schedules[BandKernel.DQ], schedules[BandKernel.FORWARD]
         # the largest table; what a row of blocks sees is the same
         if schedule.tile_n == shared.tile_n and torch.equal(schedule.block_ranges, shared.block_ranges):
-            kernels[BandKernel.DQ] = replace(schedule, block_ranges=shared.block_ranges), config
+            schedules[BandKernel.DQ] = replace(schedule, block_ranges=shared.block_ranges)
+    kernels = dict(zip(configs, zip(_on_device(list(schedules.values()), device), configs.values(), strict=True), strict=True))
     device = kernels[BandKernel.FORWARD][0].work_tiles.device  # with its number, as tensors have it
     return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels)
+
+
+def _is_small(mask: Mask) -> bool:
+    """Tells whether the host makes the tables sooner than a GPU, which also has other work, and would be waited for."""
+    size = max(mask.seqlen_q, mask.seqlen_k) if mask.grid is None else mask.grid.visible.size
+    return size <= HOST_TOKENS
+
+
+def _on_device(schedules: Sequence[TileSchedule], device: torch.device) -> list[TileSchedule]:
+    """The same tables on the device; a table that several share is copied once. Nothing waits for the copies but what reads them."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(table: Tensor) -> Tensor:
+        if id(table) not in copies:
+            copies[id(table)] = table.to(device, non_blocking=True)
+        return copies[id(table)]
+
+    return [replace(one, work_tiles=copy(one.work_tiles), block_ranges=copy(one.block_ranges), partial_masks=copy(one.partial_masks),
+                    splits=copy(one.splits), waits=copy(one.waits), wait_ranges=copy(one.wait_ranges)) for one in schedules]
 
 
 def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int) -> tuple[TileSpec, TileConfig]:
