@@ -21,7 +21,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, ret
            deterministic: bool) -> tuple[Tensor, ...]:
     """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D)."""
     needs_backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    problem = Problem(mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward)
+    problem = Problem(mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward, records_costs=False)
     factor = 1.0 if scale is None else scale * math.sqrt(problem.head_dim)
     if q.dtype == torch.float64:
         if name not in (None, REFERENCE):

@@ -34,6 +34,8 @@ class Problem:
     dtype: torch.dtype
     device: torch.device
     needs_backward: bool
+    records_costs: bool = True
+    """what preparing costs is measured. Else no kernel plans twice, calls itself or waits for its device to tell it"""
 
     @property
     def scale(self) -> float:

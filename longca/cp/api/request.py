@@ -51,7 +51,8 @@ class CpRequest:
     check: str
 
     def problem(self, mask: Mask) -> Problem:
-        return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.device, self.needs_backward)
+        return Problem(mask, self.num_q_heads, self.num_kv_heads, self.head_dim, self.dtype, self.device, self.needs_backward,
+                       records_costs=False)
 
     def call_spec(self, mask: Mask) -> CallSpec:
         return self.problem(mask).call_spec
