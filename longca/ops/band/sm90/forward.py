@@ -303,9 +303,11 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
             count += 1
         if NARROW_N:
             if tile.narrow > 0:  # a round like those before, but of fewer columns: its values have other shapes than a loop carries
+                # read again: if the loops' Q is used here, the assembler waits earlier for P·V in them
+                narrow_q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
                 seen = gl.load(row_masks + (tile.narrow - 1) * MASK_ROWS)
-                narrow_p, acc, row_max, row_sum = _attend_tile((seen, seen), count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True,
-                                                               CONSUMERS, 1, NARROW_N)
+                narrow_p, acc, row_max, row_sum = _attend_tile((seen, seen), count, narrow_q, pipeline, p, acc, row_max, row_sum,
+                                                               scale_log2, True, CONSUMERS, 1, NARROW_N)
                 acc = _finish_pv(narrow_p, acc, pipeline, count, CONSUMERS)
                 count += 1
             else:
