@@ -4,6 +4,8 @@
 """
 
 import sys
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -13,9 +15,10 @@ from longca.masks.band import INF, as_bands
 from longca.ops.band import config, plan
 from longca.ops.band.api import BandPlan, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import BandKernel
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.schedule import NARROW, SLOT, AddOrder, TileSpec
 from tests.kernels.plain_attention import plain_attention
 from tests.ops.gluon.language import settings
+from tests.ops.interpreted import let_loops_run
 
 DOCUMENTS = np.array([131, 1, 70, 96])
 WAYS = {"two kernels": None, "from the last": AddOrder.FROM_LAST, "from the first": AddOrder.FROM_FIRST, "any order": AddOrder.ANY}
@@ -42,10 +45,12 @@ def masks() -> dict[str, Mask]:
     }
 
 
-def plan_of(mask: Mask, heads: tuple[int, int], way: str) -> BandPlan:
-    """The plan of a GPU of compute capability 9.0, with three multiprocessors."""
+def plan_of(mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None) -> BandPlan:
+    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles that are given."""
     tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
         128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way])
+    if forward is not None:
+        tiles[BandKernel.FORWARD] = forward
     return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
 
 
@@ -61,11 +66,11 @@ def near(what: str, result: torch.Tensor, right: torch.Tensor) -> None:
     assert error <= TOLERANCE, f"{what} is off by {error:.1e}"
 
 
-def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int) -> None:
+def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int, forward: config.TileConfig | None = None) -> None:
     """The forward pass, and with a way the backward pass in it."""
     print(name, heads, way or "forward", "seed", seed, flush=True)
     settings["seed"] = seed
-    made = plan_of(mask, heads, way or "two kernels")
+    made = plan_of(mask, heads, way or "two kernels", forward)
     q, k, v, dout = inputs(mask, heads, seed)
     plain = plain_attention(q, k, v, dout, mask.dense())
     out, lse = band_forward(q, k, v, made)
@@ -78,16 +83,46 @@ def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: 
             near(grad, result, right)
 
 
-def check_merged(seed: int) -> None:
+def narrow_masks() -> list[tuple[Mask, tuple[int, int]]]:
+    """Masks that leave the last blocks of some row tiles nearly empty, with heads for them."""
+    windows = [("causal_sliding_window", 268, (8, 1)), ("sliding_window", 133, (8, 2)), ("causal_sliding_window", 205, (4, 2)),
+               ("causal_sliding_window", 160, (2, 2))]
+    return [*((build_mask(name, seqlen=410, window=window), heads) for name, window, heads in windows),
+            (build_mask("causal", seqlen=410), (8, 1)),
+            (build_mask("block_sparse_variable", seqlen=410, mean_block=128, density=0.7, seed=11), (8, 1))]
+
+
+def check_narrow(seed: int) -> None:
+    """Work tiles with a narrow block and without one, whole and split."""
+    def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
+        return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
+
+    def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
+        return plan_of(mask, heads, "two kernels", narrow).kernels[BandKernel.FORWARD][0].work_tiles[0]
+
+    narrow = config.SM90_FORWARD_NARROW
+    for mask, heads in narrow_masks():
+        work_tiles = work_tiles_of(mask, heads)
+        assert 0 < (work_tiles[:, NARROW] > 0).sum() < len(work_tiles)
+        check(f"narrow blocks, {mask.name}", mask, heads, None, seed, narrow)
+        with patch.object(plan, "TileSpec", of_two_blocks):
+            work_tiles = work_tiles_of(mask, heads)
+            assert ((work_tiles[:, SLOT] >= 0) & (work_tiles[:, NARROW] > 0)).any()
+            check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, narrow)
+
+
+def check_merged(seed: int, forward: config.TileConfig) -> None:
     """A float32 result over other keys goes in, and one over all keys comes out."""
-    print("merged", "seed", seed, flush=True)
+    print("merged", "narrow" if forward.narrow_n else "whole", "seed", seed, flush=True)
     settings["seed"] = seed
     whole = build_mask("causal", seqlen=298)
     q, k, v, dout = inputs(whole, (8, 1), seed)
     result = None
     for first, last in ((0, 100), (100, 298)):
         part = Mask(298, 298, (as_bands([(0, 298, first, last, -INF, 0)]),), name="part")
-        result = band_forward(q, k, v, plan_of(part, (8, 1), "two kernels"), initial=result, out_dtype=torch.float32)
+        made = plan_of(part, (8, 1), "two kernels", forward)
+        result = band_forward(q, k, v, made, initial=result, out_dtype=torch.float32)
+    assert (made.kernels[BandKernel.FORWARD][0].work_tiles[..., NARROW] > 0).any() == (forward.narrow_n > 0)
     plain = plain_attention(q, k, v, dout, whole.dense())
     near("merged out", result[0], plain.out)
     near("merged LSE", result[1], plain.lse)
@@ -111,8 +146,12 @@ def check_rising(seed: int) -> None:
 def main(some: str, first: int, count: int) -> None:
     torch.cuda.get_device_properties = lambda device: type("Properties", (), {"multi_processor_count": 3})()
     plan.RESIDENT_PROGRAMS = 4  # so that long row tiles are split
+    let_loops_run()  # of the kernel that combines splits
     for seed in range(first, first + count):
         check_rising(seed)
+        check_narrow(seed)
+        for forward in (config.SM90_FORWARD_NARROW, config.SM90_FORWARD) if some == "whole" else (config.SM90_FORWARD_NARROW,):
+            check_merged(seed, forward)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue
@@ -121,8 +160,6 @@ def main(some: str, first: int, count: int) -> None:
             # backward, short blocks have Triton's own kernels
             for way in FEW[name] if some == "few" else WAYS if name != "block_sparse_uniform" else ():
                 check(name, mask, (4, 2), way, seed)
-        if some == "whole":
-            check_merged(seed)
 
 
 if __name__ == "__main__":

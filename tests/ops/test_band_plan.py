@@ -12,17 +12,17 @@ from longca.kernels.contract import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel, choose_tiles
+from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FORWARD_NARROW, SM90_FUSED, BandKernel, choose_tiles
 from longca.ops.band.plan import UNIT, make_schedules, plan_band_attention
 from longca.ops.band.tables.schedule import (
     FULL_START,
+    NARROW,
     NUM_FULL,
     PARTIAL_END,
     PARTIAL_START,
     ROW_END,
     ROW_START,
     SLOT,
-    SPLIT,
     AddOrder,
     TileSchedule,
     TileSpec,
@@ -35,8 +35,8 @@ SIZES = [(16, 8), (8, 32), (64, 64)]
 CPU, HOPPER = torch.device("cpu"), (9, 0)
 
 
-def raster(lines: TileSchedule, num_rows: int, num_cols: int) -> np.ndarray:
-    """How often each pair is visited, int (groups, rows, columns)."""
+def raster(lines: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
+    """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are of the narrow blocks."""
     counts = np.zeros((len(lines.work_tiles), num_rows, num_cols), dtype=int)
     runs, shapes = lines.block_ranges.numpy(), lines.partial_masks.numpy()
     for group, pieces in enumerate(lines.work_tiles.numpy()):
@@ -48,21 +48,38 @@ def raster(lines: TileSchedule, num_rows: int, num_cols: int) -> np.ndarray:
                 assert count > 0 and column + count * lines.tile_n <= num_cols
                 counts[group, rows, column:column + count * lines.tile_n] += 1
             assert runs[piece[FULL_START]:piece[PARTIAL_START], 1].sum() == piece[NUM_FULL]
-            for column, shape in runs[piece[PARTIAL_START]:piece[PARTIAL_END]]:
+            for run in range(piece[PARTIAL_START], piece[PARTIAL_END]):
+                column, shape = runs[run]
+                is_narrow = piece[NARROW] > 0 and run == piece[PARTIAL_START]
+                assert not is_narrow or piece[NARROW] == shape + 1
                 for row, packed in enumerate(shapes[shape, :height], piece[ROW_START]):
                     first, behind = packed & 0xFFFF, packed >> 16
                     assert first < behind <= lines.tile_n or first == behind == 0
-                    counts[group, row, column + first:column + behind] += 1
+                    counts[group, row, column + first:column + (min(behind, narrow_n) if is_narrow else behind)] += 1
     return counts
+
+
+def check_narrow(lines: TileSchedule, narrow_n: int) -> None:
+    """A narrow block is found where there is one beside others, and its mask shows none of the columns that are left out."""
+    runs, ends = lines.block_ranges.numpy(), lines.partial_masks.numpy() >> 16
+    for piece in lines.work_tiles.numpy().reshape(-1, 8):
+        shapes = runs[piece[PARTIAL_START]:piece[PARTIAL_END], 1]
+        assert piece[NARROW] in (0, *shapes[:1] + 1)
+        some = any((ends[shape] <= narrow_n).all() for shape in shapes) and len(shapes) + piece[NUM_FULL] > 1
+        assert (piece[NARROW] > 0) == (narrow_n > 0 and some)
+        assert piece[NARROW] == 0 or (ends[piece[NARROW] - 1] <= narrow_n).all()
 
 
 def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
     right = rasters(mask).astype(int)
     limits = {} if most is None else {"max_fraction": 0.0, "min_blocks": most}
-    wanted = [TileSpec(tile, step, transposed, in_order=in_order, **limits) for transposed in (False, True) for in_order in (False, True)]
+    wanted = [TileSpec(tile, step, transposed, in_order=in_order, narrow_n=narrow_n, **limits) for transposed in (False, True)
+              for in_order, narrow_n in ((False, 0), (True, 0), (False, step // 4))]
     for one, lines in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
         num_rows, num_cols = (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
-        np.testing.assert_array_equal(raster(lines, num_rows, num_cols), right.transpose(0, 2, 1) if one.transposed else right)
+        found = raster(lines, num_rows, num_cols, one.narrow_n)
+        np.testing.assert_array_equal(found, right.transpose(0, 2, 1) if one.transposed else right)
+        check_narrow(lines, one.narrow_n)
         if one.in_order:
             check_turns(lines, num_cols + step)
         else:
@@ -98,8 +115,8 @@ def check_order(lines: TileSchedule, num_rows: int, most: int | None) -> None:
             owned[row0:row1] += 1
         assert (owned == 1).all()
         slots = []
-        for line, (row0, row1, first, count) in enumerate(splits):
-            mine = pieces[(pieces[:, SPLIT] == line) & (pieces[:, SLOT] >= 0)]
+        for row0, row1, first, count in splits:
+            mine = pieces[(pieces[:, SLOT] >= first) & (pieces[:, SLOT] < first + count)]
             assert (mine[:, [ROW_START, ROW_END]] == (row0, row1)).all() and sorted(mine[:, SLOT]) == list(range(first, first + count))
             slots += range(first, first + count)
         assert slots == list(range(len(slots))) and len(slots) <= lines.num_slots
@@ -142,7 +159,7 @@ def test_random_masks(mask: Mask, sizes: tuple[int, int], most: int | None) -> N
 
 
 WANTED = st.builds(TileSpec, st.sampled_from([8, 16, 64]), st.sampled_from([8, 64]), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]),
-                   st.sampled_from([1, 3]), st.booleans())
+                   st.sampled_from([1, 3]), st.booleans(), narrow_n=st.sampled_from([0, 2, 8]))
 
 
 @quick
@@ -161,6 +178,22 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
     pieces = lines.work_tiles[0].numpy()
     np.testing.assert_array_equal(pieces[:, NUM_FULL], np.arange(8)[::-1])
     assert (pieces[:, PARTIAL_END] - pieces[:, PARTIAL_START] == 1).all()
+
+
+@pytest.mark.parametrize(("name", "params", "count"), [
+    ("causal_sliding_window", {"window": 256}, 50), ("causal_sliding_window", {"window": 250}, 50),
+    ("causal_sliding_window", {"window": 300}, 4), ("sliding_window", {"window": 256}, 40), ("causal", {}, 14)], ids=str)
+def test_narrow_blocks_of_the_forward_kernel(name: str, params: dict[str, int], count: int) -> None:
+    """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends with 16 columns, or 32."""
+    mask, (spec,) = build_mask(name, seqlen=1024, **params), [TileSpec(16, 128, False, narrow_n=SM90_FORWARD_NARROW.narrow_n)]
+    lines, = make_schedules(mask, [spec], CPU)
+    np.testing.assert_array_equal(raster(lines, 1024, 1024, spec.narrow_n), rasters(mask))
+    assert (lines.work_tiles[..., NARROW] > 0).sum() == count
+    tiles = {**choose_tiles(128, HOPPER), BandKernel.FORWARD: SM90_FORWARD_NARROW}
+    plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU, tiles=tiles)
+    torch.testing.assert_close(plan.kernels[BandKernel.FORWARD][0].work_tiles, lines.work_tiles, rtol=0, atol=0)
+    assert all((schedule.work_tiles[..., NARROW] == 0).all() for kernel, (schedule, _) in plan.kernels.items()
+               if kernel is not BandKernel.FORWARD)
 
 
 def test_what_makes_gradients_on_hopper() -> None:

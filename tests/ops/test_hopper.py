@@ -18,6 +18,7 @@ def run(*arguments: str) -> str:
 def test_hopper_kernels_are_right_in_an_order_of_events():
     said = run("few", "0", "1")
     assert "causal_document (4, 2) from the first" in said and "causal_sliding_window (4, 2) two kernels" in said
+    assert "narrow blocks, causal_sliding_window, split (8, 1) forward" in said and "merged" in said
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ class TileConfig:
     fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
     in_order: AddOrder = AddOrder.ANY  # fused: how work tiles add to dQ; in an order, sums repeat
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
+    narrow_n: int = 0  # sm90, forward: columns that are computed of a work tile's narrow block (`TileSpec`); 0: all
 
 
 # Head dim 128: the best of the sweep on one H200, 64:8 heads, bf16, 16K tokens (geometric means over masks of all kinds: forward 486,
@@ -52,6 +53,7 @@ SM90_DKDV = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
 SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True)
+SM90_FORWARD_NARROW = replace(SM90_FORWARD, narrow_n=32)  # not chosen before `benchmarks.band.sm90_try` has timed it on a GPU
 SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # where keys come in short blocks, a tile is any two of them
 
 

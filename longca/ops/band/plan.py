@@ -171,7 +171,8 @@ def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, 
     block_m = min(config.block_m, max(64, pack * block)) if block else config.block_m
     section = config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
     max_fraction = section * ratio / pack / (_splits_of_program(config) * RESIDENT_PROGRAMS)
-    return TileSpec(block_m // pack, config.block_n, False, max_fraction), replace(config, block_m=block_m, kv_heads_per_section=section)
+    spec = TileSpec(block_m // pack, config.block_n, False, max_fraction, narrow_n=config.narrow_n)
+    return spec, replace(config, block_m=block_m, kv_heads_per_section=section)
 
 
 def _splits_of_program(config: TileConfig) -> int:

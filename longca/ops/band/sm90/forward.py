@@ -10,6 +10,8 @@ between its matmuls is kept short: P·V is waited for in the middle of the softm
 exponentials; the result is rescaled only where a row's maximum has risen; no warp waits for the others of its group to say that a stage is
 read; and the four threads of a row add up its sums only at the end.
 
+The narrow block of a work tile comes last. Its Q·Kᵀ, softmax and P·V are of its first NARROW_N columns alone.
+
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D), LSE is (T, H). A pack
 is the PACK query heads of one KV head that share a tile.
 """
@@ -72,21 +74,22 @@ class ForwardOutputs:
 
 
 @gluon.jit
-def _bounds_of_part(part, padding, tile, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
+def _bounds_of_part(part, padding, partial_start, partial_end, block, ranges_ptr, row_masks_ptr, MASK_ROWS: gl.constexpr):
     """The columns that each row sees of a work tile's n-th part: nothing of an empty one, everything of a full one."""
-    entry = tile.partial_start + part - padding
-    is_partial = (part >= padding) & (entry < tile.partial_end)
+    entry = partial_start + part - padding
+    is_partial = (part >= padding) & (entry < partial_end)
     mask = gl.load(ranges_ptr + entry * RANGE + 1, mask=is_partial, other=0)
     return gl.load(row_masks_ptr + mask * MASK_ROWS, mask=is_partial, other=gl.where(part < padding, 0, block << 16))
 
 
 @gluon.jit
-def _bounds_of(number, padding, tile, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr, MASK_ROWS: gl.constexpr):
+def _bounds_of(number, padding, partial_start, partial_end, ranges_ptr, row_masks_ptr, PARTS: gl.constexpr, BLOCK: gl.constexpr,
+               MASK_ROWS: gl.constexpr):
     """The columns that each row sees of the first and the last part of the n-th tile of K and V."""
-    first = _bounds_of_part(number * PARTS, padding, tile, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
+    first = _bounds_of_part(number * PARTS, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
     if PARTS == 1:
         return first, first
-    return first, _bounds_of_part(number * PARTS + 1, padding, tile, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
+    return first, _bounds_of_part(number * PARTS + 1, padding, partial_start, partial_end, BLOCK, ranges_ptr, row_masks_ptr, MASK_ROWS)
 
 
 @gluon.jit
@@ -139,34 +142,50 @@ def _scaled_if_needed(acc, factor):
 
 
 @gluon.jit
-def _start_qk(q, pipeline, count):
-    """Starts Q·Kᵀ of tile `count`. Q comes from registers: K and what is loaded meanwhile keep shared memory busy."""
+def _first_rows(ring, stage, ROWS: gl.constexpr):
+    """The first rows of a stage's tile, or all."""
+    return ring.index(stage) if ring.shape[1] == ROWS else ring.index(stage).slice(0, ROWS)
+
+
+@gluon.jit
+def _start_qk(q, pipeline, count, COLUMNS: gl.constexpr):
+    """Starts Q·Kᵀ of the first columns of tile `count`. Q comes from registers: K and what is loaded meanwhile keep shared memory busy.
+    """
     STAGES: gl.constexpr = pipeline.k.shape[0]
-    TILE: gl.constexpr = pipeline.k.shape[1]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     stage = count % STAGES
     mbarrier.wait(pipeline.k_full.index(stage), (count // STAGES) & 1)
-    return warpgroup_mma(q, pipeline.k.index(stage).permute((1, 0)), gl.zeros([WG_ROWS, TILE], gl.float32, layout), use_acc=False,
-                         is_async=True)
+    return warpgroup_mma(gl.convert_layout(q, gl.DotOperandLayout(0, layout, 2)), _first_rows(pipeline.k, stage, COLUMNS).permute((1, 0)),
+                         gl.zeros([WG_ROWS, COLUMNS], gl.float32, layout), use_acc=False, is_async=True)
 
 
 @gluon.jit
 def _start_pv(p, acc, pipeline, count):
-    """Starts acc + P·V of tile `count`."""
+    """Starts acc + P·V of tile `count`, of the columns that P has."""
     STAGES: gl.constexpr = pipeline.v.shape[0]
     stage = count % STAGES
     mbarrier.wait(pipeline.v_full.index(stage), (count // STAGES) & 1)
-    return warpgroup_mma(p, pipeline.v.index(stage), acc, is_async=True)
+    return warpgroup_mma(p, _first_rows(pipeline.v, stage, p.shape[1]), acc, is_async=True)
+
+
+@gluon.jit
+def _finish_pv(p, acc, pipeline, count, CONSUMERS: gl.constexpr):
+    """acc + P·V of tile `count`, a work tile's last one."""
+    operand = _unpacked(p, pipeline.k.dtype, gl.DotOperandLayout(0, acc.type.layout, 2))
+    acc = _start_pv(operand, acc, pipeline, count)
+    acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])
+    arrive_at(V_EMPTY + count % pipeline.v.shape[0], stage_threads(CONSUMERS))
+    return acc
 
 
 @gluon.jit
 def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, MASKED: gl.constexpr, CONSUMERS: gl.constexpr,
-                 PARTS: gl.constexpr):
-    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`."""
+                 PARTS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Computes Q·Kᵀ of tile `count` beside P·V of tile `count − 1`, then the softmax of tile `count`, of its first columns."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     DTYPE: gl.constexpr = pipeline.k.dtype
     operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
-    s = _start_qk(q, pipeline, count)
+    s = _start_qk(q, pipeline, count, COLUMNS)
     acc = _start_pv(operand, acc, pipeline, count - 1)
     gl.thread_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
     s = warpgroup_mma_wait(1, deps=[s])
@@ -174,7 +193,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     if MASKED:
         s = _mask_scores(s, bounds, PARTS)
     row_max_before = row_max
-    row_max = gl.maximum(row_max, gl.max(s, 1))
+    row_max = gl.maximum(row_max, gl.convert_layout(gl.max(s, 1), row_max.type.layout))
     shift = _shift_of(row_max, scale_log2, MASKED)
     rescale = gl.exp2(row_max_before * scale_log2 - shift)
     left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
@@ -237,7 +256,7 @@ def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PA
 
 @gluon.jit
 def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,
-             QUEUE: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr):
+             QUEUE: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr, HAS_INITIAL: gl.constexpr):
     """A consumer group: its 64 rows of every work tile."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
     TILE: gl.constexpr = pipeline.k.shape[1]
@@ -253,15 +272,16 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
     while tile.pack >= 0:
         q_place = tile_count % QUEUE * CONSUMERS + wg
         q_buffer = pipeline.q.index(q_place).reshape([WG_ROWS, D])
-        padding = parts_before(tile.partial_end - tile.partial_start + tile.num_full, PARTS)
-        num_tiles = (padding + tile.partial_end - tile.partial_start + tile.num_full) // PARTS
-        num_masked = (padding + tile.partial_end - tile.partial_start + PARTS - 1) // PARTS
+        partial_start = tile.partial_start + gl.minimum(tile.narrow, 1) if NARROW_N else tile.partial_start
+        padding = parts_before(tile.partial_end - partial_start + tile.num_full, PARTS)
+        num_tiles = (padding + tile.partial_end - partial_start + tile.num_full) // PARTS
+        num_masked = (padding + tile.partial_end - partial_start + PARTS - 1) // PARTS
         mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
         q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
-        s = _start_qk(q, pipeline, count)
+        s = _start_qk(q, pipeline, count, TILE)
         gl.thread_barrier()
-        bounds = _bounds_of(0, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
-        next_bounds = _bounds_of(1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+        bounds = _bounds_of(0, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+        next_bounds = _bounds_of(1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         s = warpgroup_mma_wait(0, deps=[s])
         arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
         s = _mask_scores(s, bounds, PARTS)
@@ -272,18 +292,28 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         count += 1
         for number in range(1, num_masked):
             bounds = next_bounds
-            next_bounds = _bounds_of(number + 1, padding, tile, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
+            next_bounds = _bounds_of(number + 1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK,
+                                     MASK_ROWS)
             p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, True, CONSUMERS,
-                                                    PARTS)
+                                                    PARTS, TILE)
             count += 1
         for _ in range(gl.maximum(num_masked, 1), num_tiles):
             p, acc, row_max, row_sum = _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log2, False, CONSUMERS,
-                                                    PARTS)
+                                                    PARTS, TILE)
             count += 1
-        operand = _unpacked(p, pipeline.k.dtype, gl.DotOperandLayout(0, out_layout, 2))
-        acc = _start_pv(operand, acc, pipeline, count - 1)
-        acc, operand = warpgroup_mma_wait(0, deps=[acc, operand])
-        arrive_at(V_EMPTY + (count - 1) % STAGES, stage_threads(CONSUMERS))
+        if NARROW_N:
+            if tile.narrow > 0:  # a round like those before, but of fewer columns: its values have other shapes than a loop carries
+                # read again: if the loops' Q is used here, the assembler waits earlier for P·V in them
+                narrow_q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
+                seen = gl.load(row_masks + (tile.narrow - 1) * MASK_ROWS)
+                narrow_p, acc, row_max, row_sum = _attend_tile((seen, seen), count, narrow_q, pipeline, p, acc, row_max, row_sum,
+                                                               scale_log2, True, CONSUMERS, 1, NARROW_N)
+                acc = _finish_pv(narrow_p, acc, pipeline, count, CONSUMERS)
+                count += 1
+            else:
+                acc = _finish_pv(p, acc, pipeline, count - 1, CONSUMERS)
+        else:
+            acc = _finish_pv(p, acc, pipeline, count - 1, CONSUMERS)
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
         _epilogue(acc, row_max, row_sum, tile, rows, q_buffer, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)
         fence_async_shared()
@@ -294,15 +324,16 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
 
 @gluon.jit(do_not_specialize=["lse_token", "num_slots", "num_tiles", "num_items", "packs_per_section", "packs_per_kv_head",
                               "packs_per_group"])
-def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr, out_ptr, lse_ptr,
-                   initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token, lse_head, num_slots,
-                   num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group, scale_log2, D: gl.constexpr,
-                   PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, HAS_INITIAL: gl.constexpr,
-                   STAGES: gl.constexpr):
+def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter_ptr, work_tiles_ptr, block_ranges_ptr, partial_masks_ptr,
+                   out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head, lse_token,
+                   lse_head, num_slots, num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group, scale_log2,
+                   D: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr,
+                   HAS_INITIAL: gl.constexpr, STAGES: gl.constexpr):
     """
     Args:
         q_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
         k_desc, v_desc: (S, G, D) in boxes of (KV block, 1, 64).
+        k_narrow_desc, v_narrow_desc: the same in boxes of (NARROW_N, 1, 64), if NARROW_N is not 0.
         counter_ptr: int32 (1,), zero.
         work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` with tile_m = 64 · CONSUMERS / PACK.
         partial_out_ptr, partial_lse_ptr: float32 (packs, num_slots, 64 · CONSUMERS, D) and (packs, num_slots, 64 · CONSUMERS), for splits.
@@ -311,6 +342,7 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
         PACK: query heads of a KV head that share a tile.
         CONSUMERS: consumer warp groups.
         PARTS: KV blocks that make a tile.
+        NARROW_N: columns that are computed of a work tile's narrow block, a multiple of 32. 0: all. Else PARTS is 1.
         HAS_INITIAL: the result is merged with the initial (out, LSE).
     """
     TILE: gl.constexpr = k_desc.block_type.shape[0] * PARTS
@@ -331,12 +363,14 @@ def forward_kernel(q_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, block_ra
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
     if CONSUMERS == 2:
         gl.warp_specialize([
-            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL)),
-            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL)),
-            (produce_kv_tiles, (q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS, QUEUE, PARTS, STAGES)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,
+                                QUEUE, PARTS, NARROW_N, STAGES)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, HAS_INITIAL)),
-            (produce_kv_tiles, (q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS, QUEUE, PARTS, STAGES)),
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,
+                                QUEUE, PARTS, NARROW_N, STAGES)),
         ], [1], [24])

@@ -47,12 +47,16 @@ def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileS
     num_programs = min(packs * num_tiles, 2 // consumers * _multiprocessors(q))  # one consumer group takes half a multiprocessor
     if num_programs == 0:
         return
+    parts = 128 // schedule.tile_n if consumers == 2 else 1
+    narrow_n = config.narrow_n if consumers == 2 and parts == 1 else 0
+    boxes = _boxes(k, schedule.tile_n, 1, 64), _boxes(v, schedule.tile_n, 1, 64)
+    narrow_boxes = (_boxes(k, narrow_n, 1, 64), _boxes(v, narrow_n, 1, 64)) if narrow_n else boxes  # else they are not read
     launches.launch(
-        forward_kernel, (num_programs,), _boxes(q, 64 // pack, pack, head_dim), _boxes(k, schedule.tile_n, 1, 64),
-        _boxes(v, schedule.tile_n, 1, 64), launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, out, lse,
-        initial_out, initial_lse, partial_out, partial_lse, *strides, schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section,
-        packs // num_kv_heads, packs_per_group, scale * LOG2_E, head_dim, pack, consumers, 128 // schedule.tile_n if consumers == 2 else 1,
-        initial is not None, 2 if consumers == 2 else 3, num_warps=4, maxnreg=168 if consumers == 2 else 128)
+        forward_kernel, (num_programs,), _boxes(q, 64 // pack, pack, head_dim), *boxes, *narrow_boxes, launches.counter(),
+        schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, out, lse, initial_out, initial_lse, partial_out, partial_lse,
+        *strides, schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section, packs // num_kv_heads, packs_per_group,
+        scale * LOG2_E, head_dim, pack, consumers, parts, narrow_n, initial is not None, 2 if consumers == 2 else 3, num_warps=4,
+        maxnreg=168 if consumers == 2 else 128)
     if schedule.num_slots:
         launches.launch(
             combine_kernel, (schedule.splits.shape[1], packs, 4), out, lse, initial_out, initial_lse, partial_out, partial_lse,

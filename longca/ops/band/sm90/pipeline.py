@@ -6,7 +6,7 @@ one use of a stage from the next. In the forward kernel, named barriers tell of 
 
 In the forward kernel a tile of K and V consists of PARTS KV blocks of the schedule, from anywhere: where blocks are short, the tensor
 cores still get whole tiles. A work tile's parts are, in this order: empty ones, so that tiles are whole and there is at least one; partial
-blocks; full blocks.
+blocks; full blocks. Where a tile is one block, the work tile's narrow block comes last, and only its first columns are loaded.
 """
 
 from triton.experimental import gluon
@@ -17,9 +17,11 @@ from triton.language.core import _aggregate as aggregate
 from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, stage_threads, wait_at
 from longca.ops.band.sm90.tile_scheduler import (
     FULL_START,
+    NARROW,
     NUM_FULL,
     PARTIAL_END,
     PARTIAL_START,
+    RANGE,
     ROW_START,
     WG_ROWS,
     WorkTileQueue,
@@ -176,52 +178,63 @@ def parts_before(num_blocks, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def _copy_block(desc, column, kv_head, full, parts, place, PARTS: gl.constexpr, CHUNKS: gl.constexpr):
+def _copy_block(desc, column, kv_head, full, boxes, place, BOXES: gl.constexpr, CHUNKS: gl.constexpr):
     for chunk in gl.static_range(CHUNKS):
-        tma.async_copy_global_to_shared(desc, [column, kv_head, chunk * SWIZZLE], full, parts.index(place + chunk * PARTS))
+        tma.async_copy_global_to_shared(desc, [column, kv_head, chunk * SWIZZLE], full, boxes.index(place + chunk * BOXES))
 
 
 @gluon.jit
-def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, k_full, v_full, CONSUMERS: gl.constexpr,
-               PARTS: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr):
-    """Loads part `count` of K; with a tile's last part also its parts of V, whose stage is free later than K's."""
+def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_boxes, v_boxes, k_full, v_full, CONSUMERS: gl.constexpr,
+               PARTS: gl.constexpr, BOXES: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr):
+    """Loads part `count` of K; with a tile's last part also its parts of V, whose stage is free later than K's.
+
+    Args:
+        k_boxes, v_boxes: the rings as boxes of the descriptors' size: BOXES of them for the rows of a stage, in each chunk of columns.
+    """
     BYTES: gl.constexpr = k_desc.block_type.nbytes * PARTS * CHUNKS
     part, stage = count % PARTS, count // PARTS % STAGES
-    place = stage * (PARTS * CHUNKS)
+    place = stage * (BOXES * CHUNKS)
     if part == 0:
         if count >= PARTS * STAGES:
             wait_at(K_EMPTY + stage, stage_threads(CONSUMERS))
         mbarrier.expect(k_full.index(stage), BYTES)
-    _copy_block(k_desc, column, kv_head, k_full.index(stage), k_parts, place + part, PARTS, CHUNKS)
+    _copy_block(k_desc, column, kv_head, k_full.index(stage), k_boxes, place + part, BOXES, CHUNKS)
     if part == PARTS - 1:
         if count >= PARTS * STAGES:
             wait_at(V_EMPTY + stage, stage_threads(CONSUMERS))
         mbarrier.expect(v_full.index(stage), BYTES)
         if PARTS == 2:
-            _copy_block(v_desc, column_before, kv_head, v_full.index(stage), v_parts, place, PARTS, CHUNKS)
-        _copy_block(v_desc, column, kv_head, v_full.index(stage), v_parts, place + part, PARTS, CHUNKS)
+            _copy_block(v_desc, column_before, kv_head, v_full.index(stage), v_boxes, place, BOXES, CHUNKS)
+        _copy_block(v_desc, column, kv_head, v_full.index(stage), v_boxes, place + part, BOXES, CHUNKS)
 
 
 @gluon.jit
-def produce_kv_tiles(q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,
-             QUEUE: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
+def _in_boxes(ring, desc, BOXES: gl.constexpr):
+    """A ring of tiles as boxes of a descriptor: stage by stage, chunk of columns by chunk, BOXES for the rows of a stage."""
+    shape: gl.constexpr = [ring.shape[0] * (ring.shape[2] // SWIZZLE) * BOXES, ring.shape[1] // BOXES, 1, SWIZZLE]
+    return ring._reinterpret(desc.dtype, shape, desc.layout)
+
+
+@gluon.jit
+def produce_kv_tiles(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr,
+                     CONSUMERS: gl.constexpr, QUEUE: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr, STAGES: gl.constexpr):
     """The producer warp: takes work tiles, the longest first, tells the consumers, and loads.
 
     Args:
+        k_narrow_desc, v_narrow_desc: of boxes of NARROW_N keys, if that is not 0.
         counter_ptr: int32 (1,), how many work tiles have been taken beyond each program's first.
     """
     BLOCK: gl.constexpr = k_desc.block_type.shape[0]
     CHUNKS: gl.constexpr = pipeline.k.shape[2] // SWIZZLE
-    shape: gl.constexpr = [STAGES * CHUNKS * PARTS, BLOCK, 1, SWIZZLE]
-    k_parts = pipeline.k._reinterpret(k_desc.dtype, shape, k_desc.layout)
-    v_parts = pipeline.v._reinterpret(v_desc.dtype, shape, v_desc.layout)
+    k_boxes, v_boxes = _in_boxes(pipeline.k, k_desc, PARTS), _in_boxes(pipeline.v, v_desc, PARTS)
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
     count, tile_count, column_before = 0, 0, 0  # parts and work tiles so far: stages and phases of the rings follow
     item = gl.program_id(0)
     while item < grid.num_items:
         entry_ptr, pack = query_tile_of(item, tables.work_tiles, grid)
         ticket = take_ticket(counter_ptr, lane)
-        pipeline.work_tiles.send(entry_ptr, pack, tile_count)
+        narrow = gl.load(entry_ptr + NARROW) if NARROW_N else 0
+        pipeline.work_tiles.send(entry_ptr, pack, tile_count, narrow)
         kv_head = pack // grid.packs_per_kv_head
         row, full_start = gl.load(entry_ptr + ROW_START), gl.load(entry_ptr + FULL_START)
         partial_start, partial_end = gl.load(entry_ptr + PARTIAL_START), gl.load(entry_ptr + PARTIAL_END)
@@ -232,18 +245,26 @@ def produce_kv_tiles(q_desc, k_desc, v_desc, pipeline, tables, grid, counter_ptr
             tma.async_copy_global_to_shared(q_desc, [row + wg * (WG_ROWS // PACK), pack * PACK, 0], pipeline.q_bars.full.index(place),
                                             pipeline.q.index(place))
         for _ in range(parts_before(partial_end - partial_start + gl.load(entry_ptr + NUM_FULL), PARTS)):
-            _load_part(0, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_full, pipeline.v_full,
-                       CONSUMERS, PARTS, CHUNKS, STAGES)
+            _load_part(0, column_before, kv_head, count, k_desc, v_desc, k_boxes, v_boxes, pipeline.k_full, pipeline.v_full,
+                       CONSUMERS, PARTS, PARTS, CHUNKS, STAGES)
             column_before = 0
             count += 1
-        for number in range(partial_end - full_start):
+        num_narrow = gl.minimum(narrow, 1) if NARROW_N else 0
+        first_partial = partial_start + num_narrow
+        for number in range(partial_end - full_start - num_narrow):
             # Triton 3.6 loses a bound that is carried from the round before, so each round reads its own
-            column, num_blocks, _ = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
+            column, num_blocks, _ = range_of(number, full_start, first_partial, partial_end, tables.block_ranges)
             for _ in range(num_blocks):
-                _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_parts, v_parts, pipeline.k_full, pipeline.v_full,
-                           CONSUMERS, PARTS, CHUNKS, STAGES)
+                _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_boxes, v_boxes, pipeline.k_full, pipeline.v_full,
+                           CONSUMERS, PARTS, PARTS, CHUNKS, STAGES)
                 column_before = column
                 column += BLOCK
+                count += 1
+        if NARROW_N:  # noqa: SIM102 - decided when compiling
+            if narrow > 0:
+                _load_part(gl.load(tables.block_ranges + partial_start * RANGE), 0, kv_head, count, k_narrow_desc, v_narrow_desc,
+                           _in_boxes(pipeline.k, k_narrow_desc, BLOCK // NARROW_N), _in_boxes(pipeline.v, v_narrow_desc, BLOCK // NARROW_N),
+                           pipeline.k_full, pipeline.v_full, CONSUMERS, PARTS, BLOCK // NARROW_N, CHUNKS, STAGES)
                 count += 1
         tile_count += 1
         item = first_lane(ticket, lane) + gl.num_programs(0)

@@ -18,9 +18,11 @@ CONSUMERS = gl.constexpr(2)  # consumer warp groups of a program
 ROW_START, ROW_END = gl.constexpr(schedule.ROW_START), gl.constexpr(schedule.ROW_END)
 FULL_START, PARTIAL_START = gl.constexpr(schedule.FULL_START), gl.constexpr(schedule.PARTIAL_START)
 PARTIAL_END, NUM_FULL, SLOT = gl.constexpr(schedule.PARTIAL_END), gl.constexpr(schedule.NUM_FULL), gl.constexpr(schedule.SLOT)
+NARROW = gl.constexpr(schedule.NARROW)
 NUM_COLUMNS = gl.constexpr(schedule.NUM_COLUMNS)
-# A message has a work tile's columns, then these. The pack stands where the table has SPLIT, which kernels do not need.
+# A message has a work tile's columns, then these. The pack stands where the table has NARROW, the last column.
 PACK_FIELD, INDEX_FIELD = gl.constexpr(schedule.NUM_COLUMNS - 1), gl.constexpr(schedule.NUM_COLUMNS)
+NARROW_FIELD = gl.constexpr(schedule.NUM_COLUMNS)  # in the forward kernel, which does not need the index
 MESSAGE = gl.constexpr(16)  # numbers of a message, with room to spare
 FROM_LAST = gl.constexpr(int(schedule.AddOrder.FROM_LAST))
 RANGE = gl.constexpr(2)  # numbers of an entry of `TileSchedule.block_ranges`
@@ -89,7 +91,9 @@ class KeyGrid:
 
 @aggregate
 class WorkTile:
-    """A work tile as a consumer warp group reads it; a pack of −1 ends the loop. `slot` is −1 where it writes the result itself."""
+    """A work tile as a consumer warp group reads it; a pack of −1 ends the loop. `slot` is −1 where it writes the result itself. Only the
+    forward kernel's have `narrow`, their NARROW.
+    """
 
     row_start: gl.tensor
     row_end: gl.tensor
@@ -98,9 +102,10 @@ class WorkTile:
     num_full: gl.tensor
     slot: gl.tensor
     pack: gl.tensor
+    narrow: gl.tensor
 
     @gluon.constexpr_function
-    def __init__(self, row_start, row_end, partial_start, partial_end, num_full, slot, pack):
+    def __init__(self, row_start, row_end, partial_start, partial_end, num_full, slot, pack, narrow):
         self.row_start = row_start
         self.row_end = row_end
         self.partial_start = partial_start
@@ -108,6 +113,7 @@ class WorkTile:
         self.num_full = num_full
         self.slot = slot
         self.pack = pack
+        self.narrow = narrow
 
 
 @aggregate
@@ -146,11 +152,11 @@ class WorkTileQueue:
         self.empty = empty
 
     @gluon.jit
-    def send(self, entry_ptr, pack, count, index=0):
-        """Broadcasts the `count`-th work tile of this program. A pack of −1 says that it was the last one."""
+    def send(self, entry_ptr, pack, count, last=0):
+        """Broadcasts the `count`-th work tile of this program; `last` comes after the pack. A pack of −1 says that it was the last one."""
         place, phase = count % 2, (count // 2) & 1
         field = gl.arange(0, MESSAGE, layout=gl.BlockedLayout([1], [32], [1], [0]))
-        values = gl.load(entry_ptr + field, mask=field < PACK_FIELD, other=index)
+        values = gl.load(entry_ptr + field, mask=field < PACK_FIELD, other=last)
         mbarrier.wait(self.empty.index(place), phase ^ 1)
         self.messages.index(place).store(gl.where(field == PACK_FIELD, pack, values))
         mbarrier.arrive(self.full.index(place), count=1)
@@ -163,8 +169,9 @@ class WorkTileQueue:
         row_start, row_end = self._field(place, ROW_START, 4), self._field(place, ROW_END, 4)
         partial_start, partial_end = self._field(place, PARTIAL_START, 4), self._field(place, PARTIAL_END, 4)
         num_full, slot, pack = self._field(place, NUM_FULL, 4), self._field(place, SLOT, 4), self._field(place, PACK_FIELD, 4)
+        narrow = self._field(place, NARROW_FIELD, 4)
         mbarrier.arrive(self.empty.index(place), count=1)
-        return WorkTile(row_start, row_end, partial_start, partial_end, num_full, slot, pack)
+        return WorkTile(row_start, row_end, partial_start, partial_end, num_full, slot, pack, narrow)
 
     @gluon.jit
     def receive_blocks(self, count):

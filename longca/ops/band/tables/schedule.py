@@ -21,7 +21,7 @@ from enum import IntEnum
 
 import torch
 
-ROW_START, ROW_END, FULL_START, PARTIAL_START, PARTIAL_END, NUM_FULL, SLOT, SPLIT = range(8)  # columns of `work_tiles`
+ROW_START, ROW_END, FULL_START, PARTIAL_START, PARTIAL_END, NUM_FULL, SLOT, NARROW = range(8)  # columns of `work_tiles`
 NUM_COLUMNS = 8
 
 
@@ -43,6 +43,7 @@ class TileSpec:
     max_fraction: float = 1.0  # of the blocks of all row tiles, in one work tile; row tiles with more are split
     min_blocks: int = 16  # so many blocks are never too many for a work tile
     in_order: AddOrder = AddOrder.ANY  # work tiles wait for each other, and are sorted so that the one that comes first stays ahead
+    narrow_n: int = 0  # a partial block is narrow if no row sees a column of it from this one on; 0: none is. Not with `in_order`
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +65,12 @@ class TileSchedule:
     `partial_masks[s, r]` packs two numbers x: row ROW_START + r sees the columns column + c with `start <= c < end`, where
     start = x & 0xFFFF and end = x >> 16 (start = end = 0: none). Masks of rows from ROW_END on say nothing; these rows are not stored.
 
+    NARROW is 1 + the mask of the work tile's first partial block where that block is narrow (`TileSpec.narrow_n`) and not the work tile's
+    only one. A kernel may then compute fewer of its columns. Else NARROW is 0. Narrow blocks come before other partial ones.
+
     SLOT is −1 for a work tile that is its whole row tile and writes the result. Else it is a split: it writes its float32 partial result
-    to slot SLOT (tile_m rows for each head that works on this group), and SPLIT is the row tile's place in `splits`: (ROW_START, ROW_END,
-    first slot, slots). Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit.
+    to slot SLOT (tile_m rows for each head that works on this group). `splits` has its row tile as (ROW_START, ROW_END, first slot, slots).
+    Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit.
 
     Work tiles of a group are sorted longest first (where they wait for each other as in `AddOrder`) and padded to W with work tiles of no
     rows (ROW_START = ROW_END).

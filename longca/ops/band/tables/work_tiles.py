@@ -25,7 +25,7 @@ class BlockLists:
     """Blocks sorted by list: the K lists of `RowTiles`, or the splits of these."""
 
     full: Tensor  # (3, F): list, column, number of contiguous full blocks
-    partial: Tensor  # (3, P): list, column, mask of each partial block
+    partial: Tensor  # (4, P): list, column and mask of each partial block, and its NARROW; narrow ones are the first of their list
     before: Tensor  # (3, K + 1): entries of full blocks, full blocks, and partial blocks of all lists before
     counts: Tensor  # (3, K): those of each list
 
@@ -39,7 +39,7 @@ class BlockLists:
 class WorkTiles:
     """Work tiles, sorted by part (`RowTiles`) and row tile."""
 
-    table: Tensor  # (5, n): part, first row, end of the rows, SLOT, SPLIT
+    table: Tensor  # (4, n): part, first row, end of the rows, SLOT
     list_of: Tensor | None  # (n,); None: each work tile has its own
     first_list: Tensor  # (B + 1,) of each part; then how many there are
     splits: Tensor  # (S, 4) of row tiles that were split, see `TileSchedule`
@@ -55,7 +55,7 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
         full: (3, F), list, column and number of contiguous full blocks.
     """
     specs, num_groups = row_tiles.specs, row_tiles.num_groups
-    work_tiles, lists = _unsplit(row_tiles), _block_lists(full, partial.blocks, len(row_tiles.part_of))
+    work_tiles, lists = _unsplit(row_tiles), _block_lists(full, _narrow_first(row_tiles, partial), len(row_tiles.part_of))
     length = lists.length if row_tiles.list_of is None else lists.length[row_tiles.list_of]
     lengths = [functional.pad(length[rows], (0, 1)) for rows in _rows_of_specs(row_tiles.num_tiles, num_groups)]  # a row tile at least
     sums, longest = torch.stack([some.sum() for some in lengths]), torch.stack([some.max() for some in lengths])
@@ -81,6 +81,21 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
     return found
 
 
+def _narrow_first(row_tiles: RowTiles, partial: PartialBlocks) -> Tensor:
+    """(4, P), as in `BlockLists`."""
+    if not any(spec.narrow_n for spec in row_tiles.specs):
+        return functional.pad(partial.blocks, (0, 0, 0, 1))
+    list_, _, mask = partial.blocks
+    number = row_tiles.parts[2][row_tiles.part_of[list_]]
+    seen = torch.amax(partial.masks >> 16, 1)[mask + partial.first[number]]  # columns up to the last one that a row sees
+    is_narrow = torch.zeros_like(mask, dtype=torch.bool)
+    for place, spec in enumerate(row_tiles.specs):
+        if spec.narrow_n:
+            is_narrow |= (number == place) & (seen <= spec.narrow_n)
+    order = torch.argsort(list_ * 2 + ~is_narrow, stable=True)
+    return torch.cat([partial.blocks, torch.where(is_narrow, mask + 1, 0)[None]]).index_select(1, order)
+
+
 def _block_lists(full: Tensor, partial: Tensor, num_lists: int) -> BlockLists:
     ids = torch.arange(num_lists + 1, device=full.device)
     ranges = torch.searchsorted(full[0], ids)
@@ -91,7 +106,7 @@ def _block_lists(full: Tensor, partial: Tensor, num_lists: int) -> BlockLists:
 def _unsplit(row_tiles: RowTiles) -> WorkTiles:
     """Each row tile as one work tile."""
     none = [0] * len(row_tiles.num_tiles)
-    table = functional.pad(row_tiles.tiles, (0, 0, 0, 2), value=-1)
+    table = functional.pad(row_tiles.tiles, (0, 0, 0, 1), value=-1)
     return WorkTiles(table, row_tiles.list_of, row_tiles.parts[1], row_tiles.tiles.new_zeros(0, 4), row_tiles.num_tiles, none, none)
 
 
@@ -120,16 +135,16 @@ def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[W
     first = torch.maximum(start, split * size_of)
     column = column + (first - start) * row_tiles.parts[4][row_tiles.part_of[list_]]
     full = torch.stack([before[list_] + split, column, torch.minimum(start + count, (split + 1) * size_of) - first])
-    list_, column, mask = lists.partial
+    list_, *fields = lists.partial
     start = torch.arange(len(list_), device=list_.device) + (lists.counts[1] - lists.before[2, :-1])[list_]  # after all full ones
-    partial = torch.stack([before[list_] + start // size[list_], column, mask])
+    partial = torch.stack([before[list_] + start // size[list_], *fields])
 
     part, row_start, row_end = row_tiles.tiles
-    place, slot = sums[1:, :-1] - starts[1:].index_select(1, part)
+    slot = sums[2, :-1] - starts[2][part]
     splits = torch.stack([row_start, row_end, slot, num_of], 1)[true_places(has_splits, sum(num_splits))]
     owner, rank = expand(num_of, sum(num_tiles))
-    slot, place = torch.where(has_splits, slot, -1), torch.where(has_splits, place, -1)
-    *table, is_split, first_of = torch.stack([part, row_start, row_end, slot, place, is_split, first_of]).index_select(1, owner)
+    slot = torch.where(has_splits, slot, -1)
+    *table, is_split, first_of = torch.stack([part, row_start, row_end, slot, is_split, first_of]).index_select(1, owner)
     table[3] += rank * is_split
     work_tiles = WorkTiles(torch.stack(table), None if row_tiles.list_of is None else first_of + rank, before[row_tiles.parts[1]], splits,
                            num_tiles, num_splits, num_slots)
@@ -156,18 +171,20 @@ def _rows_of_specs(sizes: Sequence[int], num_groups: int) -> list[slice]:
 def _sorted(row_tiles: RowTiles, work_tiles: WorkTiles, lists: BlockLists) -> Tensor:
     """(n, 8), as in `TileSchedule`, but entries of `block_ranges` count through all parts."""
     ranges = lists.before[0] + lists.before[2]
-    of_list = torch.stack([ranges[:-1], ranges[:-1] + lists.counts[0], ranges[1:], lists.counts[1], lists.length])
+    narrow = functional.pad(lists.partial[3], (0, 1))[lists.before[2, :-1]]  # of the first partial block, if there is one
+    narrow = torch.where((lists.counts[2] > 0) & (lists.length > 1), narrow, 0)
+    of_list = torch.stack([ranges[:-1], ranges[:-1] + lists.counts[0], ranges[1:], lists.counts[1], narrow, lists.length])
     if work_tiles.list_of is not None:
         of_list = of_list.index_select(1, work_tiles.list_of)
-    full_start, partial_start, partial_end, num_full, length = of_list
-    part, row_start, row_end, slot, split = work_tiles.table
+    full_start, partial_start, partial_end, num_full, narrow, length = of_list
+    part, row_start, row_end, slot = work_tiles.table
     for spec, rows in zip(row_tiles.specs, _rows_of_specs(work_tiles.num_tiles, row_tiles.num_groups), strict=True):
         if spec.in_order is AddOrder.FROM_LAST:  # those of about the same length by their rows: the one that comes first then stays ahead
             length[rows] = (torch.log(length[rows].clamp(min=1)) / math.log(SIMILAR)).long()
         if spec.in_order is AddOrder.FROM_FIRST:
             length[rows] = row_start[rows]
     order = torch.argsort(part * FAR - length, stable=True)
-    return torch.stack([row_start, row_end, full_start, partial_start, partial_end, num_full, slot, split], 1)[order]
+    return torch.stack([row_start, row_end, full_start, partial_start, partial_end, num_full, slot, narrow], 1)[order]
 
 
 def _block_ranges(lists: BlockLists) -> Tensor:
@@ -175,7 +192,7 @@ def _block_ranges(lists: BlockLists) -> Tensor:
     ranges = lists.full.new_empty(lists.full.shape[1] + lists.partial.shape[1], 2, dtype=torch.int32)
     for blocks, others in ((lists.full, lists.before[2]), (lists.partial, lists.before[0, 1:])):
         place = torch.arange(blocks.shape[1], device=blocks.device) + others[blocks[0]]
-        ranges[place] = blocks[1:].t().to(torch.int32)
+        ranges[place] = blocks[1:3].t().to(torch.int32)
     return ranges
 
 
