@@ -15,10 +15,12 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from benchmarks.common.rounds import in_rounds
 from benchmarks.common.text import machine
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.compare import cell_of
@@ -52,12 +54,13 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
     forward, out = prepared.forward(q, k, v), cp.attention(q_leaf, k_leaf, v_leaf)
     same = [torch.equal(forward.out, out), *(torch.equal(*pair) for pair in zip(
         prepared.backward(forward, dout), torch.autograd.grad(out, leaves, dout, retain_graph=True), strict=True))]
-    calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "fwd": (lambda: prepared.forward(q, k, v), lambda: cp.attention(q_leaf, k_leaf, v_leaf)),
-        "bwd": (lambda: prepared.backward(forward, dout), lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True))}
-    for direction, pair in calls.items():
-        rounds = [[median_ms(comm, call, MEASURE) for call in pair] for _ in range(options.rounds)]
-        cell_ms, face_ms = (statistics.median(times) for times in zip(*rounds, strict=True))
+    calls: dict[str, dict[str, Callable[[], object]]] = {
+        "fwd": {"cell": lambda: prepared.forward(q, k, v), "face": lambda: cp.attention(q_leaf, k_leaf, v_leaf)},
+        "bwd": {"cell": lambda: prepared.backward(forward, dout),
+                "face": lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)}}
+    for direction, ways in calls.items():
+        times = in_rounds({name: partial(median_ms, comm, call, MEASURE) for name, call in ways.items()}, options.rounds)
+        cell_ms, face_ms = (statistics.median(times[name]) for name in ways)
         found |= {f"{direction}_cell_ms": cell_ms, f"{direction}_face_ms": face_ms, f"{direction}_ratio": face_ms / cell_ms}
     found |= {"same_bits": all(comm.gather(all(same))), "plan": "; ".join(prepared.notes[:2])}
     cp.close()
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kernel", default="band")
     parser.add_argument("--masks", type=lambda text: text.split(","), default=MASKS)
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=OWN)
-    parser.add_argument("--rounds", type=int, default=3, help="of both in turns; the median counts")
+    parser.add_argument("--rounds", type=int, default=4, help="of both in turns, each first in every other one; the median counts")
     add_options(parser)
     run_on_ranks(report, parser.parse_args(arguments))
     return 0
