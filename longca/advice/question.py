@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longca.core.cell import DTYPE_BYTES, CallSpec, Direction
 from longca.core.errors import UserError, unknown
@@ -95,7 +95,7 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
         if ranks_per_node < 1:
             raise UserError(f"A node cannot have {ranks_per_node} GPUs", todo="Give at least 1")
         network = network.model_copy(update={"ranks_per_node": ranks_per_node})
-    model = _named("GPU", gpu or network.gpu, hardware.gpus)
+    model = hardware.named(gpu or network.gpu)
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
     known = set(models.kernels)
@@ -117,18 +117,14 @@ def _for_parts(models: FittedKernels) -> list[str]:
     return [name for name in ("band", "fa3", "fa4") if name in models.kernels]
 
 
-def _named(kind: str, name: str, known: Sequence[Any]) -> Any:
-    for one in known:
-        if one.name == name:
-            return one
-    raise unknown(kind, name, [one.name for one in known], todo="They stand in config/hardware.yaml")
-
-
 def _network(name: str, hardware: Hardware) -> Network:
     """A profile by its name, or the first of a file that `longca probe` has written."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        return _named("profile of messages", name, hardware.networks)
+        found = next((one for one in hardware.networks if one.name == name), None)
+        if found is None:
+            raise unknown("profile of messages", name, [one.name for one in hardware.networks], todo="They stand in config/hardware.yaml")
+        return found
     if not path.is_file():
         raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")
     networks = load_hardware(path).networks

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from longca.core.checkout import in_project
-from longca.core.errors import UserError
+from longca.core.errors import UserError, unknown
 from longca.core.plugin import PACKAGE_ROOT
 from longca.core.schema import Frozen, parse, read_yaml
 
@@ -74,6 +74,22 @@ class Hardware(Frozen):
     def find(self, gpu_name: str) -> GpuModel | None:
         """The GPU that reports this very name: "NVIDIA H20" is no "NVIDIA H200"."""
         return next((gpu for gpu in self.gpus if gpu_name in gpu.gpu_names), None)
+
+    def named(self, name: str) -> GpuModel:
+        """The GPU that somebody names: as the file or the driver names it, in any case; or by its first words, where one GPU has them.
+
+        Raises:
+            UserError: there is none, or several begin so.
+        """
+        wanted = name.casefold().split()
+        names = {gpu.name: [gpu.name, *gpu.gpu_names, *(one.removeprefix("NVIDIA ") for one in gpu.gpu_names)] for gpu in self.gpus}
+        same = [gpu for gpu in self.gpus if wanted in [one.casefold().split() for one in names[gpu.name]]]
+        alike = same or [gpu for gpu in self.gpus if wanted and gpu.name.casefold().split()[:len(wanted)] == wanted]
+        if len(alike) > 1:
+            raise UserError(f"GPU '{name}' may be {' or '.join(repr(gpu.name) for gpu in alike)}", todo="Give one of these names")
+        if not alike:
+            raise unknown("GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml")
+        return alike[0]
 
     def peak_tflops(self, gpu_name: str, dtype: str) -> float | None:
         """The ceiling for that GPU and dtype; None where no source gives one."""

@@ -1,6 +1,7 @@
 """The derived table says what the records say, by arithmetic that is done here again by hand."""
 
 import math
+import re
 
 import pytest
 
@@ -227,6 +228,20 @@ def test_hardware_is_found_by_its_whole_name(tmp_path):
 
 def changed(**fields):
     return Cell(**CELL.model_dump() | fields)
+
+
+@pytest.mark.parametrize(("name", "found"), [
+    ("H200", "H200 SXM"), ("h200 sxm", "H200 SXM"), ("NVIDIA H200 NVL", "H200 NVL"), ("H20", "H20"), ("a100 sxm", "A100 SXM 80 GB")])
+def test_a_gpu_is_found_by_the_names_that_people_give_it(name: str, found: str) -> None:
+    assert load_hardware().named(name).name == found
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("H100", "GPU 'H100' may be 'H100 SXM' or 'H100 NVL' or 'H100 PCIe'. Give one of these names"), ("H300", "Unknown GPU 'H300'"),
+    ("", "Unknown GPU ''")])
+def test_a_name_of_several_gpus_or_none_is_refused(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_hardware().named(name)
 
 
 def test_a_straggler_is_seen_and_named():

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from longca.bench.measure.environment import cpu_name, num_cores
 from longca.bench.workers.pool import MAX_CPU_RANKS
-from longca.core.errors import unknown
-from longca.store.hardware import GpuModel, load_hardware
+from longca.store.hardware import load_hardware
 
 CPU_FLOPS = 25e9  # of attention in bf16 on one core of a server, sustained: the middle of the quick study
 UNKNOWN_GPU_FLOPS = 300e12  # peak of a GPU that config/hardware.yaml does not list
@@ -53,10 +52,7 @@ def this_machine(device_type: str) -> Machine:
 
 
 def gpu_machine(name: str) -> Machine:
-    """As many GPUs of this model as are asked for. Raises UserError for a model that config/hardware.yaml does not list."""
-    known: dict[str, GpuModel] = {gpu.name: gpu for gpu in load_hardware().gpus}
-    if name not in known:
-        raise unknown("GPU", name, known, todo="GPUs are listed in config/hardware.yaml")
-    model = known[name]
-    return Machine(name, "cuda", model.peak_tflops.value * 1e12, round(model.memory_gb.value * 1e9) if model.memory_gb else None, None,
-                   is_here=False)
+    """As many GPUs of this model as are asked for. Raises UserError as `Hardware.named` does."""
+    model = load_hardware().named(name)
+    memory_bytes = round(model.memory_gb.value * 1e9) if model.memory_gb else None
+    return Machine(model.name, "cuda", model.peak_tflops.value * 1e12, memory_bytes, None, is_here=False)
