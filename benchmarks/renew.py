@@ -1,0 +1,161 @@
+"""Measures parts of this repository's results again, as much as fits into a time limit, on the GPUs of this machine.
+
+    python -m benchmarks.renew --list
+    python -m benchmarks.renew dense cp --seconds 540 [--pack FOLDER]
+
+Parts are taken in the order given. Those of one GPU run side by side, one on each GPU; those of all GPUs run alone. At the end of the time
+what still runs is interrupted as by Ctrl-C. Everything goes to a folder of its own for each part, so the same command goes on where it was;
+`--pack` also puts each part's folder into an archive, for machines that are given back. `longca report FILE…` and `--write` of each
+benchmark make pages and tables of what came home.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longca.core.errors import unknown
+from tools.pages import ROOT
+
+FOLDER = ROOT / "results" / "renew"
+GRACE_S = 15.0  # after an interrupt: `longca run` ends its cell and its processes
+POLL_S = 0.2
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+OUT = "{out}"  # in a command: the part's folder
+COMPARE = f"benchmarks.band.compare --keep --max-seconds 3600 --out {OUT}"
+RIVALS = "band,band_atomic,fa3,fa4,flex_flash,cudnn_flex"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command, as of `python -m`."""
+
+    about: str
+    command: str
+    all_gpus: bool = False
+    files: tuple[str, ...] = ()
+    """what it writes elsewhere in the checkout, if it does"""
+
+
+PARTS: Mapping[str, Part] = {
+    "narrow": Part("the forward kernel with narrow blocks and without", f"benchmarks.band.sm90_try {OUT}/narrow.json fwd 'fwd narrow'"),
+    "band": Part("band attention beside its rivals, 32K and 8K", f"{COMPARE} --kernels {RIVALS},vsa,flashinfer,fa2_sparse,cudnn_bsa"),
+    "band-128K": Part("the same at 128K", f"{COMPARE} --only static --lengths 128K --kernels {RIVALS}"),
+    "dense": Part("band in h200-dense", f"longca run h200-dense -k band,band_atomic --progress plain --results {OUT}"),
+    "sparse": Part("band in h200-sparse", f"longca run h200-sparse -k band,band_atomic --progress plain --results {OUT}"),
+    "single": Part("band in h200-cp on one GPU", f"longca run h200-cp -w 1 -k band --progress plain --results {OUT}"),
+    "cp": Part("band in h200-cp on two GPUs", f"longca run h200-cp -w 2 -k band --seed 0 --progress plain --results {OUT}", all_gpus=True),
+    "draws": Part("ten draws of documents on two GPUs", f"longca run h200-cp -w 2 --seed 0..9 -m full_document,causal_document "
+                  f"-c ring_p2p,ring_allgather,paper_style* -s 16K --progress plain --results {OUT}", all_gpus=True),
+    "ahead": Part("what was predicted ahead", f"longca run h200-ahead --progress plain --results {OUT}", all_gpus=True),
+    "public": Part("the public face beside cells", f"benchmarks.cp.public --out {OUT}", all_gpus=True),
+    "curves": Part("training on one and two GPUs", "tools.training_curves --run --gpus", all_gpus=True,
+                   files=("docs/guide/training/gpu_curves.csv", "docs/guide/training/gpu_runs.csv")),
+    "tests": Part("the tests on GPUs", "pytest tests/gpu -q -p no:cacheprovider", all_gpus=True),
+}
+
+
+class Running:
+    """A part at work on some GPUs, in a process group of its own."""
+
+    def __init__(self, name: str, part: Part, gpus: Sequence[int]) -> None:
+        self.name, self.gpus, self._start = name, gpus, time.monotonic()
+        folder = FOLDER / name
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [argument.replace(OUT, str(folder)) for argument in shlex.split(part.command)]
+        visible = os.environ.get(VISIBLE, "").split(",") if os.environ.get(VISIBLE) else list(map(str, range(max(gpus) + 1)))
+        self._log = (folder / "log.txt").open("a", encoding="utf-8")
+        self._process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=self._log, stderr=subprocess.STDOUT,
+                                         start_new_session=True, env={**os.environ, VISIBLE: ",".join(visible[gpu] for gpu in gpus)})
+        say(f"{name} begins on GPU {' and '.join(map(str, gpus))}: {part.about}")
+
+    def is_over(self) -> bool:
+        """Tells whether it has ended, and says so once."""
+        if self._process.poll() is None:
+            return False
+        say(f"{self.name} ends after {time.monotonic() - self._start:.0f} s with exit code {self._process.returncode}")
+        self._log.close()
+        return True
+
+    def interrupt(self) -> None:
+        """Asks it to end as Ctrl-C does, and kills what is left after a while."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        try:
+            self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]:
+    """Runs the parts within the time. Returns the names of those that ended by themselves."""
+    todo, running, ended, end_s = list(parts), list[Running](), list[str](), time.monotonic() + seconds
+    while (todo or running) and time.monotonic() < end_s:
+        for one in [one for one in running if one.is_over()]:
+            running.remove(one)
+            ended.append(one.name)
+        free = sorted(set(range(num_gpus)) - {gpu for one in running for gpu in one.gpus})
+        wanted = (num_gpus if parts[todo[0]].all_gpus else 1) if todo else num_gpus + 1
+        if len(free) >= wanted:
+            running.append(Running(todo[0], parts[todo.pop(0)], free[:wanted]))
+        else:
+            time.sleep(POLL_S)
+    for one in running:
+        say(f"{one.name} is interrupted")
+        one.interrupt()
+    if todo:
+        say(f"not begun: {', '.join(todo)}")
+    return ended
+
+
+def pack(parts: Mapping[str, Part], target: Path) -> None:
+    """Puts what each part has written into `<part>.tar.gz`, by its path in the checkout."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        found = [path for path in (FOLDER / name, *(ROOT / file for file in part.files)) if path.exists()]
+        if found:
+            with tarfile.open(target / f"{name}.tar.gz", "w:gz") as archive:
+                for path in found:
+                    archive.add(path, path.relative_to(ROOT))
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.renew", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--seconds", type=float, default=3600.0, help="for all of it (3600)")
+    parser.add_argument("--pack", type=Path, help="folder for an archive of each part")
+    parser.add_argument("--list", action="store_true", help="say what each part is")
+    options = parser.parse_args(arguments)
+    if options.list or not options.parts:
+        for name, part in PARTS.items():
+            print(f"{name:<10} {'all GPUs' if part.all_gpus else 'one GPU '}  {part.about}")
+        return 0
+    import torch
+
+    if strange := [name for name in options.parts if name not in PARTS]:
+        parser.error(str(unknown("part", strange[0], PARTS)))
+    chosen = {name: PARTS[name] for name in options.parts}
+    num_gpus = torch.cuda.device_count()
+    if num_gpus == 0:
+        parser.error("there is no GPU here")
+    ended = renew(chosen, num_gpus, options.seconds)
+    if options.pack:
+        pack(chosen, options.pack)
+    return int(len(ended) < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""The renewal of results within a time limit: order, GPUs, interruption, archives. Its parts are small programs here."""
+
+import shlex
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import renew
+from benchmarks.renew import PARTS, Part, pack
+from longca.core.study import load_study
+from tests.support import ROOT
+
+PROGRAM = """import os, sys, time, pathlib
+name, seconds = sys.argv[1:]
+log = pathlib.Path(os.environ["RENEW_LOG"])
+def say(what):
+    with log.open("a") as file:
+        file.write(f"{name} {what} {os.environ['CUDA_VISIBLE_DEVICES']}\\n")
+say("begins")
+try:
+    time.sleep(float(seconds))
+    say("ends")
+except KeyboardInterrupt:
+    say("stopped")
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "program_of_test.py").write_text(PROGRAM)
+    monkeypatch.setattr(renew, "ROOT", tmp_path)
+    monkeypatch.setattr(renew, "FOLDER", tmp_path / "results")
+    monkeypatch.setenv("RENEW_LOG", str(tmp_path / "log"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+def part(name: str, seconds: float, *, all_gpus: bool = False, files: tuple[str, ...] = ()) -> Part:
+    return Part("a test", f"program_of_test {name} {seconds}", all_gpus, files)
+
+
+def test_parts_of_one_gpu_run_side_by_side_and_those_of_all_alone(place: Path) -> None:
+    parts = {"a": part("a", 0.4), "b": part("b", 0.4), "c": part("c", 0.1, all_gpus=True), "d": part("d", 0.1)}
+    assert sorted(renew.renew(parts, 2, 60.0)) == ["a", "b", "c", "d"]
+    lines = (place / "log").read_text().splitlines()
+    assert set(lines[:2]) == {"a begins 0", "b begins 1"}
+    assert lines[4:6] == ["c begins 0,1", "c ends 0,1"] and lines[6:] == ["d begins 0", "d ends 0"]
+
+
+def test_gpus_are_those_that_are_visible(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    renew.renew({"a": part("a", 0.3), "b": part("b", 0.3)}, 2, 60.0)
+    assert set((place / "log").read_text().splitlines()[:2]) == {"a begins 2", "b begins 5"}
+
+
+def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    assert renew.renew({"long": part("long", 60.0), "next": part("next", 0.1)}, 1, 1.5) == []
+    assert time.monotonic() - begun < 30
+    assert (place / "log").read_text().splitlines() == ["long begins 0", "long stopped 0"]
+    said = capsys.readouterr().out
+    assert "long is interrupted" in said and "not begun: next" in said
+
+
+def test_archives_hold_what_parts_have_written(place: Path) -> None:
+    parts = {"a": part("a", 0.0, files=("elsewhere.csv", "nowhere.csv")), "never": part("never", 0.0)}
+    renew.renew({"a": parts["a"]}, 1, 60.0)
+    (place / "elsewhere.csv").write_text("1")
+    pack(parts, place / "home")
+    assert [path.name for path in (place / "home").iterdir()] == ["a.tar.gz"]
+    with tarfile.open(place / "home/a.tar.gz") as archive:
+        assert {"results/a/log.txt", "elsewhere.csv"} <= set(archive.getnames())
+
+
+def test_its_studies_kernels_and_modules_exist() -> None:
+    for one in PARTS.values():
+        module, *arguments = shlex.split(one.command)
+        if module == "longca":
+            assert load_study(arguments[1]).cells(), one.command
+        else:
+            assert module == "pytest" or (ROOT / f"{module.replace('.', '/')}.py").is_file(), one.command
+
+
+def test_an_unknown_part_is_refused_in_one_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "benchmarks.renew", "dens"], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2 and "did you mean 'dense'" in done.stderr and "Traceback" not in done.stderr
