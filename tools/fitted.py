@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from longca.advice.recorded import MeasuredCell, measured_cells
@@ -12,9 +13,19 @@ from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.runtime.steps import step_masks
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.masks.mask import Mask
-from longca.predict.fitted import FILE, FittedKernels, fit_records
+from longca.predict.fitted import FILE, FittedKernels, fit_records, is_earlier, load_fitted
 from longca.predict.kernel import Interval
-from longca.predict.ways import ONE_PASS, are_long, last_sees_nearly_all, way_of
+from longca.predict.ways import (
+    EARLIER,
+    EARLIER_MEAN_KEYS,
+    FROM_FIRST,
+    FROM_LAST,
+    KV_HEADS,
+    ONE_PASS,
+    VISIBLE_SHARE,
+    last_sees_nearly_all,
+    way_of,
+)
 from longca.store.hardware import load_hardware
 from longca.store.load import load
 from tools.pages import ROOT
@@ -39,16 +50,21 @@ def intervals(cells: list[MeasuredCell], fitted: FittedKernels) -> dict[str, Int
     bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
-        if device is not None and not is_older_backward(cell):
+        if device is not None and not is_older(cell, fitted):
             residual, name = cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1, str(cell.record.cell.strategy)
             for key in (name, method := f"{name}+{cell.record.cell.kernel}", f"{method} {cell.record.cell.direction}"):
                 found.setdefault(key, []).append(residual)
     return {key: Interval.of(found[key]) for key in sorted(found) if len(found[key]) >= FEWEST}
 
 
-def is_older_backward(cell: MeasuredCell) -> bool:
-    """It ran `band`'s backward as it was before the one that today's kernels are fitted on, or a way that would not be taken today."""
-    record = cell.record
+_committed = functools.cache(load_fitted)
+
+
+def is_older(cell: MeasuredCell, fitted: FittedKernels | None = None) -> bool:
+    """It ran `band` as it was before the kernels that are fitted (as committed, if not given), or a way that would not be taken then."""
+    record, models = cell.record, (_committed() if fitted is None else fitted).models
+    if any(model.way in (FROM_LAST, FROM_FIRST) for model in models):
+        return is_earlier(record)
     if (record.cell.direction, record.cell.kernel) != ("bwd", "band") or record.environment is None:
         return False
     sha = record.environment.source.git_sha or ""
@@ -62,15 +78,16 @@ def _takes_another_way(work: WorkPartition) -> bool:
             if share.q:
                 plan, num_kv = work.plan_of(work.mask_groups(chunk, head_rank)), len(share.local_kv)
                 masks = (mask for rank in range(plan.world) for _, _, mask in step_masks(plan, rank, merging=True).values())
-                if any(was_one_pass(mask, num_kv) and way_of("band", "bwd", mask, num_kv) != ONE_PASS for mask in masks):
+                if any(was_one_pass(mask, num_kv) and way_of("band", "bwd", mask, num_kv, EARLIER) != ONE_PASS for mask in masks):
                     return True
     return False
 
 
 def was_one_pass(mask: Mask, num_kv_heads: int) -> bool:
     """The rule of commit OLDER_RULE: it did not ask how many queries see a key in the mean."""
-    return last_sees_nearly_all(mask) and bool(are_long(mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads,
-                                                        mean_queries=0))
+    area = mask.area / mask.num_groups
+    return (last_sees_nearly_all(mask) and area >= max(EARLIER_MEAN_KEYS * mask.seqlen_q, 1)
+            and (num_kv_heads % KV_HEADS == 0 or area >= VISIBLE_SHARE * mask.seqlen_q * mask.seqlen_k))
 
 
 if __name__ == "__main__":

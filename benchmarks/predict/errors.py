@@ -22,7 +22,7 @@ from longca.core.units import format_length
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import Interval
 from longca.store.load import load
-from tools.fitted import is_older_backward
+from tools.fitted import is_older
 from tools.pages import put
 from tools.table import Table, add_options
 
@@ -100,7 +100,7 @@ def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.n
     """Errors and coverage by the way of holding out, against what is wanted."""
     ways = {"by mask, kernels fitted without it": np.array([one.error for one in residuals]),
             "by mask, own strategies, without the older backward": np.array([
-                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older_backward(one.cell)]),
+                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older(one.cell)]),
             "by mask, own strategies": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN]),
             "by mask, own strategies, 2 GPUs": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN
                                                          and one.cell.record.cell.world == 2]),
@@ -122,7 +122,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
     ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
             "direction": lambda one: one.cell.record.cell.direction}
     rows, found = [], []
-    residuals = [one for one in residuals if not is_older_backward(one.cell)]
+    residuals = [one for one in residuals if not is_older(one.cell)]
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):

@@ -18,9 +18,9 @@ from longca.core.record import Record
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 from longca.predict.fit import FEWEST, Sample, fit_forms
-from longca.predict.fitted import FittedKernels, fits, samples
+from longca.predict.fitted import FittedKernels, samples, to_fit
 from longca.store.hardware import load_hardware
-from tools.fitted import is_older_backward
+from tools.fitted import is_older
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
 REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
@@ -42,7 +42,7 @@ class Residual:
 def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
     """The cells, each predicted by kernels that were fitted without its mask."""
     kernels = {cell.record.cell.kernel for cell in cells}
-    singles = [record for record in records if fits(record) and record.cell.kernel in kernels]
+    singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(singles, samples(singles), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
@@ -78,11 +78,11 @@ def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[Measure
         ways: name of a way to group → the group of a cell.
     """
     points = list(itertools.product(*LINK_GRID))
-    ratios, is_older = predicted(cells, points), np.array([is_older_backward(cell) for cell in cells])
+    ratios, older = predicted(cells, points), np.array([is_older(cell) for cell in cells])
     found: dict[str, dict[str, np.ndarray]] = {}
     for way, group in ways.items():
         groups, found[way] = [group(cell) for cell in cells], {}
-        for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~is_older, ", without the older backward")):
+        for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~older, ", without the older backward")):
             for name in sorted(set(groups), key=str):
                 inside = np.array([other == name for other in groups])
                 best = int(misses(ratios[:, ~inside & kept]).argmin())
@@ -104,7 +104,7 @@ class Choice:
     """time of what it takes over that of the best, less 1"""
     noise: float
     is_older: bool
-    """older backward records (`tools.fitted.is_older_backward`) are among these"""
+    """older backward records (`tools.fitted.is_older`) are among these"""
 
     @property
     def is_right(self) -> bool:
@@ -154,10 +154,10 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
                  "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
-        is_older = any(is_older_backward(one.cell) for one in ran.values())
+        older = any(is_older(one.cell) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
-            found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, is_older))
+            found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, older))
     return found
 
 

@@ -29,7 +29,7 @@ from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, WorkTimeline
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
-from longca.predict.ways import ONE_PASS, TWO_KERNELS, are_long, covers_all, items_of, last_sees_nearly_all
+from longca.predict.ways import EARLIER, PRESENT, covers_all, items_of, ways_of_parts
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -236,28 +236,25 @@ def _row_ends(mask: Mask) -> float:
 
 def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel) -> tuple[np.ndarray, np.ndarray | float]:
     """(seconds of each rank's kernels at full clock (P, T), their throttles likewise)."""
-    one_pass = _are_one_pass(plan, num_kv, device.kernel)
-    if one_pass is None or one_pass.all() or not one_pass.any():
-        model = (device.kernel.for_call(plan.partition.mask, num_kv) if one_pass is None else
-                 device.kernel.of(ONE_PASS if one_pass.all() else TWO_KERNELS))
+    steps = _step_ways(plan, num_kv, device.kernel)
+    if steps is None:
+        model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
-    models = [device.kernel.of(way) for way in (ONE_PASS, TWO_KERNELS)]
-    seconds = [_kernels_of_way_s(plan, num_q, num_kv, call, model) for model in models]
-    return np.where(one_pass, *seconds), np.where(one_pass, *(model.throttle for model in models))
+    seconds, throttle = np.zeros(steps.shape), np.zeros(steps.shape)
+    for way in np.unique(steps):
+        model = device.kernel.of(str(way))
+        seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
+        throttle = np.where(steps == way, model.throttle, throttle)
+    return seconds, throttle
 
 
-def _are_one_pass(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
-    """True for steps that `band` computes in one pass backward, (P, T); None where a single rank has the whole mask, or for other kernels.
-
-    Where the last query of the whole mask sees nearly all keys, so does that of every step.
-    """
+def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
+    """The way of each step, (P, T); None where a single rank has the whole mask, or for kernels that have one way."""
     mask = plan.partition.mask
-    if plan.world == 1 or not any(model.way == ONE_PASS for model in kernel.ways):
+    if plan.world == 1 or mask.grid is not None or not kernel.known & {*EARLIER, *PRESENT}:
         return None
-    if not last_sees_nearly_all(mask):
-        return np.zeros(plan.step_areas.shape, dtype=bool)
     rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
-    return are_long(plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
+    return ways_of_parts(mask, plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv, kernel.known)
 
 
 def _step_keys(plan: Plan) -> np.ndarray:

@@ -19,7 +19,7 @@ from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.kernel import Interval, KernelModel, amounts, form_labels, widest
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
-from longca.predict.ways import covers_all, items_of, way_of
+from longca.predict.ways import EARLIER, EARLIER_RECORDS, PRESENT, covers_all, items_of, way_of
 
 if TYPE_CHECKING:
     from longca.core.record import Record
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 FILE = Path(__file__).parent / "fitted.json"
+BANDS = ("band", "band_atomic")
 MOST_BLOCK_TOKENS = 70_000  # longer block masks are left out: they take gigabytes, and their tiles are those of shorter ones
 
 
@@ -101,7 +102,7 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     Raises:
         UserError: there are no records to fit, or they are of several devices.
     """
-    timed = [record for record in records if fits(record)]
+    timed = to_fit(records)
     devices = sorted({_device(record) for record in timed})
     if not timed:
         raise UserError("There are no records to fit", why="a prediction needs timed calls of attention on one GPU", todo="Measure first "
@@ -113,6 +114,24 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
     models = (model for key in sorted(groups) if len(groups[key]) >= FEWEST for model in fit_forms(*key, groups[key]))
     return FittedKernels(devices[0], names, tuple(models))
+
+
+def to_fit(records: Iterable[Record]) -> list[Record]:
+    """The records that `fits` takes; without those of an earlier `band` where there are later ones, whose kernels are others."""
+    found = [record for record in records if fits(record)]
+    later = {_calls(record) for record in found if not is_earlier(record)}
+    return [record for record in found if not is_earlier(record) or _calls(record) not in later]
+
+
+def is_earlier(record: Record) -> bool:
+    """Tells whether a record of `band` was measured before its present kernels, and the rule by which it takes one."""
+    sha = record.environment.source.git_sha if record.environment else None
+    return record.cell.kernel in BANDS and (sha or "").startswith(EARLIER_RECORDS)
+
+
+def _calls(record: Record) -> tuple[str, str, bool]:
+    cell = record.cell
+    return cell.kernel, cell.direction, "density" in cell.mask_params
 
 
 def fits(record: Record) -> bool:
@@ -137,7 +156,7 @@ def samples(records: Iterable[Record]) -> list[Sample]:
         known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
         assert record.samples is not None
         seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
-        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
+        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads, EARLIER if is_earlier(record) else PRESENT)
         items, covered = items_of(cell.kernel, cell.direction, way), covers_all(cell.kernel, cell.direction, known.mask.traits)
         found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES), seconds,
                             _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))

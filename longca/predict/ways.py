@@ -1,7 +1,8 @@
 """Ways of computing that single kernels have of their own: rules of these kernels, for which no record is fitted.
 
     kernel        direction   rule
-    band          bwd         one pass, whose work tiles add to dQ in one order, or two kernels: as its operator chose for the records
+    band          bwd         one pass, whose work tiles add to dQ in one order or another, or two kernels: as its operator chooses, or
+                              did when the records were measured
     fa2           fwd         items of work start in the order of the sequence; `torch_flash` is the same code
     band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
@@ -17,42 +18,64 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.masks.band import HI, K0, K1, LO, Q1
+from longca.masks.band import HI, INF, K0, K1, LO, Q1
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-ONE_PASS, TWO_KERNELS = "one pass", "two kernels"
+TWO_KERNELS = "two kernels"
+ONE_PASS = "one pass"  # from the last row, by the rule of earlier records
+FROM_LAST, FROM_FIRST = "one pass from the last row", "one pass from the first row"
+EARLIER, PRESENT = (ONE_PASS, TWO_KERNELS), (FROM_LAST, FROM_FIRST, TWO_KERNELS)  # ways of `band` backward by either rule
 OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
 IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
-WAYS = {("band", "bwd"): (ONE_PASS, TWO_KERNELS)}
-# Those of longca/ops/band/tables/dq_order.py when the committed records were measured; it has chosen one pass more often since.
-LAST_SEES, MEAN_QUERIES, MEAN_KEYS = 0.9, 3000, 4000
+# Those of longca/ops/band/tables/dq_order.py, which the tests compare.
+LAST_SEES, MEAN_QUERIES, MEAN_KEYS, SHORT = 0.9, 3000, 3500, 8192
+FIRST_QUERIES, FIRST_KEYS, WINDOW_QUERIES = 2900, 1500, 1800
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
+EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of `band` by the earlier rule
+EARLIER_MEAN_KEYS = 4000  # of the earlier rule, which took two kernels for all masks whose last query sees few keys
 
 
-def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
-    """The way in which a kernel computes a call; "" for kernels that have one."""
-    if (kernel, direction) not in WAYS:
-        return ""
-    one_pass = last_sees_nearly_all(mask) and are_long(mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)
-    return ONE_PASS if one_pass else TWO_KERNELS
-
-
-def are_long(area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int,
-             mean_queries: int = MEAN_QUERIES) -> np.ndarray:
-    """Tells where `band`'s work tiles are long and many enough for one pass. All numbers are of one head group.
+def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int, known: Collection[str] = PRESENT) -> str:
+    """The way in which a kernel computes a call; "" for kernels that have one.
 
     Args:
-        mean_queries: that see a key, at least.
+        known: ways of records. Where these were measured by the earlier rule, it is that rule's way.
     """
-    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
-             & np.greater_equal(area, np.multiply(MEAN_KEYS, num_queries)))
-    if num_kv_heads % KV_HEADS:
-        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
-    return found
+    if (kernel, direction) != ("band", "bwd"):
+        return ""
+    if mask.grid is not None:
+        return TWO_KERNELS
+    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads, known)[()])
+
+
+def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int,
+                  known: Collection[str] = PRESENT) -> np.ndarray:
+    """The way of `band` backward for each part of a mask, or for the whole: of one shape with the numbers, which are of one head group.
+
+    Where the last query of the whole mask sees nearly all keys, so does that of every part; and parts of a window are windows.
+    """
+    in_fours = num_kv_heads % KV_HEADS == 0
+
+    def are_long(mean_queries: int, mean_keys: int) -> np.ndarray:
+        """Many queries see a key, and a query sees many keys, in the mean."""
+        return (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
+                & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
+
+    visible = np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
+    if ONE_PASS in known:
+        found = last_sees_nearly_all(mask) & are_long(MEAN_QUERIES, EARLIER_MEAN_KEYS) & (in_fours | visible)
+        return np.where(found, ONE_PASS, TWO_KERNELS)
+    if last_sees_nearly_all(mask):
+        one_pass = np.where(in_fours & (np.maximum(num_queries, num_keys) <= SHORT), FROM_FIRST, FROM_LAST)
+        return np.where(are_long(MEAN_QUERIES, MEAN_KEYS) & (in_fours | visible), one_pass, TWO_KERNELS)
+    least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
+    return np.where(in_fours & are_long(least, FIRST_KEYS), FROM_FIRST, TWO_KERNELS)
 
 
 def last_sees_nearly_all(mask: Mask) -> bool:
@@ -63,6 +86,11 @@ def last_sees_nearly_all(mask: Mask) -> bool:
     if key not in mask.kept:
         mask.kept[key] = sum(map(_keys_of_last, mask.groups))
     return mask.kept[key] >= LAST_SEES * mask.num_groups * mask.seqlen_k
+
+
+def _is_window(bands: np.ndarray) -> bool:
+    """True if each query sees as many keys as the others, but for those near the ends."""
+    return len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
 
 
 def _keys_of_last(bands: np.ndarray) -> int:
@@ -95,7 +123,7 @@ class Items:
 
 def items_of(kernel: str, direction: str, way: str) -> Items:
     """The items of a kernel. Of a kernel that is not known they are as in FlashAttention: backward by keys and query heads."""
-    own = kernel in OWN and way != ONE_PASS
+    own = kernel in OWN and way not in (ONE_PASS, FROM_LAST, FROM_FIRST)
     most = OWN_MOST if own else math.inf
     if direction == "fwd":
         return Items(by_keys=False, all_heads=False, most=most, in_order=kernel in IN_ORDER)

@@ -11,34 +11,43 @@ from longca.cp.schedule.timeline import LinkSpeeds
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables import dq_order
+from longca.ops.band.tables.schedule import AddOrder
 from longca.predict import ways
 from longca.predict.call import CallModel
-from longca.predict.fitted import load_fitted
+from longca.predict.fitted import is_earlier, load_fitted, samples, to_fit
 from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
 from longca.predict.ways import Items, covers_all, items_of, way_of
 from tests.committed import committed
-from tools.fitted import is_older_backward
+from tools.fitted import is_older
 
-NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "global_sliding_window", "full_document", "block_sparse_uniform")
+NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "sliding_window", "global_sliding_window", "full_document",
+         "block_sparse_uniform")
 
 
 def made(name: str, seqlen: int, **params: Any) -> Mask:
     return build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name or "blockwise" in name else None, **params)
 
 
+WAY_OF_ORDER = {None: ways.TWO_KERNELS, AddOrder.FROM_LAST: ways.FROM_LAST, AddOrder.FROM_FIRST: ways.FROM_FIRST}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_bands_way_backward_is_that_of_its_operator_when_the_records_were_measured(name: str):
-    """Since then one pass is chosen more often."""
-    for seqlen in (2048, 8192, 16384):
-        mask = made(name, seqlen)
-        parts = [mask, mask.crop((0, seqlen // 2), (0, seqlen)), mask.crop((seqlen // 2, seqlen), (0, seqlen))]
+def test_bands_way_backward_is_that_of_its_operator(name: str):
+    chosen = set()
+    for seqlen in (2048, 8192, 16384, 32768):
+        mask = made(name, seqlen, **({"window": 4096} if name == "sliding_window" else {}))
+        parts = [mask] if mask.grid is not None else [mask, *(mask.crop(*sides) for sides in (
+            ((0, seqlen // 2), (0, seqlen)), ((seqlen // 2, seqlen), (0, seqlen)), ((0, seqlen), (0, seqlen // 2))))]
         for part in parts:
             for num_kv in (1, 2, 8):
-                if way_of("band", "bwd", part, num_kv) == ways.ONE_PASS:
-                    assert dq_order.preferred_dq_order(part, num_kv) is not None
-    assert ways.MEAN_KEYS >= dq_order.MEAN_KEYS
-    for name in ("LAST_SEES", "MEAN_QUERIES", "KV_HEADS", "VISIBLE_SHARE"):
+                chosen.add(order := dq_order.preferred_dq_order(part, num_kv))
+                assert way_of("band", "bwd", part, num_kv) == WAY_OF_ORDER[order], (seqlen, num_kv)
+                if way_of("band", "bwd", part, num_kv, ways.EARLIER) == ways.ONE_PASS:
+                    assert order is not None, "one pass is chosen more often than by the earlier rule"
+    assert len(chosen) > 1 or name in ("block_sparse_uniform", "full_document"), "every way is met"
+    for name in ("LAST_SEES", "MEAN_QUERIES", "MEAN_KEYS", "SHORT", "FIRST_QUERIES", "FIRST_KEYS", "WINDOW_QUERIES", "KV_HEADS",
+                 "VISIBLE_SHARE"):
         assert getattr(ways, name) == getattr(dq_order, name)
     assert PROGRAMS / ways.OWN_MOST == band_plan.RESIDENT_PROGRAMS
     assert way_of("band", "fwd", made("full", 8192), 8) == way_of("fa4", "bwd", made("full", 8192), 8) == ""
@@ -50,12 +59,32 @@ def test_the_two_ways_differ_and_each_has_its_model():
     assert call.for_call(made("full", 8192), 8).way == ways.ONE_PASS and call.for_call(made("full", 1024), 8).way == ways.TWO_KERNELS
 
 
+def test_records_of_earlier_kernels_are_not_fitted_beside_later_ones():
+    records = committed("h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8])
+    assert to_fit(records) == records and all(map(is_earlier, records))
+    commit = records[0].environment.source.model_copy(update={"git_sha": "f" * 40})
+    later = [one.model_copy(update={"environment": one.environment.model_copy(update={"source": commit})}) for one in records
+             if one.cell.direction == "bwd"]
+    found = to_fit([*records, *later])
+    assert found == [one for one in records if one.cell.direction == "fwd"] + later
+    assert {one.way for one in samples(later)} > {ways.TWO_KERNELS} and ways.ONE_PASS not in {one.way for one in samples(later)}
+    assert {one.way for one in samples(records)} == {"", *ways.EARLIER}
+
+
+def test_parts_of_a_mask_have_ways_by_their_own_sizes():
+    mask = made("causal", 32768)
+    areas = np.array([mask.area, mask.area / 4, 0.0])
+    found = ways.ways_of_parts(mask, areas, np.array([32768, 8192, 8192]), np.array([32768, 8192, 8192]), 8)
+    assert found.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
+    assert ways.ways_of_parts(mask, areas[0], 32768, 32768, 8, ways.EARLIER) == ways.ONE_PASS
+
+
 def test_records_of_the_older_rule_are_told_apart():
     from longca.advice.recorded import measured_cells
 
     records = committed("h200-cp", kernel=["band"], direction=["bwd"], world=[2], mask=["causal_blockwise", "causal"])
     found = {(cell.record.cell.mask, cell.record.cell.seqlen, cell.record.cell.strategy) for cell in measured_cells(records)
-             if is_older_backward(cell)}
+             if is_older(cell)}
     assert found == {("causal_blockwise", 16384, strategy) for strategy in ("ring_p2p", "ring_allgather", "loongtrain")}
 
 
@@ -117,7 +146,7 @@ def test_steps_take_the_way_of_their_own_masks():
     assert call is not None
     work = Registry("strategy").load("ring_p2p").partition_call(mask, CallSpec(64, 8, 128, "bf16", "bwd"), 4,
                                                                Registry("kernel").load("band"), "cuda")
-    exact = {way_of("band", "bwd", part, 8) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
+    exact = {way_of("band", "bwd", part, 8, call.known) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
     assert exact == {ways.ONE_PASS}
     slow = CallModel(tuple(model if model.way == ways.ONE_PASS else CallModel((model,)).scaled(100, "records", 1).usual
                            for model in call.ways))
