@@ -198,6 +198,22 @@ def test_all_is_installed_by_hash(installed, monkeypatch, index, lock):
     assert all("--require-hashes" in command and command[-2] == "-r" for command in packages)
 
 
+def test_packages_are_installed_before_those_of_the_machines_torch_are_seen(monkeypatch, tmp_path):
+    """Else pip finds some of them there and leaves them out, and their programs are not in .venv/bin."""
+    other, seen = tmp_path / "lib/python3.11/site-packages/torch_of_the_machine.pth", []
+    other.parent.mkdir(parents=True)
+    other.write_text("of a setup before")
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    for name in ("STAMP", "RECORDED_LOCK"):
+        monkeypatch.setattr(setup, name, tmp_path / name)
+    done = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(setup, "run_pip", lambda _: (seen.append(other.exists()), done)[1])
+    monkeypatch.setattr(setup, "torch_in", lambda _: tmp_path / "site")
+    monkeypatch.setattr(setup, "make_environment", lambda: None)
+    setup.make()
+    assert seen == [False, True] and other.read_text() == f"{tmp_path / 'site'}\n"
+
+
 def test_the_torch_of_another_index_needs_a_lock(installed, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TORCH_INDEX", "https://download.pytorch.org/whl/rocm7")
     with pytest.raises(SystemExit, match="2"):

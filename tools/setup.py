@@ -68,10 +68,13 @@ def make():
     say(f"Making .venv with Python {sys.version.split()[0]}; takes minutes, once")
     make_environment()
     site = next((VENV / "lib").glob("python3.*")) / "site-packages"
+    other = site / "torch_of_the_machine.pth"
+    if other.exists():
+        other.unlink()  # else pip takes that Python's packages for installed, and .venv would lack them and their programs
+    install(f"{num_locked()} pinned packages", PACKAGES_SIZE, "-r", str(LOCK))
     if torch_site is not None:
         say(f"Using the torch of {sys.executable}")
-        (site / "torch_of_the_machine.pth").write_text(f"{torch_site}\n")  # comes after .venv's own packages
-    install(f"{num_locked()} pinned packages", PACKAGES_SIZE, "-r", str(LOCK))
+        other.write_text(f"{torch_site}\n")  # comes after .venv's own packages
     if torch_site is None and not torch_in(str(PYTHON)):
         install_torch()
     pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
