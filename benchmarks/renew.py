@@ -35,6 +35,11 @@ COMPARE = f"benchmarks.band.compare --keep --max-seconds 3600 --out {OUT}"
 RIVALS = "band,band_atomic,fa3,fa4,flex_flash,cudnn_flex"
 
 
+def known(study: str) -> str:
+    """The option that leaves out what the committed records of a study have."""
+    return f"--progress plain --known reports/h200/{study}.parquet"
+
+
 @dataclass(frozen=True)
 class Part:
     """One command, as of `python -m`."""
@@ -52,6 +57,9 @@ PARTS: Mapping[str, Part] = {
     "band-128K": Part("the same at 128K", f"{COMPARE} --only static --lengths 128K --kernels {RIVALS}"),
     "dense": Part("band in h200-dense", f"longca run h200-dense -k band,band_atomic --progress plain --results {OUT}"),
     "sparse": Part("band in h200-sparse", f"longca run h200-sparse -k band,band_atomic --progress plain --results {OUT}"),
+    "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", f"longca run h200-dense {known('h200-dense')} --results {OUT}"),
+    "sparse-rest": Part("what reports/h200/h200-sparse.parquet lacks", f"longca run h200-sparse {known('h200-sparse')} --results {OUT}"),
+    "power-rest": Part("what reports/h200/power.parquet lacks", f"longca run power {known('power')} --results {OUT}"),
     "single": Part("band in h200-cp on one GPU", f"longca run h200-cp -w 1 -k band --progress plain --results {OUT}"),
     "cp": Part("band in h200-cp on two GPUs", f"longca run h200-cp -w 2 -k band --seed 0 --progress plain --results {OUT}", all_gpus=True),
     "draws": Part("ten draws of documents on two GPUs", f"longca run h200-cp -w 2 --seed 0..9 -m full_document,causal_document "
@@ -141,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.list or not options.parts:
         for name, part in PARTS.items():
-            print(f"{name:<10} {'all GPUs' if part.all_gpus else 'one GPU '}  {part.about}")
+            print(f"{name:<12} {'all GPUs' if part.all_gpus else 'one GPU '}  {part.about}")
         return 0
     import torch
 

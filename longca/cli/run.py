@@ -29,7 +29,10 @@ from longca.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from longca.bench.run.runner import Summary
+    from longca.core.cell import Cell
 
 MOST_FAILURES = 5  # named at the end; each has its line above
 
@@ -47,6 +50,8 @@ def command(
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
     retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed'")] = "",
+    known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this file of records has (.parquet, .json)",
+                                                     show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
     launcher: Annotated[str | None, typer.Option(help="Who starts the ranks: auto, local, torchrun or srun", show_default=False)] = None,
@@ -85,6 +90,8 @@ def command(
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - {*STATUSES, "disturbed"}:
         raise unknown("status", status, (*STATUSES, "disturbed"))
+    if known:
+        cells = _unknown(cells, known, statuses)
     cells, broken = loadable(cells)
     broken = [*chosen.left_out, *broken]
     announce_results(folder, results)
@@ -97,6 +104,20 @@ def command(
         _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
     if (summary.num_failed or broken) and not exit_zero:
         raise typer.Exit(1)
+
+
+def _unknown(cells: list[Cell], files: Sequence[Path], retried: frozenset[str]) -> list[Cell]:
+    """The cells without a record in the files. A record of a kernel or of GPUs that were not there does not count, nor one to retry."""
+    import sys
+
+    from longca.store.load import load_columns
+    from longca.store.text import plural
+
+    table, _ = load_columns(files, ("cell_id", "status"))
+    found = set(table.cell_id[~table.status.isin({"unavailable", *retried})])
+    left = [cell for cell in cells if cell.cell_id not in found]
+    print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}", file=sys.stderr)
+    return left
 
 
 def _print_end(summary: Summary, study: str) -> None:

@@ -9,9 +9,12 @@ import pytest
 from longca.bench.run import runner
 from longca.bench.run.runner import Summary
 from longca.bench.run.scores import Score, Scoreboard
-from longca.core.record import STATUSES, Record
+from longca.core.cell import Cell
+from longca.core.record import STATUSES, Ok, Record, TimedOut, Unavailable
+from longca.core.study import load_study
+from longca.store.export import export
 from tests.conftest import called
-from tests.records import quick_study
+from tests.records import quick_study, record
 
 ENVIRON = {"LONGCA_DEVICE": "cpu", "COLUMNS": "80"}
 
@@ -52,6 +55,29 @@ def test_json_is_one_object_with_every_cell(end):
     assert told["counts"]["incorrect"] == 1 and told["left_out"] == []
     timed = [cell for cell in told["cells"] if cell["status"] == "ok" and cell["kernel"] in ("naive", "sdpa", "flex")]
     assert all(0 < cell["share_of_best"] <= 1 and cell["time_ms"] > 0 for cell in timed)
+
+
+def test_cells_with_records_elsewhere_are_left_out(monkeypatch, tmp_path):
+    """But not those of a kernel that was not there, nor those that are to be tried again."""
+    study = load_study("quick")
+    ok, gone, late, new = study.cells()[:4]
+    records = [record(cell, outcome) for cell, outcome in ((ok, Ok()), (gone, Unavailable(reason="no such package")),
+                                                           (late, TimedOut(seconds=60.0)))]
+    export(records, tmp_path / "home")
+    asked: list[list[Cell]] = []
+
+    def run_cells(_, cells: list[Cell], *__, **___) -> Summary:
+        asked.append(cells)
+        return Summary("20261123T083453Z-ea405c", dict.fromkeys(STATUSES, 0), 0, 0, 1.0, Scoreboard([]), tmp_path)
+
+    monkeypatch.setattr(runner, "run_cells", run_cells)
+    file = str(tmp_path / "home/records.parquet")
+    for options, left in (((), {gone, new}), (("--retry", "timeout"), {gone, late, new})):
+        done = called(["run", "quick", "--known", file, *options], {**ENVIRON, "LONGCA_RESULTS": str(tmp_path)})
+        assert done.returncode == 0 and f"{4 - len(left)} of {len(study.cells())} cells are known from" in done.stderr
+        assert {ok, gone, late, new} & set(asked[-1]) == left
+    done = called(["run", "quick", "--known", str(tmp_path / "nowhere.parquet")], ENVIRON)
+    assert done.returncode == 2 and "There is no file" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_broken_plugin_is_left_out_of_a_study_and_alone_it_is_an_error(monkeypatch, tmp_path):
