@@ -31,8 +31,8 @@ GRACE_S = 15.0  # after an interrupt: `longca run` ends its cell and its process
 POLL_S = 0.2
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OUT = "{out}"  # in a command: the part's folder
-COMPARE = f"benchmarks.band.compare --keep --max-seconds 3600 --out {OUT}"
-RIVALS = "band,band_atomic,fa3,fa4,flex_flash,cudnn_flex"
+COMPARE = ("benchmarks.band.compare --keep --max-seconds 3600 --lengths 32K,8K,128K --kernels band,band_atomic,fa3,fa4,flex_flash,"
+           f"cudnn_flex,vsa,flashinfer,fa2_sparse,cudnn_bsa --out {OUT}")
 
 
 def known(study: str) -> str:
@@ -53,8 +53,8 @@ class Part:
 
 PARTS: Mapping[str, Part] = {
     "narrow": Part("the forward kernel with narrow blocks and without", f"benchmarks.band.sm90_try {OUT}/narrow.json fwd 'fwd narrow'"),
-    "band": Part("band attention beside its rivals, 32K and 8K", f"{COMPARE} --kernels {RIVALS},vsa,flashinfer,fa2_sparse,cudnn_bsa"),
-    "band-128K": Part("the same at 128K", f"{COMPARE} --only static --lengths 128K --kernels {RIVALS}"),
+    "band": Part("band attention beside its rivals: 32K, 8K and 128K", f"{COMPARE} --write docs/results/h200/band.md",
+                 files=("docs/results/h200/band.md",)),
     "dense": Part("band in h200-dense", f"longca run h200-dense -k band,band_atomic --progress plain --results {OUT}"),
     "sparse": Part("band in h200-sparse", f"longca run h200-sparse -k band,band_atomic --progress plain --results {OUT}"),
     "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", f"longca run h200-dense {known('h200-dense')} --results {OUT}"),

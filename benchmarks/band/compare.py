@@ -23,7 +23,7 @@ from multiprocessing import get_context
 
 import torch
 
-from benchmarks.band.tables import ANY_ORDER, OURS, Record, read, targets, wide
+from benchmarks.band.tables import ANY_ORDER, OURS, Record, beside_best, read, targets, wide
 from benchmarks.common.rounds import in_rounds, iqr, sampler
 from benchmarks.common.text import machine, names
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
@@ -266,6 +266,7 @@ def main(arguments: Sequence[str]) -> int:
         if device.type == "cuda":
             torch.cuda.empty_cache()
     wide(records, caption).publish(options)
+    beside_best(records).publish(options)
     targets(records).publish(options)
     return 0
 

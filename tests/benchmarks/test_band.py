@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.band import plan_costs as band_plan
 from benchmarks.band.compare import cases, main, parse
-from benchmarks.band.tables import OURS, Record, read, targets, wide
+from benchmarks.band.tables import OURS, Record, beside_best, read, targets, wide
 from longca.core.plugin import Registry
 from longca.ops.band.config import BandKernel, TileConfig, choose_tiles
 from tools.table import read_records
@@ -40,6 +40,17 @@ def test_tables() -> None:
     assert targets(records).rows == (("band", "flex", "32K", "fwd", "≥ 1.3 × (each mask)", "1.30 ×", "causal", "1.44 ×", "yes"),
                                      ("band", "vsa, blocks of 64, MHA", "32K", "bwd", "≥ 1.0 × (each density)", "0.80 ×",
                                       "block_sparse_uniform 0.1", "0.80 ×", "no"))
+
+
+def test_the_best_rival_of_each_mask_decides() -> None:
+    def rival(record: Record, kernel: str, ratio: float) -> Record:
+        return replace(record, kernel=kernel, tflops=record.tflops / ratio)
+
+    back = replace(CAUSAL, direction="bwd", seqlen=8192)
+    rows = beside_best([CAUSAL, FULL, back, BLOCKS, rival(CAUSAL, "fa3", 0.96), rival(CAUSAL, "fa4", 1.5), rival(FULL, "fa4", 1.2),
+                        rival(back, "cudnn_flex", 1.01), rival(back, "flex", 0.5), rival(BLOCKS, "fa4", 0.5)]).rows
+    assert rows == (("8K", "bwd", "1.010 ×", "1 of 1", "1 of 1", "1.010 ×", "causal", "yes"),
+                    ("32K", "fwd", "1.073 ×", "1 of 2", "1 of 2", "0.960 ×", "causal", "no"))
 
 
 def test_measures_keeps_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
