@@ -50,7 +50,7 @@ def command(
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
     retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed'")] = "",
-    known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this file of records has (.parquet, .json)",
+    known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this records.parquet has",
                                                      show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
@@ -110,11 +110,19 @@ def _unknown(cells: list[Cell], files: Sequence[Path], retried: frozenset[str]) 
     """The cells without a record in the files. A record of a kernel or of GPUs that were not there does not count, nor one to retry."""
     import sys
 
-    from longca.store.load import load_columns
+    from longca.core.errors import UserError
+    from longca.store.parquet import BadTable, read_columns  # not `load`: a new column must not make measurements stale
     from longca.store.text import plural
 
-    table, _ = load_columns(files, ("cell_id", "status"))
-    found = set(table.cell_id[~table.status.isin({"unavailable", *retried})])
+    found = set[str]()
+    for path in files:
+        if not path.is_file():
+            raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet")
+        try:
+            table = read_columns(path, {"cell_id": "str", "status": "str"})
+        except BadTable as error:
+            raise UserError(f"'{path}' {error}", todo="Give a records.parquet of `longca export`") from None
+        found.update(table.cell_id[~table.status.isin({"unavailable", *retried})])
     left = [cell for cell in cells if cell.cell_id not in found]
     print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}", file=sys.stderr)
     return left

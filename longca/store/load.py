@@ -15,6 +15,7 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, from_content
 from longca.store.export import RECORD_COLUMN
 from longca.store.table import derived
@@ -107,7 +108,8 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     from longca.store.parquet import BadTable, read_columns
 
     try:
-        frame = read_columns(path, columns, optional=LATER_FIELDS.keys())
+        types = {column.name: column.type for column in COLUMNS}
+        frame = read_columns(path, {name: types[name] for name in columns}, optional=LATER_FIELDS.keys())
     except BadTable:
         return None
     lacking = [name for name in columns if name not in frame]

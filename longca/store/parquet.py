@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,18 +29,19 @@ def read_texts(path: Path, column: str) -> Iterator[str | None]:
                 yield from (None if index is None else words[index].as_py() for index in chunk.indices.to_pylist())
 
 
-def read_columns(path: Path, columns: Collection[str], *, optional: Collection[str] = ()) -> pd.DataFrame:
+def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
     """Columns of the derived table, in their order, as far as the file has them.
+
+    Args:
+        columns: name → type, as of `Column`.
 
     Raises:
         BadTable: also where a column that is not `optional` is not there, or one is of another type than `longca export` gives it.
     """
     import pyarrow as pa
 
-    from longca.store.columns import COLUMNS
-
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "floats": pa.list_(pa.float64())}
-    wanted = {column.name: types[column.type] for column in COLUMNS if column.name in columns}
+    wanted = {name: types[kind] for name, kind in columns.items()}
     with _told():
         file = _opened(path, columns)
         present = [name for name in columns if name in file.schema_arrow.names]

@@ -76,8 +76,10 @@ def test_cells_with_records_elsewhere_are_left_out(monkeypatch, tmp_path):
         done = called(["run", "quick", "--known", file, *options], {**ENVIRON, "LONGCA_RESULTS": str(tmp_path)})
         assert done.returncode == 0 and f"{4 - len(left)} of {len(study.cells())} cells are known from" in done.stderr
         assert {ok, gone, late, new} & set(asked[-1]) == left
-    done = called(["run", "quick", "--known", str(tmp_path / "nowhere.parquet")], ENVIRON)
-    assert done.returncode == 2 and "There is no file" in done.stderr and len(done.stderr.splitlines()) == 1
+    (tmp_path / "damaged.parquet").write_text("PAR1")
+    for name, said in (("nowhere.parquet", "There is no file"), ("damaged.parquet", "is damaged or no table of records")):
+        done = called(["run", "quick", "--known", str(tmp_path / name)], ENVIRON)
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_broken_plugin_is_left_out_of_a_study_and_alone_it_is_an_error(monkeypatch, tmp_path):
