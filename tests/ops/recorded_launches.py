@@ -73,7 +73,8 @@ class _Build:
                 shape = [("", "i64")] * 2 * (kind[:kind.index("]")].count(",") + 1)
                 self._args += [(name, kind), *shape] if has_tma else [(name, "*"), *shape, ("", "i1"), *shape]
                 if has_tma:
-                    metas.append({"swizzle": len(metas), "elem_size": 2, "elem_type": 1, "block_size": kind, "fp4_padded": False})
+                    swizzle = list(source.signature.values()).index(kind)  # alike where descriptors are of one kind
+                    metas.append({"swizzle": swizzle, "elem_size": 2, "elem_type": 1, "block_size": kind, "fp4_padded": False})
             else:
                 self._args.append((name, kind))
         constants, attributes = sorted(source.constants.items()), sorted(source.attrs.items())

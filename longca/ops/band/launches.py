@@ -311,11 +311,14 @@ class _Launch:
         self._start, self._options, metas = _launcher_of(build)
         boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
         places, self._args, self._boxes = [], [], []
+        alike: dict[tuple[Any, ...], _Boxes] = {}  # a descriptor that stands twice is made once
         for place, arg in enumerate(args):
             places.append(len(self._args))
             if place in boxes:
                 source, offset, like = boxes[place]
-                of_addresses = _Boxes(like, next(metas))
+                meta = next(metas)
+                key = source, offset, tuple(like.shape), tuple(like.strides), like.padding, str(meta)
+                of_addresses = alike.setdefault(key, _Boxes(like, meta))
                 self._boxes.append((len(self._args), source, offset, of_addresses))
                 self._args += of_addresses.arguments()
             else:
