@@ -35,9 +35,14 @@ COMPARE = ("benchmarks.band.compare --keep --max-seconds 3600 --lengths 32K,8K,1
            f"cudnn_flex,vsa,flashinfer,fa2_sparse,cudnn_bsa --out {OUT}")
 
 
-def known(study: str) -> str:
-    """The option that leaves out what the committed records of a study have."""
-    return f"--progress plain --known reports/h200/{study}.parquet"
+def run(study: str, options: str = "") -> str:
+    """The command that measures cells of a study."""
+    return f"longca run {study} {options} --progress plain --results {OUT}"
+
+
+def rest(study: str) -> str:
+    """The command that measures what the committed records of a study lack."""
+    return run(study, f"--known reports/h200/{study}.parquet")
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,16 @@ PARTS: Mapping[str, Part] = {
     "narrow": Part("the forward kernel with narrow blocks and without", f"benchmarks.band.sm90_try {OUT}/narrow.json fwd 'fwd narrow'"),
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", f"{COMPARE} --write docs/results/h200/band.md",
                  files=("docs/results/h200/band.md",)),
-    "dense": Part("band in h200-dense", f"longca run h200-dense -k band,band_atomic --progress plain --results {OUT}"),
-    "sparse": Part("band in h200-sparse", f"longca run h200-sparse -k band,band_atomic --progress plain --results {OUT}"),
-    "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", f"longca run h200-dense {known('h200-dense')} --results {OUT}"),
-    "sparse-rest": Part("what reports/h200/h200-sparse.parquet lacks", f"longca run h200-sparse {known('h200-sparse')} --results {OUT}"),
-    "power-rest": Part("what reports/h200/power.parquet lacks", f"longca run power {known('power')} --results {OUT}"),
-    "single": Part("band in h200-cp on one GPU", f"longca run h200-cp -w 1 -k band --progress plain --results {OUT}"),
-    "cp": Part("band in h200-cp on two GPUs", f"longca run h200-cp -w 2 -k band --seed 0 --progress plain --results {OUT}", all_gpus=True),
-    "draws": Part("ten draws of documents on two GPUs", f"longca run h200-cp -w 2 --seed 0..9 -m full_document,causal_document "
-                  f"-c ring_p2p,ring_allgather,paper_style* -s 16K --progress plain --results {OUT}", all_gpus=True),
-    "ahead": Part("what was predicted ahead", f"longca run h200-ahead --progress plain --results {OUT}", all_gpus=True),
+    "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
+    "sparse": Part("band in h200-sparse", run("h200-sparse", "-k band,band_atomic")),
+    "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", rest("h200-dense")),
+    "sparse-rest": Part("what reports/h200/h200-sparse.parquet lacks", rest("h200-sparse")),
+    "power-rest": Part("what reports/h200/power.parquet lacks", rest("power")),
+    "single": Part("band in h200-cp on one GPU", run("h200-cp", "-w 1 -k band")),
+    "cp": Part("band in h200-cp on two GPUs", run("h200-cp", "-w 2 -k band --seed 0"), all_gpus=True),
+    "draws": Part("ten draws of documents on two GPUs", run("h200-cp", "-w 2 --seed 0..9 -m full_document,causal_document "
+                  "-c ring_p2p,ring_allgather,paper_style* -s 16K"), all_gpus=True),
+    "ahead": Part("what was predicted ahead", run("h200-ahead"), all_gpus=True),
     "public": Part("the public face beside cells", f"benchmarks.cp.public --out {OUT}", all_gpus=True),
     "curves": Part("training on one and two GPUs", "tools.training_curves --run --gpus", all_gpus=True,
                    files=("docs/guide/training/gpu_curves.csv", "docs/guide/training/gpu_runs.csv")),
@@ -95,13 +100,18 @@ class Running:
         return True
 
     def interrupt(self) -> None:
-        """Asks it to end as Ctrl-C does, and kills what is left after a while."""
+        """Asks it to end, as Ctrl-C does."""
+        say(f"{self.name} is interrupted")
         os.killpg(self._process.pid, signal.SIGINT)
+
+    def end(self, seconds: float) -> None:
+        """Waits for its end, and kills what is left after so long."""
         try:
-            self._process.wait(GRACE_S)
+            self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._log.close()
 
 
 def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]:
@@ -118,8 +128,10 @@ def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]
         else:
             time.sleep(POLL_S)
     for one in running:
-        say(f"{one.name} is interrupted")
         one.interrupt()
+    killed_s = time.monotonic() + GRACE_S
+    for one in running:  # all at once have the same time to end
+        one.end(killed_s - time.monotonic())
     if todo:
         say(f"not begun: {', '.join(todo)}")
     return ended

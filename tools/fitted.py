@@ -20,9 +20,8 @@ from longca.predict.ways import (
     EARLIER_MEAN_KEYS,
     FROM_FIRST,
     FROM_LAST,
-    KV_HEADS,
     ONE_PASS,
-    VISIBLE_SHARE,
+    are_long,
     last_sees_nearly_all,
     way_of,
 )
@@ -85,9 +84,8 @@ def _takes_another_way(work: WorkPartition) -> bool:
 
 def was_one_pass(mask: Mask, num_kv_heads: int) -> bool:
     """The rule of commit OLDER_RULE: it did not ask how many queries see a key in the mean."""
-    area = mask.area / mask.num_groups
-    return (last_sees_nearly_all(mask) and area >= max(EARLIER_MEAN_KEYS * mask.seqlen_q, 1)
-            and (num_kv_heads % KV_HEADS == 0 or area >= VISIBLE_SHARE * mask.seqlen_q * mask.seqlen_k))
+    return last_sees_nearly_all(mask) and bool(are_long(mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads,
+                                                        mean_queries=0, mean_keys=EARLIER_MEAN_KEYS))
 
 
 if __name__ == "__main__":

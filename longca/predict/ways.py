@@ -60,22 +60,30 @@ def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray 
 
     Where the last query of the whole mask sees nearly all keys, so does that of every part; and parts of a window are windows.
     """
-    in_fours = num_kv_heads % KV_HEADS == 0
-
-    def are_long(mean_queries: int, mean_keys: int) -> np.ndarray:
-        """Many queries see a key, and a query sees many keys, in the mean."""
-        return (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
-                & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
-
-    visible = np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
+    sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
     if ONE_PASS in known:
-        found = last_sees_nearly_all(mask) & are_long(MEAN_QUERIES, EARLIER_MEAN_KEYS) & (in_fours | visible)
+        found = last_sees_nearly_all(mask) & are_long(*sizes, MEAN_QUERIES, EARLIER_MEAN_KEYS)
         return np.where(found, ONE_PASS, TWO_KERNELS)
     if last_sees_nearly_all(mask):
         one_pass = np.where(in_fours & (np.maximum(num_queries, num_keys) <= SHORT), FROM_FIRST, FROM_LAST)
-        return np.where(are_long(MEAN_QUERIES, MEAN_KEYS) & (in_fours | visible), one_pass, TWO_KERNELS)
+        return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), one_pass, TWO_KERNELS)
     least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
-    return np.where(in_fours & are_long(least, FIRST_KEYS), FROM_FIRST, TWO_KERNELS)
+    return np.where(in_fours & are_long(*sizes, least, FIRST_KEYS), FROM_FIRST, TWO_KERNELS)
+
+
+def are_long(area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int,
+             mean_queries: int, mean_keys: int) -> np.ndarray:
+    """Tells where `band`'s work tiles are long and many enough for one pass. All numbers are of one head group.
+
+    Args:
+        mean_queries: that see a key, at least.
+        mean_keys: that a query sees, at least.
+    """
+    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
+             & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
+    if num_kv_heads % KV_HEADS:
+        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
+    return found
 
 
 def last_sees_nearly_all(mask: Mask) -> bool:

@@ -66,6 +66,14 @@ def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place
     assert "long is interrupted" in said and "not begun: next" in said
 
 
+def test_a_part_that_does_not_end_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "deaf_of_test.py").write_text("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(300)\n")
+    monkeypatch.setattr(renew, "GRACE_S", 0.5)
+    begun = time.monotonic()
+    assert renew.renew({"deaf": Part("a test", "deaf_of_test"), "other": Part("a test", "deaf_of_test")}, 2, 1.5) == []
+    assert time.monotonic() - begun < 30
+
+
 def test_archives_hold_what_parts_have_written(place: Path) -> None:
     parts = {"a": part("a", 0.0, files=("elsewhere.csv", "nowhere.csv")), "never": part("never", 0.0)}
     renew.renew({"a": parts["a"]}, 1, 60.0)
