@@ -57,7 +57,6 @@ class Part:
 
 
 PARTS: Mapping[str, Part] = {
-    "narrow": Part("the forward kernel with narrow blocks and without", f"benchmarks.band.sm90_try {OUT}/narrow.json fwd 'fwd narrow'"),
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", f"{COMPARE} --write docs/results/h200/band.md",
                  files=("docs/results/h200/band.md",)),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),

@@ -5,7 +5,7 @@
 Each variant has its own processes. All variants are checked side by side, smallest case first; then each is timed alone, in the order
 given. A case that takes too long is stopped and named, and the checks go on after it. OUT has each result as soon as it is known.
 
-Forward: the Hopper kernel, without and with narrow blocks; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in
+Forward: the Hopper kernel; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in
 any order or in one, from the last row or from the first; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by
 `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
@@ -33,7 +33,7 @@ from longca.masks.band import make
 from longca.masks.mask import Mask
 from longca.ops.band.tables.schedule import AddOrder
 
-FORWARD = "fwd", "fwd narrow", "fwd portable"
+FORWARD = "fwd", "fwd portable"
 FUSED = {"bwd": AddOrder.ANY, "bwd from last": AddOrder.FROM_LAST, "bwd from first": AddOrder.FROM_FIRST}
 BACKWARD = "bwd two dq", "bwd from last", "bwd from first", "bwd", "bwd two", "bwd portable"
 DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
@@ -71,14 +71,13 @@ def mask_of(name: str, seqlen: int, kv_heads: int) -> Mask:
 def forward(variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask):
     """Returns a call that computes (out, LSE)."""
     from longca.ops.band.api import band_forward
-    from longca.ops.band.config import PORTABLE_TILES, SM90_FORWARD, SM90_FORWARD_NARROW, SM90_FORWARD_SHORT_BLOCKS, BandKernel
+    from longca.ops.band.config import PORTABLE_TILES, SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, BandKernel
     from longca.ops.band.plan import mean_block, plan_band_attention
 
     tuned = dict(PORTABLE_TILES[q.shape[2]])
     if variant != "fwd portable":
         short = (mean_block(mask, keys=True) or 128) % 128 != 0
-        whole = SM90_FORWARD_NARROW if variant == "fwd narrow" else SM90_FORWARD
-        tuned[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else whole
+        tuned[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=q.shape[2], device=q.device,
                                needs_backward=False, tiles=tuned)
     return lambda: band_forward(q, k, v, plan)

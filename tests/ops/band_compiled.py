@@ -43,7 +43,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     if direction == "forward":
         numbers = ["i32"] * 10 + ["fp32"]
         for step, pack, teams, parts, narrow in (
-                (128, 8, 2, 1, 0), (128, 4, 2, 1, 0), (64, 8, 2, 2, 0), (64, 1, 1, 1, 0), (128, 1, 2, 1, 0), (128, 8, 2, 1, 32)):
+                (128, 8, 2, 1, 32), (128, 4, 2, 1, 32), (64, 8, 2, 2, 0), (64, 1, 1, 1, 0), (128, 1, 2, 1, 32)):
             tiles = [boxes(64 // pack, pack, 128), *[boxes(step, 1, 64)] * 2, *[boxes(narrow or step, 1, 64)] * 2]
             for carried, result in ((0, "*bf16"), (1, "*fp32"), (1, "*bf16"), (0, "*fp32")):
                 constants = {"D": 128, "PACK": pack, "CONSUMERS": teams, "PARTS": parts, "NARROW_N": narrow, "HAS_INITIAL": carried,

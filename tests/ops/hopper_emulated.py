@@ -98,31 +98,30 @@ def check_narrow(seed: int) -> None:
         return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
 
     def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
-        return plan_of(mask, heads, "two kernels", narrow).kernels[BandKernel.FORWARD][0].work_tiles[0]
+        return plan_of(mask, heads, "two kernels", config.SM90_FORWARD).kernels[BandKernel.FORWARD][0].work_tiles[0]
 
-    narrow = config.SM90_FORWARD_NARROW
     for mask, heads in narrow_masks():
         work_tiles = work_tiles_of(mask, heads)
         assert 0 < (work_tiles[:, NARROW] > 0).sum() < len(work_tiles)
-        check(f"narrow blocks, {mask.name}", mask, heads, None, seed, narrow)
+        check(f"narrow blocks, {mask.name}", mask, heads, None, seed, config.SM90_FORWARD)
         with patch.object(plan, "TileSpec", of_two_blocks):
             work_tiles = work_tiles_of(mask, heads)
             assert ((work_tiles[:, SLOT] >= 0) & (work_tiles[:, NARROW] > 0)).any()
-            check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, narrow)
+            check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, config.SM90_FORWARD)
 
 
-def check_merged(seed: int, forward: config.TileConfig) -> None:
+def check_merged(seed: int) -> None:
     """A float32 result over other keys goes in, and one over all keys comes out."""
-    print("merged", "narrow" if forward.narrow_n else "whole", "seed", seed, flush=True)
+    print("merged", "seed", seed, flush=True)
     settings["seed"] = seed
     whole = build_mask("causal", seqlen=298)
     q, k, v, dout = inputs(whole, (8, 1), seed)
     result = None
     for first, last in ((0, 100), (100, 298)):
         part = Mask(298, 298, (as_bands([(0, 298, first, last, -INF, 0)]),), name="part")
-        made = plan_of(part, (8, 1), "two kernels", forward)
+        made = plan_of(part, (8, 1), "two kernels")
         result = band_forward(q, k, v, made, initial=result, out_dtype=torch.float32)
-    assert (made.kernels[BandKernel.FORWARD][0].work_tiles[..., NARROW] > 0).any() == (forward.narrow_n > 0)
+    assert (made.kernels[BandKernel.FORWARD][0].work_tiles[..., NARROW] > 0).any()
     plain = plain_attention(q, k, v, dout, whole.dense())
     near("merged out", result[0], plain.out)
     near("merged LSE", result[1], plain.lse)
@@ -150,8 +149,7 @@ def main(some: str, first: int, count: int) -> None:
     for seed in range(first, first + count):
         check_rising(seed)
         check_narrow(seed)
-        for forward in (config.SM90_FORWARD_NARROW, config.SM90_FORWARD) if some == "whole" else (config.SM90_FORWARD_NARROW,):
-            check_merged(seed, forward)
+        check_merged(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

@@ -168,7 +168,7 @@ def test_descriptors_are_made_once_for_an_address(monkeypatch: pytest.MonkeyPatc
             launched.clear()
             forward(plan, x)
             made.append(launched.descriptors)
-        assert made[1:] == [3, 0, 3, 3, 3, 0, 3], "for q, k and v"
+        assert made[1:] == [5, 0, 5, 5, 5, 0, 5], "for q, and for k and v in blocks and narrow blocks"
 
 
 @pytest.mark.parametrize("which", ["lse", "dlse", "total"])

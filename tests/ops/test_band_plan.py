@@ -12,7 +12,7 @@ from longca.kernels.contract import UNIT_ROWS
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
-from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FORWARD_NARROW, SM90_FUSED, BandKernel, choose_tiles
+from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FORWARD, SM90_FUSED, BandKernel, choose_tiles
 from longca.ops.band.plan import UNIT, make_schedules, plan_band_attention
 from longca.ops.band.tables.schedule import (
     FULL_START,
@@ -185,12 +185,11 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
     ("causal_sliding_window", {"window": 300}, 4), ("sliding_window", {"window": 256}, 40), ("causal", {}, 14)], ids=str)
 def test_narrow_blocks_of_the_forward_kernel(name: str, params: dict[str, int], count: int) -> None:
     """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends with 16 columns, or 32."""
-    mask, (spec,) = build_mask(name, seqlen=1024, **params), [TileSpec(16, 128, False, narrow_n=SM90_FORWARD_NARROW.narrow_n)]
+    mask, (spec,) = build_mask(name, seqlen=1024, **params), [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)]
     lines, = make_schedules(mask, [spec], CPU)
     np.testing.assert_array_equal(raster(lines, 1024, 1024, spec.narrow_n), rasters(mask))
     assert (lines.work_tiles[..., NARROW] > 0).sum() == count
-    tiles = {**choose_tiles(128, HOPPER), BandKernel.FORWARD: SM90_FORWARD_NARROW}
-    plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU, tiles=tiles)
+    plan = plan_band_attention(mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU, tiles=choose_tiles(128, HOPPER))
     torch.testing.assert_close(plan.kernels[BandKernel.FORWARD][0].work_tiles, lines.work_tiles, rtol=0, atol=0)
     assert all((schedule.work_tiles[..., NARROW] == 0).all() for kernel, (schedule, _) in plan.kernels.items()
                if kernel is not BandKernel.FORWARD)

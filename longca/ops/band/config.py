@@ -52,8 +52,7 @@ BEFORE_HOPPER = {BandKernel.FORWARD: TileConfig(64, 64, 8, 2, loop=2), BandKerne
 SM90_DKDV = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
-SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True)
-SM90_FORWARD_NARROW = replace(SM90_FORWARD, narrow_n=32)  # not chosen before `benchmarks.band.sm90_try` has timed it on a GPU
+SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, narrow_n=32)
 SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)  # where keys come in short blocks, a tile is any two of them
 
 
