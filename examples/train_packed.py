@@ -81,9 +81,7 @@ class Options:
         tokens, free = rng.integers(VOCABULARY, size=self.tokens), rng.random(self.tokens) > RULED
         starts = np.concatenate([[0], np.cumsum(self.documents(step))])
         free[(starts[:-1, None] + np.arange(LAG)).clip(max=self.tokens - 1)] = True
-        for place in range(LAG, self.tokens):
-            if not free[place]:
-                tokens[place] = rule[tokens[place - LAG]]
+        tokens = followed(tokens, free, rule)
         labels = np.roll(tokens, -1)
         labels[starts[1:] - 1] = IGNORED
         return torch.from_numpy(tokens), torch.from_numpy(labels)
@@ -123,6 +121,19 @@ class Model(nn.Module):
         return self.head(x_LE)
 
 
+def followed(tokens: np.ndarray, free: np.ndarray, rule: np.ndarray) -> np.ndarray:
+    """The tokens, but those that are not free become what the rule makes of the token LAG places before."""
+    places = np.arange(len(tokens))
+    last = np.empty_like(places)  # the place of the free token that each one goes back to
+    for first in range(LAG):
+        last[first::LAG] = np.maximum.accumulate(np.where(free, places, first)[first::LAG])
+    times = (places - last) // LAG
+    powers = [np.arange(len(rule))]
+    for _ in range(times.max()):
+        powers.append(rule[powers[-1]])
+    return np.stack(powers)[times, tokens[last]]
+
+
 def rotated(x_LHD: torch.Tensor, positions_L: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding: positions are those of the whole sequence."""
     half = x_LHD.shape[-1] // 2
@@ -148,27 +159,28 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
     with torch.no_grad():
         model.embedding.weight.mul_(1 + options.off_by)
     optimizer = torch.optim.AdamW(model.parameters(), options.rate)
-    losses, chosen, waited_ms, plan_ms, start = [], set(), [], [], time.perf_counter()
+    totals, labels_of, chosen, waited_ms, plan_ms, start = [], [], set(), [], [], time.perf_counter()
     for step in range(options.steps):
         if step + 1 < options.steps:
             cp.plan_ahead(options.masks(step + 1))  # in the background
         tokens, labels = (cp.shard(x.to(device)) for x in options.sequence(step))
         logits = model(tokens, cp)
         total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        num_labels = options.tokens - len(options.documents(step))
-        (total / num_labels).backward()
-        losses.append(float(summed([total.detach()], group)[0]) / num_labels)
+        labels_of.append(options.tokens - len(options.documents(step)))
+        (total / labels_of[-1]).backward()
+        totals += summed([total.detach()], group)  # not read before the end: so the host runs ahead of a GPU
         summed([weight.grad for weight in model.parameters() if weight.grad is not None], group)
         optimizer.step()
         optimizer.zero_grad()
         chosen.add(cp.strategy)
         if log is not None and cp.rank == 0 and (step % 20 == 0 or step + 1 == options.steps):
-            log(f"step {step:3d}  loss {losses[-1]:.4f}  {len(losses) * options.tokens / (time.perf_counter() - start):6.0f} tokens/s  "
-                f"{cp.strategy}, {cp.sharding}")
+            loss, seconds = float(totals[-1]) / labels_of[-1], time.perf_counter() - start
+            log(f"step {step:3d}  loss {loss:.4f}  {(step + 1) * options.tokens / seconds:6.0f} tokens/s  {cp.strategy}, {cp.sharding}")
         if step + 1 < options.steps:
             cp = cp.with_mask(options.masks(step + 1))
             waited_ms.append(cp.costs["waited_ms"])
             plan_ms.append(cp.costs["plan_ms"])
+    losses = [float(total) / num_labels for total, num_labels in zip(totals, labels_of, strict=True)]
     seconds = time.perf_counter() - start
     found = {"rank": cp.rank, "losses": losses, "tokens_per_s": options.steps * options.tokens / seconds, "peak_mb": peak_mb(device),
              "strategies": sorted(chosen), "plan_ms": float(np.median(plan_ms or [0])), "waited_ms": float(np.median(waited_ms or [0])),

@@ -31,7 +31,6 @@ ALONE, NUDGED = "one rank", "one rank, off by a rounding"
 COLORS: dict[str, str] = dict(zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True))
 SHOWN = 4  # steps for each point of the figure
 LEAST_SHOWN = 1e-8  # of the differences, which are shown on a logarithmic scale and may be 0
-EARLY = 50  # steps, before attention has learnt
 WARM_UP = 2  # steps before a run on GPUs, which compile its kernels
 FACTS = ("tokens_per_s", "peak_mb", "plan_ms", "waited_ms", "moved_bytes")
 
@@ -49,6 +48,8 @@ class Setting:
     rounding: float
     sizes: dict[str, Any] = field(default_factory=dict)
     """`Options` of examples/train_packed.py"""
+    early: int = 50
+    """steps, before attention has learnt"""
     note: str = ""
     folder: Path = FOLDER
 
@@ -68,7 +69,7 @@ class Setting:
 CPU = Setting("training_curves", "", "cpu", (2, 4), 2.0 ** -23,
               note="Ranks are processes that share two cores, so more of them are not quicker here.")
 GPUS = Setting("training_curves_gpus", "gpu_", "cuda", (2,), 2.0 ** -8,
-               {"tokens": 16384, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 128, "dtype": "bfloat16", "rate": 1e-3},
+               {"tokens": 16384, "num_q_heads": 8, "num_kv_heads": 2, "head_dim": 128, "dtype": "bfloat16", "rate": 1e-3}, early=5,
                note="16384 tokens a step, width 1024, 8 query and 2 KV heads of 128; attention in bfloat16, other matmuls in TF32.")
 
 
@@ -166,12 +167,12 @@ def table(losses: dict[Run, np.ndarray], facts: dict[Run, dict[str, float]], set
     apart = differences(losses)
     nudged = max(float(curve.max()) for run, curve in apart.items() if run.how == NUDGED)
     worst = max((float(curve.max()), run.name) for run, curve in apart.items() if run.how != NUDGED)
-    early = max(float(curve[:EARLY].max()) for curve in apart.values())
+    early = max(float(curve[:setting.early].max()) for run, curve in apart.items() if run.how != NUDGED)
     steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
     yield (f"In {len(runs)} runs of {steps} steps on {' and '.join(map(str, setting.worlds))} ranks, no loss of any step is further than "
            f"{worst[0]:.1e} from that of one rank ({worst[1]}). One rank whose first weights are off by a rounding is as far as "
-           f"{nudged:.1e} from itself. Over the first {EARLY} steps no run is further than {early:.1e}: later all differences grow, those "
-           "of one rank, too.")
+           f"{nudged:.1e} from itself. Over the first {setting.early} steps no run on several ranks is further than {early:.1e}: later all "
+           "differences grow, those of one rank, too.")
     yield ""
     yield "| mask | loss, first → last step | " + " | ".join(STRATEGIES) + " | off by a rounding |"
     yield "|---|---|" + "---|" * (len(STRATEGIES) + 1)

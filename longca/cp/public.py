@@ -81,8 +81,7 @@ class ContextParallel:
         without_graph: Any = torch.compiler.disable
         self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
         self._checked: set[tuple[int, int]] = set()
-        self._inverse = torch.from_numpy(self._plan.inverse).to(comm.device)
-        self.positions = torch.from_numpy(self._plan.positions_L).to(comm.device)
+        self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
         self.costs = _costs(self._plan, waited_ms)
         """`plan_ms`: time to plan on this rank; `waited_ms`: the part of it that was waited for. Then, by mask, what `longca` records of
@@ -156,7 +155,7 @@ class ContextParallel:
             dim: the dimension of tokens, of size L.
         """
         all_or_none(self._comm, lambda: self._check_shard(x, dim))
-        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._inverse).movedim(0, dim)
+        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._plan.inverse).movedim(0, dim)
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from examples.train_packed import MASKS, Options, train
+from examples.train_packed import LAG, MASKS, RULED, VOCABULARY, Options, followed, train
 from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 from tests.support import ROOT
 from tools import training_curves
-from tools.training_curves import ALONE, CPU, NUDGED, STRATEGIES, Run, Setting
+from tools.training_curves import ALONE, CPU, GPUS, NUDGED, STRATEGIES, Run, Setting
 
 FEW = Options(mask="alternating", strategy="ring_p2p", tokens=96, steps=4, num_q_heads=2, num_kv_heads=1, head_dim=8, rate=1e-2)
 CLOSE = 2e-5  # relative, over tens of steps: rounding grows as weights drift apart
@@ -34,6 +34,15 @@ def test_two_ranks_train_as_one():
     assert together["moved_bytes"] > alone["moved_bytes"] == 0
     assert together["tokens_per_s"] > 0 and together["peak_mb"] > 0 and together["plan_ms"] > 0
     assert together["strategies"] == ["ring_p2p"]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 256])
+def test_tokens_follow_from_those_before_by_the_rule(num_tokens: int):
+    rng = np.random.default_rng(num_tokens)
+    drawn, free, rule = rng.integers(VOCABULARY, size=num_tokens), rng.random(num_tokens) > RULED, rng.permutation(VOCABULARY)
+    found = followed(drawn, free, rule)
+    for place, token in enumerate(found):
+        assert token == (drawn[place] if free[place] or place < LAG else rule[found[place - LAG]])
 
 
 @pytest.mark.slow
@@ -59,7 +68,7 @@ def test_the_command_runs_alone_and_under_torchrun(tmp_path):
     np.testing.assert_allclose(*curves, rtol=CLOSE)
 
 
-@pytest.mark.parametrize("setting", [CPU], ids=lambda setting: setting.device)
+@pytest.mark.parametrize("setting", [CPU, GPUS], ids=lambda setting: setting.device)
 def test_the_curves_of_the_guide_are_all_there_and_agree_within_rounding(setting: Setting):
     losses, facts = training_curves.read(setting)
     wanted = {Run(mask, how, 1) for mask in MASKS for how in (ALONE, NUDGED)}
@@ -71,7 +80,7 @@ def test_the_curves_of_the_guide_are_all_there_and_agree_within_rounding(setting
     assert all(curve[-20:].mean() < curve[:5].mean() / 3 for curve in losses.values())
 
 
-@pytest.mark.parametrize("setting", [CPU], ids=lambda setting: setting.device)
+@pytest.mark.parametrize("setting", [CPU, GPUS], ids=lambda setting: setting.device)
 def test_the_table_of_the_guide_is_that_of_its_files(setting: Setting):
     page = training_curves.PAGE.read_text(encoding="utf-8")
     assert "\n".join(training_curves.table(*training_curves.read(setting), setting)) in page

@@ -29,6 +29,8 @@ from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 
 if TYPE_CHECKING:
+    import torch
+
     from longca.core.cell import Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
@@ -57,8 +59,10 @@ class MaskPlan:
     """by mask"""
     num_tokens: list[int]
     """of each rank"""
-    inverse: np.ndarray
-    """the place of each token among those of all ranks, one rank after another, (T,) int64"""
+    positions: torch.Tensor
+    """position ids of this rank's tokens, (L,) int64, on the device"""
+    inverse: torch.Tensor
+    """the place of each token among those of all ranks, one rank after another, (T,) int64, on the device"""
     estimated_s: dict[str, float]
     """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an H200; at the rates
     of the cost model where no record tells"""
@@ -66,10 +70,6 @@ class MaskPlan:
     """by strategy, the reason why it was left out"""
     plan_ms: float
     streams: dict[str, DeferredStream] = field(default_factory=dict)
-
-    @property
-    def positions_L(self) -> np.ndarray:
-        return self.prepared[0].shard.positions_L
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,18 @@ class MaskPlanner:
         return self._prepare(choice, masks, DeferredComm(self._comm), start_s)
 
     def _prepare(self, choice: _Choice, masks: Sequence[Mask], comm: Any, start_s: float) -> MaskPlan:
+        import torch
+
+        from longca.ops.transfer import on_device
+
         prepared = tuple(choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
                          for mask, work in zip(masks, choice.works, strict=True))
         assert all(np.array_equal(one.shard.positions_L, prepared[0].shard.positions_L) for one in prepared)
         work, name = choice.works[0], _title(choice.strategy)
         of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
         assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
-        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), np.argsort(np.concatenate(of_ranks)),
+        places = torch.from_numpy(of_ranks[self._comm.rank]), torch.from_numpy(np.argsort(np.concatenate(of_ranks)))
+        return MaskPlan(name, work.plan.sharding.name, prepared, list(map(len, of_ranks)), *on_device(places, self._comm.device),
                         choice.estimated_s, choice.refused, (time.perf_counter() - start_s) * 1e3,
                         comm.streams if isinstance(comm, DeferredComm) else {})
 

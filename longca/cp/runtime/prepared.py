@@ -158,8 +158,10 @@ class HeadCall:
     def __init__(self, prepared: Prepared, heads: RankHeads) -> None:
         import torch
 
+        from longca.ops.transfer import on_device
+
         self.prepared, self._num_kv_heads = prepared, len(heads.kv)
-        self._copies = torch.tensor(heads.local_kv, device=prepared.problem.device) if heads.expanded else None
+        self._copies = on_device([torch.tensor(heads.local_kv)], prepared.problem.device)[0] if heads.expanded else None
         """where the kernel needs some KV heads more than once: for each of its KV heads, the one received"""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:

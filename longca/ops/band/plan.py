@@ -17,6 +17,7 @@ from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
 from longca.ops.band.tables.schedule import ROW_END, ROW_START, AddOrder, TileSchedule, TileSpec
 from longca.ops.band.tables.work_tiles import schedules_of
+from longca.ops.transfer import on_device
 
 RESIDENT_PROGRAMS = 264  # programs that a large GPU runs at a time, to judge by how long one of them may take
 TILES_OF_UNEVEN_BLOCK = 4  # row tiles of a block of queries, at least, where blocks differ: so that each one's last, not full, is short
@@ -44,6 +45,8 @@ class BandPlan:
     kernels: Kernels
     units: Tensor | None = None
     """the first row of each unit of queries, if it is for some of them alone, (N,) int32"""
+    made_on_host: Kernels | None = field(default=None, repr=False)
+    """the tables as they were made, if that was on the host: other tables can be made of them without a wait for the device"""
     calls: Calls = field(default_factory=Calls, init=False, repr=False)
 
     @property
@@ -122,9 +125,11 @@ def plan_band_attention(mask: Mask, *, num_q_heads: int, num_kv_heads: int, head
         # the largest table; what a row of blocks sees is the same
         if schedule.tile_n == shared.tile_n and torch.equal(schedule.block_ranges, shared.block_ranges):
             schedules[BandKernel.DQ] = replace(schedule, block_ranges=shared.block_ranges)
-    kernels = dict(zip(configs, zip(_on_device(list(schedules.values()), device), configs.values(), strict=True), strict=True))
+    made = {kernel: (schedule, configs[kernel]) for kernel, schedule in schedules.items()}
+    kernels, _ = _on_device(made, device)
     device = kernels[BandKernel.FORWARD][0].work_tiles.device  # with its number, as tensors have it
-    return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels)
+    return BandPlan(mask.seqlen_q, mask.seqlen_k, num_q_heads, num_kv_heads, head_dim, device, kernels,
+                    made_on_host=made if where.type != device.type else None)
 
 
 def _is_small(mask: Mask) -> bool:
@@ -133,17 +138,12 @@ def _is_small(mask: Mask) -> bool:
     return size <= HOST_TOKENS
 
 
-def _on_device(schedules: Sequence[TileSchedule], device: torch.device) -> list[TileSchedule]:
-    """The same tables on the device; a table that several share is copied once. Nothing waits for the copies but what reads them."""
-    copies: dict[int, Tensor] = {}
-
-    def copy(table: Tensor) -> Tensor:
-        if id(table) not in copies:
-            copies[id(table)] = table.to(device, non_blocking=True)
-        return copies[id(table)]
-
-    return [replace(one, work_tiles=copy(one.work_tiles), block_ranges=copy(one.block_ranges), partial_masks=copy(one.partial_masks),
-                    splits=copy(one.splits), waits=copy(one.waits), wait_ranges=copy(one.wait_ranges)) for one in schedules]
+def _on_device(kernels: Kernels, device: torch.device, *others: Tensor) -> tuple[Kernels, list[Tensor]]:
+    """(kernels with the same tables on the device, the others there). A table that several share is copied once."""
+    moved = iter(on_device([*(table for schedule, _ in kernels.values() for table in schedule.tables), *others], device))
+    found = {kernel: (schedule.with_tables([next(moved) for _ in schedule.tables]), config)
+             for kernel, (schedule, config) in kernels.items()}
+    return found, list(moved)
 
 
 def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int) -> tuple[TileSpec, TileConfig]:
@@ -189,7 +189,8 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
     """
     assert all(UNIT % schedule.tile_m == 0 for kernel, (schedule, _) in plan.kernels.items()
                if kernel is not BandKernel.DKDV), "a row tile would be in two units"
-    bounds = torch.tensor(ranges, dtype=torch.int32, device=plan.device).flatten()
+    source = plan.made_on_host or plan.kernels
+    bounds = torch.tensor(ranges, dtype=torch.int32, device=source[BandKernel.FORWARD][0].work_tiles.device).flatten()
 
     def inside(table: Tensor) -> Tensor:
         """Those of (M, n, columns) that begin in a range, and have rows; groups padded as in `TileSchedule`."""
@@ -197,11 +198,16 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
         kept = (torch.searchsorted(bounds, start, right=True) % 2 == 1) & (end > start)
         return pad_sequence([rows[of] for rows, of in zip(table, kept, strict=True)], batch_first=True)
 
-    kernels = {kernel: (schedule if kernel is BandKernel.DKDV else
-                        replace(schedule, work_tiles=inside(schedule.work_tiles), splits=inside(schedule.splits)), config)
-               for kernel, (schedule, config) in plan.kernels.items()}
-    units = [unit for start, end in ranges for unit in range(start, end, UNIT)]
-    return replace(plan, kernels=kernels, units=torch.tensor(units, dtype=torch.int32, device=plan.device))
+    def of_queries(kernel: BandKernel) -> TileSchedule:
+        """The schedule of these rows. Tables that stay are those of the plan."""
+        schedule = source[kernel][0]
+        return replace(plan.kernels[kernel][0], work_tiles=inside(schedule.work_tiles), splits=inside(schedule.splits))
+
+    units = torch.tensor([unit for start, end in ranges for unit in range(start, end, UNIT)], dtype=torch.int32)
+    chosen = {kernel: (schedule if kernel is BandKernel.DKDV else of_queries(kernel), config)
+              for kernel, (schedule, config) in plan.kernels.items()}
+    kernels, (units,) = _on_device(chosen, plan.device, units)
+    return replace(plan, kernels=kernels, units=units, made_on_host=None)
 
 
 def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:

@@ -16,7 +16,8 @@ first column.
 A **work tile** is a row tile, or one split of a row tile that would take much longer than others. Programs work on work tiles.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
@@ -96,3 +97,8 @@ class TileSchedule:
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         return self.work_tiles, self.block_ranges, self.partial_masks, self.splits, self.waits, self.wait_ranges
+
+    def with_tables(self, tables: Sequence[torch.Tensor]) -> "TileSchedule":
+        """The same schedule with other `tables`, in their order."""
+        names = "work_tiles", "block_ranges", "partial_masks", "splits", "waits", "wait_ranges"
+        return replace(self, **dict(zip(names, tables, strict=True)))
