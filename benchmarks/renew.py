@@ -59,6 +59,9 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", f"{COMPARE} --write docs/results/h200/band.md",
                  files=("docs/results/h200/band.md",)),
+    "orders": Part("ways to the gradients, with 1 and 2 KV heads at once and 2 query heads an item",
+                   "benchmarks.band.dq_order --seconds 240 --also 'bwd from first k1,bwd from first k2,bwd from last k1,bwd from first h2,"
+                   f"bwd from first k1 h2' --out {OUT}"),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
     "sparse": Part("band in h200-sparse", run("h200-sparse", "-k band,band_atomic")),
     "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", rest("h200-dense")),

@@ -11,6 +11,7 @@ few keys, parts of documents. TFLOP/s are of the mask's area: 10 · area · head
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -66,12 +67,12 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Returns each mask of the static patterns once."""
+    """Returns each mask of the static patterns once, those of whole sequences first."""
     found: dict[tuple[str, int], Case] = {}
-    for name in (name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"):
-        for case in (*_whole(name), *_of_ranks(name)):
-            if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
-                found.setdefault(case.key, case)
+    static = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
+    for case in itertools.chain(*map(_whole, static), *map(_of_ranks, static)):
+        if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
+            found.setdefault(case.key, case)
     return list(found.values())
 
 
@@ -96,8 +97,12 @@ def _of_ranks(name: str) -> Iterator[Case]:
                     yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
 
 
-def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
-    """Measures cases until the time is over, and returns a record for each."""
+def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Measures cases until the time is over, and returns a record for each.
+
+    Args:
+        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records.
+    """
     end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
     for case in known:
         if time.monotonic() > end:
@@ -105,21 +110,22 @@ def measure(known: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
             break
         mask = case.mask
         found.append({"mask": mask.name, "where": case.where, "heads": case.num_q_heads, "digest": mask.digest, "seqlen_q": mask.seqlen_q,
-                      "seqlen_k": mask.seqlen_k, "area": mask.area, **_tflops(case), "machine": where})
-        print(*list(found[-1].values())[:3], *(f"{way} {found[-1][way]:.0f}" for way in WAYS), flush=True)
+                      "seqlen_k": mask.seqlen_k, "area": mask.area, **_tflops(case, others), "machine": where})
+        print(*list(found[-1].values())[:3], *(f"{way} {found[-1][way]:.0f}" for way in (*WAYS, *others)), flush=True)
     return found
 
 
-def _tflops(case: Case) -> dict[str, float]:
+def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
     from benchmarks.band.reference import inputs
     from benchmarks.band.sm90_try import backward, forward
     from longca.bench.measure.timer import time_calls
 
     q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
     out, lse = forward("fwd", q, k, v, case.mask)()
-    calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, (variant, _) in WAYS.items()}
-    right, *others = (call() for call in calls.values())
-    for gradients in others:
+    variants = {way: variant for way, (variant, _) in WAYS.items()} | {variant: variant for variant in others}
+    calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in variants.items()}
+    right, *rest = (call() for call in calls.values())
+    for gradients in rest:
         for one, other in zip(right, gradients, strict=True):
             if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
                 raise RuntimeError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
@@ -154,6 +160,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--read", type=Path, metavar="FOLDER", help=f"of the {TIMES}.csv of an earlier run, instead of measuring")
     parser.add_argument("--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)")
+    parser.add_argument("--also", type=lambda text: text.split(","), default=[], metavar="VARIANTS",
+                        help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"')
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.read is None and not torch.cuda.is_available():
@@ -162,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.read is not None and not earlier:
         parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
     known = cases()
-    found = earlier or measure(known, options.seconds)
+    found = earlier or measure(known, options.seconds, options.also)
     if not found:
         parser.error("no mask was measured: give it more --seconds")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -5,14 +5,15 @@
 Each variant has its own processes. All variants are checked side by side, smallest case first; then each is timed alone, in the order
 given. A case that takes too long is stopped and named, and the checks go on after it. OUT has each result as soon as it is known.
 
-Forward: the Hopper kernel; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in
-any order or in one, from the last row or from the first; dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by
-`sm90.bwd_dq` ("bwd two dq"); both portable kernels.
+Forward: the Hopper kernel; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in any order or in one, from the
+last row or from the first; with " k2 h4" at its end, of 2 KV heads at once and 4 query heads an item. dK and dV by `sm90.bwd_dkdv` and dQ
+by the portable kernel ("bwd two") or by `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,11 +96,19 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
         tuned[BandKernel.DKDV] = SM90_DKDV
     if variant == "bwd two dq":
         tuned[BandKernel.DQ] = SM90_DQ
-    if variant in FUSED:
-        tuned[BandKernel.DKDV] = replace(SM90_FUSED, in_order=FUSED[variant])
+    way, others = split_variant(variant)
+    if way in FUSED:
+        tuned[BandKernel.DKDV] = replace(SM90_FUSED, in_order=FUSED[way], **others)
         del tuned[BandKernel.DQ]
     plan = plan_band_attention(mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tiles=tuned)
     return lambda: band_backward(q, k, v, out, lse, dout, plan)
+
+
+def split_variant(variant: str) -> tuple[str, dict[str, Any]]:
+    """(way, fields of its `TileConfig`) from "bwd from first k2 h4"."""
+    names = {"k": "kv_heads_per_section", "h": "heads_per_item"}
+    found = re.findall(r" ([kh])(\d+)\b", variant)
+    return re.sub(r" [kh]\d+\b", "", variant), {names[letter]: int(number) for letter, number in found}
 
 
 def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) -> dict:
@@ -113,7 +123,7 @@ def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) ->
     else:
         call = backward(variant, q, k, v, want[0].bfloat16(), want[1].float(), dout, mask)
         got, want = call(), want[2:]
-        if variant != "bwd":
+        if split_variant(variant)[0] != "bwd":
             for _ in range(3):
                 assert all(torch.equal(a, b) for a, b in zip(call(), got, strict=True)), "gradients differ from run to run"
     wait(q.device)
@@ -267,7 +277,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("out", nargs="?", type=Path, default=Path("band_hopper_try.json"), metavar="OUT.json")
     parser.add_argument("variants", nargs="*", default=list(known), metavar="VARIANT", help=", ".join(known))
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.variants if name not in known]:
+    if unknown := [name for name in options.variants if split_variant(name)[0] not in known]:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
     return options
 

@@ -1,6 +1,7 @@
 """Tests of the trial of Hopper kernels, with fake processes: one that ends, hangs or is wrong costs no other result."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def test_each_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "times of ends late: exit 1\nno memory" in said and said.count("WRONG") == 5
 
 
-@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD])
+@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 h2"])
 def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every case that is checked or timed, at an eighth of the length: what they need to be made is there."""
     made = []
@@ -64,14 +65,20 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
             trial.forward(variant, q, k, k, mask)()
         else:
             trial.backward(variant, q, k, k, q, q[..., 0], q, mask)()
-        in_one = variant in trial.FUSED
+        way, _ = trial.split_variant(variant)
+        in_one = way in trial.FUSED
         assert (BandKernel.DQ in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
-        assert not in_one or (made[-1].kernels[BandKernel.DKDV][0].wait_ranges.shape[1] > 0) is bool(trial.FUSED[variant])
+        assert not in_one or (made[-1].kernels[BandKernel.DKDV][0].wait_ranges.shape[1] > 0) is bool(trial.FUSED[way])
+        tiles = made[-1].kernels.get(BandKernel.DKDV, (None, None))[1]
+        if variant == "bwd from first k1 h2":
+            assert (tiles.kv_heads_per_section, tiles.heads_per_item) == (1, math.gcd(2, heads // kv_heads))
+        elif in_one:
+            assert tiles.heads_per_item == 1
 
 
 def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert trial.parse([]).variants == [*trial.BACKWARD, *trial.FORWARD] and set(trial.FUSED) < set(trial.BACKWARD)
-    assert trial.parse(["out.json", "bwd from last", "fwd"]).variants == ["bwd from last", "fwd"]
+    assert trial.parse(["out.json", "bwd from last k2", "fwd"]).variants == ["bwd from last k2", "fwd"]
     with pytest.raises(SystemExit, match="2"):
         trial.parse(["out.json", "bwd up"])
     assert f"bwd up: not among {trial.BACKWARD[0]}, " in capsys.readouterr().err

@@ -64,8 +64,9 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
                 yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
+        types = [*tiles, *sums, *tables, *tables[1:], *numbers, "i32", "fp32"]
         for in_order in AddOrder:
-            yield fused_kernel, [*tiles, *sums, *tables, *tables[1:], *numbers, "fp32"], {"IN_ORDER": int(in_order), "STAGES": 3}, 168
+            yield fused_kernel, types, {"IN_ORDER": int(in_order), "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:

@@ -4,6 +4,7 @@
 """
 
 import sys
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -45,12 +46,14 @@ def masks() -> dict[str, Mask]:
     }
 
 
-def plan_of(mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None) -> BandPlan:
+def plan_of(mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None, heads_per_item: int = 1) -> BandPlan:
     """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles that are given."""
     tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
         128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way])
     if forward is not None:
         tiles[BandKernel.FORWARD] = forward
+    if tiles[BandKernel.DKDV].fused:
+        tiles[BandKernel.DKDV] = replace(tiles[BandKernel.DKDV], heads_per_item=heads_per_item)
     return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
 
 
@@ -66,11 +69,12 @@ def near(what: str, result: torch.Tensor, right: torch.Tensor) -> None:
     assert error <= TOLERANCE, f"{what} is off by {error:.1e}"
 
 
-def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int, forward: config.TileConfig | None = None) -> None:
+def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int, forward: config.TileConfig | None = None,
+          heads_per_item: int = 1) -> None:
     """The forward pass, and with a way the backward pass in it."""
     print(name, heads, way or "forward", "seed", seed, flush=True)
     settings["seed"] = seed
-    made = plan_of(mask, heads, way or "two kernels", forward)
+    made = plan_of(mask, heads, way or "two kernels", forward, heads_per_item)
     q, k, v, dout = inputs(mask, heads, seed)
     plain = plain_attention(q, k, v, dout, mask.dense())
     out, lse = band_forward(q, k, v, made)
@@ -127,6 +131,15 @@ def check_merged(seed: int) -> None:
     near("merged LSE", result[1], plain.lse)
 
 
+def check_heads_of_items(seed: int) -> None:
+    """Items of two heads that are all of a KV head, and that are half of them."""
+    for name, way in (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order")):
+        for heads in ((4, 2), (4, 1)):
+            made = plan_of(masks()[name], heads, way, heads_per_item=2).kernels[BandKernel.DKDV][1]
+            assert made.fused and made.heads_per_item == 2
+            check(f"two heads an item, {name}", masks()[name], heads, way, seed, heads_per_item=2)
+
+
 def check_rising(seed: int) -> None:
     """Scores that rise from tile to tile, or do not: results are rescaled in some tiles, and not in others."""
     print("rising scores", "seed", seed, flush=True)
@@ -150,6 +163,7 @@ def main(some: str, first: int, count: int) -> None:
         check_rising(seed)
         check_narrow(seed)
         check_merged(seed)
+        check_heads_of_items(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

@@ -1,5 +1,6 @@
 """The plan of band attention: a mask as a `TileSchedule` for each kernel, made once and kept as long as the mask is used."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -151,7 +152,8 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     pack = min(pack_size(ratio, config.block_n), config.max_pack)
     if not config.sm90 and fills_blocks(mask, config.block_n):
         pack = 1  # of one head, what all programs read fits into L2
-    head_rounds = ratio // pack if config.fused else 1  # items of a work tile
+    config = replace(config, heads_per_item=math.gcd(config.heads_per_item, ratio))
+    head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     # the splits of a row tile would add to it in any order
     max_fraction = 1.0 if config.in_order else num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order)

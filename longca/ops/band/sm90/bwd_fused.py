@@ -1,8 +1,9 @@
 """The fused backward kernel of band attention on Hopper: dQ, dK and dV in one pass, in Gluon, over row tiles of keys.
 
-It works as `sm90.bwd_dkdv`, but an item is a work tile for one query head, so that all programs work on the same few heads, whose Q, dO
-and dQ then stay in the level-2 cache. All gradients are added to float32 sums in global memory. A further warp, the reducer, does this with
-the tensor memory accelerator (TMA): Gluon's compiler has such additions, its library has no name for them.
+It works as `sm90.bwd_dkdv`, but an item is a work tile for one query head or for a few, one after the other, so that all programs work on
+the same few heads, whose Q, dO and dQ then stay in the level-2 cache. All gradients are added to float32 sums in global memory. A further
+warp, the reducer, does this with the tensor memory accelerator (TMA): Gluon's compiler has such additions, its library has no name for
+them.
 
 A round begins with a block's dP and ends with the next block's P, beside which dQ is computed. So no matmul is under way from one round to
 the next: the assembler would run all of them one after the other. The last round of a work tile computes its own scores again, of no use.
@@ -162,53 +163,58 @@ def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constex
 
 
 @gluon.jit
-def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER: gl.constexpr):
+def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER: gl.constexpr):
     """The reducer warp: goes over the same blocks as the producer, and adds what the consumer groups hand over: halves of each block's dQ,
-    then each group's rows of dV and of dK, a half of the columns at a time.
+    head by head, then each group's rows of dV and of dK, a half of the columns at a time.
 
     Args:
         IN_ORDER: work tiles add to a row of dQ one after the other, in the order of `TileSchedule.work_tiles`, so that sums are the same in
             every run; else in any order. A work tile goes from the last row to the first, or from the first, and then rows count backwards
-            (row r is −r). It publishes in `progress` how far it has come: the first row that it is done with, DQ_DONE after all of dQ,
-            ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, heads add in their order. An
-            item that others wait for began earlier, and the first of all waits for nobody: so there is no deadlock.
+            (row r is −r). It publishes in `progress` how far it has come with each head: the first row that it is done with, DQ_DONE after
+            all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, items add in the
+            order of their heads. An item that others wait for began earlier, and the first of all waits for nobody: so there is no
+            deadlock.
     """
     tile_count = 0
     tile = work_tiles.receive_blocks(0)
     while tile.pack >= 0:
-        head = tile.pack  # one head in a pack
-        kv_head = head // grid.head_rounds
+        first_head = tile.pack  # one head in a pack
+        item = first_head // heads_per_item
+        kv_head = item // grid.head_rounds
         range_ptr = order.wait_ranges + (kv_head // grid.kv_heads_per_group * grid.num_tiles + tile.index) * 2
-        progress_ptr = order.progress + head * grid.num_tiles
-        wait, wait_end, bottom, other = 0, 0, 0, -1
-        full, partial = first_entries(tile.full_start, tile.partial_start, tile.partial_end, IN_ORDER)
-        if IN_ORDER:
-            wait, wait_end = gl.load(range_ptr), gl.load(range_ptr + 1)
-            bottom, other = _wait_entry(wait, wait_end, order.waits)
-        for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
+        progress_ptr = order.progress + first_head * grid.num_tiles
+        for head in range(first_head, first_head + heads_per_item):
+            head_ptr = order.progress + head * grid.num_tiles
+            wait, wait_end, bottom, other = 0, 0, 0, -1
+            full, partial = first_entries(tile.full_start, tile.partial_start, tile.partial_end, IN_ORDER)
             if IN_ORDER:
-                column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
-                                                                  block_ranges_ptr, WG_ROWS, IN_ORDER)
-            else:
-                column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
-            for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
+                wait, wait_end = gl.load(range_ptr), gl.load(range_ptr + 1)
+                bottom, other = _wait_entry(wait, wait_end, order.waits)
+            for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
                 if IN_ORDER:
-                    place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
-                    seen = _look(progress_ptr + gl.maximum(other, 0))
-                    _publish(progress_ptr + tile.index, place + WG_ROWS)
-                    wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, progress_ptr)
-                _add_parts(desc.dq, column, 0, head, 0, 1, sums)
-                column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
-        if IN_ORDER:
-            _publish(progress_ptr + tile.index, DQ_DONE)
-            if head % grid.head_rounds > 0:
+                    column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
+                                                                      block_ranges_ptr, WG_ROWS, IN_ORDER)
+                else:
+                    column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
+                for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
+                    if IN_ORDER:
+                        place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
+                        seen = _look(head_ptr + gl.maximum(other, 0))
+                        _publish(head_ptr + tile.index, place + WG_ROWS)
+                        wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, head_ptr)
+                    _add_parts(desc.dq, column, 0, head, 0, 1, sums)
+                    column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
+            if IN_ORDER:
+                _publish(head_ptr + tile.index, DQ_DONE)
+        if IN_ORDER:  # noqa: SIM102 - decided when compiling
+            if item % grid.head_rounds > 0:  # dK and dV of the heads before
                 _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
         for half in gl.static_range(2):
             _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums)
         for half in gl.static_range(2):
             _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums)
         if IN_ORDER:
-            _publish(progress_ptr + tile.index, ALL_DONE)
+            _publish(progress_ptr + (heads_per_item - 1) * grid.num_tiles + tile.index, ALL_DONE)
         tile_count += 1
         tile = work_tiles.receive_blocks(tile_count)
 
@@ -279,7 +285,7 @@ def _hand_over_halves(x, sums, count, wg: gl.constexpr):
 
 
 @gluon.jit
-def _consume(pipeline, ds_buffers, sums, masks_ptr, scale_log2, wg: gl.constexpr):
+def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, wg: gl.constexpr):
     """A consumer group: its 64 keys of every work tile.
 
     Args:
@@ -306,7 +312,7 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, scale_log2, wg: gl.constexpr
         bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
         s = warpgroup_mma_wait(0, deps=[s])
         p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)
-        num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
+        num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1) * heads_per_item
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
             zero = hidden_zero(count)
@@ -350,14 +356,16 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, scale_log2, wg: gl.constexpr
 
 
 @gluon.jit(do_not_specialize=["num_tiles", "num_items", "kv_heads_per_section", "kv_heads_per_group", "heads_per_kv_head",
-                              "stats_of_head"])
+                              "stats_of_head", "heads_per_item"])
 def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, counter_ptr, work_tiles_ptr,
                  block_ranges_ptr, partial_masks_ptr, waits_ptr, wait_ranges_ptr, progress_ptr, num_tiles, num_items, kv_heads_per_section,
-                 kv_heads_per_group, heads_per_kv_head, stats_of_head, scale_log2, IN_ORDER: gl.constexpr, STAGES: gl.constexpr):
+                 kv_heads_per_group, heads_per_kv_head, stats_of_head, heads_per_item, scale_log2, IN_ORDER: gl.constexpr,
+                 STAGES: gl.constexpr):
     """
     Args: as of `sm90.bwd_dkdv.dkdv_kernel` with one head in a block, and
         dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64, 1, D / 2): the sums, without the scale and with
             columns in the order of `_hand_over`.
+        heads_per_item: a divisor of heads_per_kv_head.
         IN_ORDER: as in `_reduce`, which then needs waits_ptr, wait_ranges_ptr (of `TileSchedule`) and progress_ptr: int32 (H, num_tiles),
             more than any row.
     """
@@ -381,10 +389,10 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     order = DqOrder(waits_ptr, wait_ranges_ptr, progress_ptr)
-    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, heads_per_kv_head, kv_heads_per_group)
+    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, heads_per_kv_head // heads_per_item, kv_heads_per_group)
     gl.warp_specialize([
-        (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, scale_log2, 0)),
-        (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, scale_log2, 1)),
+        (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 0)),
+        (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 1)),
         (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),
-        (_reduce, (Sums(dq_desc, dk_desc, dv_desc), sums, work_tiles, block_ranges_ptr, order, grid, IN_ORDER)),
+        (_reduce, (Sums(dq_desc, dk_desc, dv_desc), sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER)),
     ], [4, 1, 1], [240, 24, 24])
