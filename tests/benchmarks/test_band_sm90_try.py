@@ -47,7 +47,7 @@ def test_each_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "times of ends late: exit 1\nno memory" in said and said.count("WRONG") == 5
 
 
-@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 h2"])
+@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 h2 s1"])
 def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every case that is checked or timed, at an eighth of the length: what they need to be made is there."""
     made = []
@@ -70,8 +70,8 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
         assert (BandKernel.DQ in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
         assert not in_one or (made[-1].kernels[BandKernel.DKDV][0].wait_ranges.shape[1] > 0) is bool(trial.FUSED[way])
         tiles = made[-1].kernels.get(BandKernel.DKDV, (None, None))[1]
-        if variant == "bwd from first k1 h2":
-            assert (tiles.kv_heads_per_section, tiles.heads_per_item) == (1, math.gcd(2, heads // kv_heads))
+        if variant == "bwd from first k1 h2 s1":
+            assert (tiles.kv_heads_per_section, tiles.heads_per_item, tiles.stores_first) == (1, math.gcd(2, heads // kv_heads), True)
         elif in_one:
             assert tiles.heads_per_item == 1
 

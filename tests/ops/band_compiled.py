@@ -65,8 +65,8 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
                 yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
         types = [*tiles, *sums, *tables, *tables[1:], *numbers, "i32", "fp32"]
-        for in_order in AddOrder:
-            yield fused_kernel, types, {"IN_ORDER": int(in_order), "STAGES": 3}, 168
+        for in_order, stores in ((order, stores) for order in AddOrder for stores in range(1 + (order is not AddOrder.ANY))):
+            yield fused_kernel, types, {"IN_ORDER": int(in_order), "STORES": stores, "STAGES": 3}, 168
 
 
 def carried_bounds(source: str) -> list[str]:

@@ -16,6 +16,7 @@ from longca.masks.band import INF, as_bands
 from longca.ops.band import config, plan
 from longca.ops.band.api import BandPlan, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import BandKernel
+from longca.ops.band.launches import Launches
 from longca.ops.band.tables.schedule import NARROW, SLOT, AddOrder, TileSpec
 from tests.kernels.plain_attention import plain_attention
 from tests.ops.gluon.language import settings
@@ -46,14 +47,15 @@ def masks() -> dict[str, Mask]:
     }
 
 
-def plan_of(mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None, heads_per_item: int = 1) -> BandPlan:
-    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles that are given."""
+def plan_of(mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None, **fused: Any) -> BandPlan:
+    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles and fields of the fused kernel's that
+    are given."""
     tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
         128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way])
     if forward is not None:
         tiles[BandKernel.FORWARD] = forward
     if tiles[BandKernel.DKDV].fused:
-        tiles[BandKernel.DKDV] = replace(tiles[BandKernel.DKDV], heads_per_item=heads_per_item)
+        tiles[BandKernel.DKDV] = replace(tiles[BandKernel.DKDV], **fused)
     return plan_band_attention(mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles)
 
 
@@ -70,11 +72,11 @@ def near(what: str, result: torch.Tensor, right: torch.Tensor) -> None:
 
 
 def check(name: str, mask: Mask, heads: tuple[int, int], way: str | None, seed: int, forward: config.TileConfig | None = None,
-          heads_per_item: int = 1) -> None:
+          **fused: Any) -> None:
     """The forward pass, and with a way the backward pass in it."""
     print(name, heads, way or "forward", "seed", seed, flush=True)
     settings["seed"] = seed
-    made = plan_of(mask, heads, way or "two kernels", forward, heads_per_item)
+    made = plan_of(mask, heads, way or "two kernels", forward, **fused)
     q, k, v, dout = inputs(mask, heads, seed)
     plain = plain_attention(q, k, v, dout, mask.dense())
     out, lse = band_forward(q, k, v, made)
@@ -140,6 +142,22 @@ def check_heads_of_items(seed: int) -> None:
             check(f"two heads an item, {name}", masks()[name], heads, way, seed, heads_per_item=2)
 
 
+def check_stores(seed: int) -> None:
+    """Gradients whose first addends are stored, in memory of anything; with an item without blocks."""
+    def anything(self: Launches, *shape: int) -> torch.Tensor:
+        return torch.full(shape, torch.nan)
+
+    unseen = Mask(298, 298, (as_bands([(0, 298, 0, 120, -INF, INF), (64, 298, 256, 298, -INF, INF)]),), name="keys that nobody sees")
+    window = build_mask("sliding_window", seqlen=298, window=64)
+    last, first = "from the last", "from the first"
+    for mask, way in ((masks()["causal"], last), (window, first), (unseen, last), (unseen, first)):
+        for heads_per_item in (1, 2):
+            fused = {"stores_first": True, "heads_per_item": heads_per_item}
+            assert plan_of(mask, (4, 1), way, **fused).kernels[BandKernel.DKDV][0].stores_first
+            with patch.object(Launches, "empty", anything):
+                check(f"first addends stored, {mask.name}", mask, (4, 1), way, seed, **fused)
+
+
 def check_rising(seed: int) -> None:
     """Scores that rise from tile to tile, or do not: results are rescaled in some tiles, and not in others."""
     print("rising scores", "seed", seed, flush=True)
@@ -164,6 +182,7 @@ def main(some: str, first: int, count: int) -> None:
         check_narrow(seed)
         check_merged(seed)
         check_heads_of_items(seed)
+        check_stores(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

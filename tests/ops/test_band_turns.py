@@ -15,7 +15,7 @@ from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
 from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, keys_of_last_query, kv_heads_at_once, preferred_dq_order
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, AddOrder, TileSchedule, TileSpec
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, AddOrder, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
@@ -45,8 +45,10 @@ def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int],
                 yield
             more = bottom > column and place + 1 < behind
             place += more
-        for touched in range(begin, begin + STEP):
-            added[touched].append(number)
+        touched = added[begin:begin + STEP]
+        assert not lines.stores_first or {bool(before) for before in touched} == {other >= 0}, "what waits for none is first everywhere"
+        for before in touched:
+            before.append(number)
         yield
     progress[number] = DONE
 
@@ -68,6 +70,10 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
     assert not running, "pieces wait for each other in a circle"
     for pieces in added:
         assert pieces == sorted(pieces)
+    assert not lines.stores_first or all(added[:mask.seqlen_q]), "no column keeps what memory was"
+    if lines.stores_first:
+        starts = lines.work_tiles[0, :, ROW_START].tolist()
+        assert sorted(starts) == list(range(0, mask.seqlen_k, 16)), "and no row"
 
 
 ORDERS = pytest.mark.parametrize("order", [AddOrder.FROM_LAST, AddOrder.FROM_FIRST])
@@ -88,6 +94,18 @@ def test_patterns(name: str, order: AddOrder) -> None:
 def test_random_masks(order: AddOrder, mask: Mask, num_programs: int, seed: int) -> None:
     if mask.seqlen_k:
         play(mask, order, num_programs, seed)
+
+
+@ORDERS
+@pytest.mark.parametrize(("mask", "stores"), [
+    (build_mask("full", seqlen=203), True), (build_mask("causal", seqlen=203), True),
+    (build_mask("causal_document", seqlen=203, documents=[103, 100]), True), (build_mask("sliding_window", seqlen=203, window=40), True),
+    (build_mask("sliding_window", seqlen=203, window=41), False), (build_mask("full_document", seqlen=203, documents=[103, 100]), False),
+    (Mask(64, 64, (np.array([[0, 48, 0, 64, -INF, INF]]),)), False), (Mask(0, 64, (np.empty((0, 6), dtype=np.int64),)), True)])
+def test_first_addends_are_stored_where_nothing_is_left_over(mask: Mask, stores: bool, order: AddOrder) -> None:
+    """Not where blocks begin between those of others, or where a query sees no key."""
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order)], torch.device("cpu"))
+    assert lines.stores_first is stores
 
 
 LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST

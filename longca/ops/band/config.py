@@ -31,6 +31,7 @@ class TileConfig:
     sm90: bool = False  # a kernel of `sm90.launch`, which knows the rest
     fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
     in_order: AddOrder = AddOrder.ANY  # fused: how work tiles add to dQ; in an order, sums repeat
+    stores_first: bool = False  # fused, in order: the first addend of a block is stored where the schedule lets it, and sums need no zeros
     heads_per_item: int = 1  # fused: query heads that a work tile goes over before it adds dK and dV; of those of a KV head as many as fit
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
     narrow_n: int = 0  # sm90, forward: columns that are computed of a work tile's narrow block (`TileSpec`); 0: all

@@ -249,4 +249,5 @@ def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) 
     else:
         full, partial = blocks_of_grid(mask.grid, row_tiles, device)
     made = zip(specs, schedules_of(row_tiles, full, partial), strict=True)
-    return [with_waits(schedule, spec.in_order) if spec.in_order else schedule for spec, schedule in made]
+    return [with_waits(schedule, spec.in_order, *(mask.seqlen_k, mask.seqlen_q) if spec.transposed else (mask.seqlen_q, mask.seqlen_k))
+            if spec.in_order else schedule for spec, schedule in made]

@@ -143,6 +143,16 @@ def async_add(desc: Descriptor, coordinates: list[Any], source: SharedMemory) ->
     me().pause()
 
 
+def async_copy_shared_to_global(desc: Descriptor, coordinates: list[Any], source: SharedMemory) -> None:
+    places, inside = desc.box_at([int(c) for c in coordinates])
+
+    def store() -> None:
+        flat(desc.base)[places[inside]] = source.load().x.reshape(places.shape)[inside]
+
+    me().reductions.append(store)
+    me().pause()
+
+
 def store_wait(outstanding: int) -> None:
     while len(me().reductions) > outstanding:
         me().reductions.pop(0)()
@@ -236,7 +246,7 @@ def emulate() -> None:
     language.program_id = lambda axis: me().program.number
     language.num_programs = lambda axis: me().program.num_programs
     tma = types.SimpleNamespace(async_copy_global_to_shared=async_copy_global_to_shared, store_wait=store_wait,
-                                tensor_descriptor=Descriptor)
+                                async_copy_shared_to_global=async_copy_shared_to_global, tensor_descriptor=Descriptor)
     hopper = types.ModuleType("triton.experimental.gluon.language.nvidia.hopper")
     hopper.mbarrier = types.SimpleNamespace(init=mbarrier_init, wait=mbarrier_wait, arrive=mbarrier_arrive, expect=mbarrier_expect,
                                             MBarrierLayout=lambda: LAYOUT)

@@ -150,20 +150,26 @@ def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
 
 
 @gluon.jit
-def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums):
+def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums, is_first, STORES: gl.constexpr):
     """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half `half + n · half_step` of the
-    columns."""
+    columns. With STORES, what is first there is stored instead."""
     for wg in gl.static_range(CONSUMERS):
         wait_at(PART_FULL + wg, stage_threads(1))
         tile = sums.tiles.index(wg)
-        async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+        if STORES:
+            if is_first:
+                tma.async_copy_shared_to_global(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+            else:
+                async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+        else:
+            async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
     for wg in gl.static_range(CONSUMERS):
         tma.store_wait(CONSUMERS - 1 - wg)
         mbarrier.arrive(sums.empty.index(wg), count=1)
 
 
 @gluon.jit
-def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER: gl.constexpr):
+def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER: gl.constexpr, STORES: gl.constexpr):
     """The reducer warp: goes over the same blocks as the producer, and adds what the consumer groups hand over: halves of each block's dQ,
     head by head, then each group's rows of dV and of dK, a half of the columns at a time.
 
@@ -174,6 +180,7 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_ite
             all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, items add in the
             order of their heads. An item that others wait for began earlier, and the first of all waits for nobody: so there is no
             deadlock.
+        STORES: memory holds no zeros. An item that waits for no other stores, which needs `TileSchedule.stores_first` and an order.
     """
     tile_count = 0
     tile = work_tiles.receive_blocks(0)
@@ -202,7 +209,8 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_ite
                         seen = _look(head_ptr + gl.maximum(other, 0))
                         _publish(head_ptr + tile.index, place + WG_ROWS)
                         wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, head_ptr)
-                    _add_parts(desc.dq, column, 0, head, 0, 1, sums)
+                    is_first = (other < 0) & (tile.full_start < tile.partial_end)  # an item without blocks adds nothing somewhere
+                    _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first, STORES)
                     column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
             if IN_ORDER:
                 _publish(head_ptr + tile.index, DQ_DONE)
@@ -210,9 +218,9 @@ def _reduce(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_ite
             if item % grid.head_rounds > 0:  # dK and dV of the heads before
                 _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
         for half in gl.static_range(2):
-            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums)
+            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums, item % grid.head_rounds == 0, STORES)
         for half in gl.static_range(2):
-            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums)
+            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums, item % grid.head_rounds == 0, STORES)
         if IN_ORDER:
             _publish(progress_ptr + (heads_per_item - 1) * grid.num_tiles + tile.index, ALL_DONE)
         tile_count += 1
@@ -360,14 +368,15 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
 def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, counter_ptr, work_tiles_ptr,
                  block_ranges_ptr, partial_masks_ptr, waits_ptr, wait_ranges_ptr, progress_ptr, num_tiles, num_items, kv_heads_per_section,
                  kv_heads_per_group, heads_per_kv_head, stats_of_head, heads_per_item, scale_log2, IN_ORDER: gl.constexpr,
-                 STAGES: gl.constexpr):
+                 STORES: gl.constexpr, STAGES: gl.constexpr):
     """
     Args: as of `sm90.bwd_dkdv.dkdv_kernel` with one head in a block, and
-        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero, in boxes of (64, 1, D / 2): the sums, without the scale and with
-            columns in the order of `_hand_over`.
+        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero unless STORES, in boxes of (64, 1, D / 2): the sums, without the
+            scale and with columns in the order of `_hand_over`.
         heads_per_item: a divisor of heads_per_kv_head.
         IN_ORDER: as in `_reduce`, which then needs waits_ptr, wait_ranges_ptr (of `TileSchedule`) and progress_ptr: int32 (H, num_tiles),
             more than any row.
+        STORES: as in `_reduce`.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k = gl.allocate_shared_memory(k_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], k_desc.layout)
@@ -394,5 +403,5 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 0)),
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 1)),
         (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),
-        (_reduce, (Sums(dq_desc, dk_desc, dv_desc), sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER)),
+        (_reduce, (Sums(dq_desc, dk_desc, dv_desc), sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER, STORES)),
     ], [4, 1, 1], [240, 24, 24])

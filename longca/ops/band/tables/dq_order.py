@@ -13,7 +13,7 @@ from torch import Tensor
 from longca.masks.band import HI, INF, K0, K1, LO, Q1
 from longca.masks.mask import Mask
 from longca.ops.band.tables.ranges import expand, segments
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, AddOrder, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, AddOrder, TileSchedule
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
@@ -67,8 +67,12 @@ def keys_of_last_query(bands: np.ndarray) -> int:
     return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
 
 
-def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
-    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group."""
+def with_waits(schedule: TileSchedule, order: AddOrder, num_rows: int, num_columns: int) -> TileSchedule:
+    """The same with `waits`, `wait_ranges` and `stores_first`, in the order of the work tiles of a group.
+
+    Args:
+        num_rows, num_columns: of the mask, as the schedule sees it.
+    """
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
@@ -77,7 +81,26 @@ def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
-    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
+    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32),
+                   stores_first=_stores_first(schedule, num_rows, num_columns))
+
+
+def _stores_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> bool:
+    """Tells whether work tiles have all rows and all columns, and both in whole tiles and blocks, each at a multiple of its length."""
+    if len(schedule.work_tiles) > 1:
+        return False
+    (work_tiles,), ranges, tile_n = schedule.work_tiles.long(), schedule.block_ranges.long(), schedule.tile_n
+    rows = torch.arange(0, num_rows, schedule.tile_m, device=ranges.device)
+    if len(work_tiles) != len(rows):
+        return False
+    _, start, end = _touched(work_tiles, ranges, tile_n)
+    num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
+    changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
+    for place, change in ((start, 1), (end, -1)):
+        changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
+    right = torch.stack([(torch.sort(work_tiles[:, ROW_START]).values == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
+                         (end - start).sum() == num_blocks * tile_n, (torch.cumsum(changes, 0)[:-1] > 0).all()])
+    return bool(right.all())
 
 
 def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int, order: AddOrder) -> tuple[Tensor, Tensor]:

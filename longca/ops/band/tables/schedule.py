@@ -93,6 +93,7 @@ class TileSchedule:
     num_slots: int  # of the group with most
     waits: torch.Tensor  # (N, 2), of no rows where work tiles do not wait for each other
     wait_ranges: torch.Tensor  # (M, W, 2)
+    stores_first: bool = False  # work tiles that wait: every column and row is in one, and of a block's columns all or none were in another
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
