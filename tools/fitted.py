@@ -13,18 +13,10 @@ from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.runtime.steps import step_masks
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.masks.mask import Mask
+from longca.ops.band.tables.backward_rule import are_long, last_sees_nearly_all
 from longca.predict.fitted import FILE, FittedKernels, fit_records, is_earlier, load_fitted
 from longca.predict.kernel import Interval
-from longca.predict.ways import (
-    EARLIER,
-    EARLIER_MEAN_KEYS,
-    FROM_FIRST,
-    FROM_LAST,
-    ONE_PASS,
-    are_long,
-    last_sees_nearly_all,
-    way_of,
-)
+from longca.predict.ways import EARLIER, EARLIER_MEANS, FROM_FIRST, FROM_LAST, ONE_PASS, way_of
 from longca.store.hardware import load_hardware
 from longca.store.load import load
 from tools.pages import ROOT
@@ -85,7 +77,7 @@ def _takes_another_way(work: WorkPartition) -> bool:
 def was_one_pass(mask: Mask, num_kv_heads: int) -> bool:
     """The rule of commit OLDER_RULE: it did not ask how many queries see a key in the mean."""
     return last_sees_nearly_all(mask) and bool(are_long(mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads,
-                                                        mean_queries=0, mean_keys=EARLIER_MEAN_KEYS))
+                                                        mean_queries=0, mean_keys=EARLIER_MEANS[1]))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from longca.masks.mask import Mask
 from longca.ops.band.api import band_attention, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import PORTABLE_TILES, choose_tiles
 from longca.ops.band.plan import BandPlan
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder
 from tools.table import Table, add_options
 
 COLUMNS = ("kernels", "call", "µs", "least", "kernels started", "TMA descriptors", "torch operations")

@@ -33,7 +33,7 @@ from longca.kernels.first_call import wait
 from longca.masks import build_mask
 from longca.masks.band import make
 from longca.masks.mask import Mask
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder
 
 FORWARD = "fwd", "fwd portable"
 FUSED = {"bwd": AddOrder.ANY, "bwd from last": AddOrder.FROM_LAST, "bwd from first": AddOrder.FROM_FIRST}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.masks.band import HI, INF, K0, K1, LO, Q1
+from longca.ops.band.tables.backward_rule import AddOrder, are_long, last_sees_nearly_all, orders_of_parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,12 +33,8 @@ EARLIER, PRESENT = (ONE_PASS, TWO_KERNELS), (FROM_LAST, FROM_FIRST, TWO_KERNELS)
 OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
 IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
-# Those of longca/ops/band/tables/dq_order.py, which the tests compare.
-LAST_SEES, MEAN_QUERIES, MEAN_KEYS, SHORT = 0.9, 3000, 3500, 8192
-FIRST_QUERIES, FIRST_KEYS, WINDOW_QUERIES = 2900, 1500, 1800
-KV_HEADS, VISIBLE_SHARE = 4, 0.4
 EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of `band` by the earlier rule
-EARLIER_MEAN_KEYS = 4000  # of the earlier rule, which took two kernels for all masks whose last query sees few keys
+EARLIER_MEANS = 3000, 4000  # (queries, keys) of the earlier rule, which took two kernels for all masks whose last query sees few keys
 
 
 def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int, known: Collection[str] = PRESENT) -> str:
@@ -60,51 +56,11 @@ def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray 
 
     Where the last query of the whole mask sees nearly all keys, so does that of every part; and parts of a window are windows.
     """
-    sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
     if ONE_PASS in known:
-        found = last_sees_nearly_all(mask) & are_long(*sizes, MEAN_QUERIES, EARLIER_MEAN_KEYS)
+        found = last_sees_nearly_all(mask) & are_long(area, num_queries, num_keys, num_kv_heads, *EARLIER_MEANS)
         return np.where(found, ONE_PASS, TWO_KERNELS)
-    if last_sees_nearly_all(mask):
-        one_pass = np.where(in_fours & (np.maximum(num_queries, num_keys) <= SHORT), FROM_FIRST, FROM_LAST)
-        return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), one_pass, TWO_KERNELS)
-    least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
-    return np.where(in_fours & are_long(*sizes, least, FIRST_KEYS), FROM_FIRST, TWO_KERNELS)
-
-
-def are_long(area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int,
-             mean_queries: int, mean_keys: int) -> np.ndarray:
-    """Tells where `band`'s work tiles are long and many enough for one pass. All numbers are of one head group.
-
-    Args:
-        mean_queries: that see a key, at least.
-        mean_keys: that a query sees, at least.
-    """
-    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
-             & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
-    if num_kv_heads % KV_HEADS:
-        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
-    return found
-
-
-def last_sees_nearly_all(mask: Mask) -> bool:
-    """Tells whether the last query that sees a key sees nearly all of them."""
-    if mask.grid is not None:
-        return False
-    key = "keys of the last query"
-    if key not in mask.kept:
-        mask.kept[key] = sum(map(_keys_of_last, mask.groups))
-    return mask.kept[key] >= LAST_SEES * mask.num_groups * mask.seqlen_k
-
-
-def _is_window(bands: np.ndarray) -> bool:
-    """True if each query sees as many keys as the others, but for those near the ends."""
-    return len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
-
-
-def _keys_of_last(bands: np.ndarray) -> int:
-    last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
-    query = last[:, Q1] - 1
-    return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
+    orders = orders_of_parts(mask, area, num_queries, num_keys, num_kv_heads)
+    return np.select([orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS)
 
 
 def covers_all(kernel: str, direction: str, traits: Traits) -> bool:

@@ -9,8 +9,7 @@ from benchmarks.band import dq_order
 from benchmarks.band.dq_order import TIMES, Case, cases, main, table
 from longca.masks import build_mask
 from longca.masks.mask import Mask
-from longca.ops.band.tables.dq_order import preferred_dq_order
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from tools.table import write_records
 
 FULL, WINDOW = build_mask("full", seqlen=8200), build_mask("sliding_window", seqlen=8192)

@@ -101,7 +101,7 @@ def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
 @pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "from the last row", "from the first row"])
 def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tuple[int, int]) -> None:
     from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
-    from longca.ops.band.tables.schedule import AddOrder
+    from longca.ops.band.tables.backward_rule import AddOrder
 
     ways = {"dK and dV alone": {BandKernel.DKDV: SM90_DKDV, BandKernel.DQ: PORTABLE_TILES[128][BandKernel.DQ]},
             "dQ alone": {BandKernel.DKDV: PORTABLE_TILES[128][BandKernel.DKDV], BandKernel.DQ: SM90_DQ},

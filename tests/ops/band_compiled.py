@@ -27,7 +27,7 @@ from longca.ops.band.sm90.bwd_dq import dq_kernel
 from longca.ops.band.sm90.bwd_fused import fused_kernel
 from longca.ops.band.sm90.forward import forward_kernel
 from longca.ops.band.sm90.tile_scheduler import key_tile_of
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.triton.backward import _dkdv, _dq
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program

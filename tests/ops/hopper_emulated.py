@@ -17,7 +17,8 @@ from longca.ops.band import config, plan
 from longca.ops.band.api import BandPlan, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import BandKernel
 from longca.ops.band.launches import Launches
-from longca.ops.band.tables.schedule import NARROW, SLOT, AddOrder, TileSpec
+from longca.ops.band.tables.backward_rule import AddOrder
+from longca.ops.band.tables.schedule import NARROW, SLOT, TileSpec
 from tests.kernels.plain_attention import plain_attention
 from tests.ops.gluon.language import settings
 from tests.ops.interpreted import let_loops_run

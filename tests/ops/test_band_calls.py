@@ -69,7 +69,7 @@ SETTINGS = {
 
 def in_order() -> Setting:
     from longca.ops.band.config import choose_tiles
-    from longca.ops.band.tables.schedule import AddOrder
+    from longca.ops.band.tables.backward_rule import AddOrder
 
     return Setting(CAUSAL, HOPPER, how={"tiles": choose_tiles(128, HOPPER, dq_order=AddOrder.FROM_LAST)})
 

@@ -14,8 +14,9 @@ from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
-from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, keys_of_last_query, kv_heads_at_once, preferred_dq_order
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, AddOrder, TileSchedule, TileSpec
+from longca.ops.band.tables.backward_rule import AddOrder, keys_of_last_query, preferred_dq_order
+from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, kv_heads_at_once
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 

@@ -10,8 +10,7 @@ from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.timeline import LinkSpeeds
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
-from longca.ops.band.tables import dq_order
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.predict import ways
 from longca.predict.call import CallModel
 from longca.predict.fitted import is_earlier, load_fitted, samples, to_fit
@@ -41,14 +40,11 @@ def test_bands_way_backward_is_that_of_its_operator(name: str):
             ((0, seqlen // 2), (0, seqlen)), ((seqlen // 2, seqlen), (0, seqlen)), ((0, seqlen), (0, seqlen // 2))))]
         for part in parts:
             for num_kv in (1, 2, 8):
-                chosen.add(order := dq_order.preferred_dq_order(part, num_kv))
+                chosen.add(order := preferred_dq_order(part, num_kv))
                 assert way_of("band", "bwd", part, num_kv) == WAY_OF_ORDER[order], (seqlen, num_kv)
                 if way_of("band", "bwd", part, num_kv, ways.EARLIER) == ways.ONE_PASS:
                     assert order is not None, "one pass is chosen more often than by the earlier rule"
     assert len(chosen) > 1 or name in ("block_sparse_uniform", "full_document"), "every way is met"
-    for name in ("LAST_SEES", "MEAN_QUERIES", "MEAN_KEYS", "SHORT", "FIRST_QUERIES", "FIRST_KEYS", "WINDOW_QUERIES", "KV_HEADS",
-                 "VISIBLE_SHARE"):
-        assert getattr(ways, name) == getattr(dq_order, name)
     assert PROGRAMS / ways.OWN_MOST == band_plan.RESIDENT_PROGRAMS
     assert way_of("band", "fwd", made("full", 8192), 8) == way_of("fa4", "bwd", made("full", 8192), 8) == ""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from longca.ops.band.tables.schedule import AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder
 
 
 class BandKernel(Enum):

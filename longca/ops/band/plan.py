@@ -12,11 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
-from longca.ops.band.tables.dq_order import kv_heads_at_once, preferred_dq_order, with_waits
+from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
+from longca.ops.band.tables.dq_order import kv_heads_at_once, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
-from longca.ops.band.tables.schedule import ROW_END, ROW_START, AddOrder, TileSchedule, TileSpec
+from longca.ops.band.tables.schedule import ROW_END, ROW_START, TileSchedule, TileSpec
 from longca.ops.band.tables.work_tiles import schedules_of
 from longca.ops.transfer import on_device
 

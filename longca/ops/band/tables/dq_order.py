@@ -1,4 +1,4 @@
-"""The order in which work tiles of keys add to dQ: whether to use it, and for which work tile each one has to wait.
+"""The order in which work tiles of keys add to dQ: for which work tile each one has to wait.
 
 Sums of floats depend on the order of their terms. With an order, the fused backward kernel gives the same bits in every run.
 """
@@ -6,46 +6,18 @@ Sums of floats depend on the order of their terms. With an order, the fused back
 import math
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from longca.masks.band import HI, INF, K0, K1, LO, Q1
 from longca.masks.mask import Mask
+from longca.ops.band.tables.backward_rule import KV_HEADS, AddOrder
 from longca.ops.band.tables.ranges import expand, segments
-from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, AddOrder, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
-# Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.
-LAST_SEES = 0.9  # share of the keys that the last query sees, at least, where work tiles go from the last row on
-MEAN_QUERIES, MEAN_KEYS = 3000, 3500  # queries that see a key, and keys that a query sees, in the mean, at least
-SHORT = 8192  # tokens with which all rows of a head stay in the level-2 cache, from whichever row work tiles go
-FIRST_QUERIES, FIRST_KEYS = 2900, 1500  # as `MEAN_QUERIES` and `MEAN_KEYS`, from the first row
-WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
-# Work tiles of so many KV heads start together. With fewer KV heads, waiting was slow but under masks of which this share is visible.
-KV_HEADS, VISIBLE_SHARE = 4, 0.4
 # A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and share the level-2 cache.
 MANY_TILES, NEARLY_ALL = 132, 0.9
-
-
-def preferred_dq_order(mask: Mask, num_kv_heads: int) -> AddOrder | None:
-    """The order in which the fused backward kernel adds to dQ; None where a dQ kernel of its own is quicker.
-
-    Work tiles have to be long: each adds dK and dV to memory for each query head. Where the last query sees nearly all keys, as under
-    `causal`, they all begin there, unless sequences are short. Else those of the last keys come first, and each goes from its first row on:
-    it then meets rows that the tiles before it have left, under windows, documents and shared questions.
-    """
-    if mask.grid is not None or mask.area == 0:
-        return None
-    queries, keys = mask.area / (mask.num_groups * mask.seqlen_k), mask.area / (mask.num_groups * mask.seqlen_q)
-    in_fours = num_kv_heads % KV_HEADS == 0
-    if sum(map(keys_of_last_query, mask.groups)) >= LAST_SEES * mask.num_groups * mask.seqlen_k:
-        if queries < MEAN_QUERIES or keys < MEAN_KEYS or (not in_fours and queries < VISIBLE_SHARE * mask.seqlen_q):
-            return None
-        return AddOrder.FROM_FIRST if in_fours and max(mask.seqlen_q, mask.seqlen_k) <= SHORT else AddOrder.FROM_LAST
-    least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
-    return AddOrder.FROM_FIRST if in_fours and queries >= least and keys >= FIRST_KEYS else None
 
 
 def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int) -> int:
@@ -53,18 +25,6 @@ def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int
     in the level-2 cache."""
     even = mask.area >= NEARLY_ALL * mask.num_groups * mask.seqlen_q * mask.seqlen_k and mask.seqlen_k >= MANY_TILES * tile_m
     return 1 if order is AddOrder.ANY or even else math.gcd(num_kv_heads, KV_HEADS)
-
-
-def _is_window(bands: np.ndarray) -> bool:
-    """True if each query sees as many keys as the others, but for those near the ends."""
-    return len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
-
-
-def keys_of_last_query(bands: np.ndarray) -> int:
-    """Number of keys that the last query sees, of those queries that see any."""
-    last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
-    query = last[:, Q1] - 1
-    return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
 
 
 def with_waits(schedule: TileSchedule, order: AddOrder, num_rows: int, num_columns: int) -> TileSchedule:

@@ -18,20 +18,13 @@ A **work tile** is a row tile, or one split of a row tile that would take much l
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 import torch
 
+from longca.ops.band.tables.backward_rule import AddOrder
+
 ROW_START, ROW_END, FULL_START, PARTIAL_START, PARTIAL_END, NUM_FULL, SLOT, NARROW = range(8)  # columns of `work_tiles`
 NUM_COLUMNS = 8
-
-
-class AddOrder(IntEnum):
-    """In which order work tiles that share columns add to them."""
-
-    ANY = 0
-    FROM_LAST = 1  # the longest work tiles first, each from its last column to its first
-    FROM_FIRST = 2  # work tiles of the last rows first, each from its first column to its last
 
 
 @dataclass(frozen=True)

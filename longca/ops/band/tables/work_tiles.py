@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.partial_masks import PartialBlocks
 from longca.ops.band.tables.ranges import expand, prefix_sums, true_places
 from longca.ops.band.tables.row_tiles import RowTiles
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, AddOrder, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, TileSchedule
 
 SIMILAR = 1.5  # work tiles that wait for each other count as equally long if none is so much longer
 FAR = 1 << 40  # more blocks than any work tile has

@@ -1,0 +1,199 @@
+"""The reducer warp of the fused backward kernel: it adds what the consumer groups have computed of dQ, dK and dV to sums in global memory.
+
+It does so with the tensor memory accelerator (TMA): Gluon's compiler has such additions, its library has no name for them. With an order,
+work tiles wait for each other, so that sums are the same in every run.
+"""
+
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.language.core import _aggregate as aggregate
+
+from longca.ops.band.sm90.named_barriers import PART_FULL, stage_threads, wait_at
+from longca.ops.band.sm90.tile_scheduler import CONSUMERS, FROM_LAST, WG_ROWS, first_entries, next_range, range_of
+
+# A bulk operation is complete to the thread that began it only; and it is another kind of access than the store that tells of it. With a
+# relaxed store, sums were seen in another order. What waits only adds in memory, too, and reads nothing: an acquire would order no more.
+PUBLISH = gl.constexpr("""cp.async.bulk.wait_group 0; fence.proxy.async.global; bar.warp.sync 0xffffffff;
+    st.release.gpu.global.s32 [$1], $2; mov.b32 $0, 0;""")
+LOOK = gl.constexpr("ld.relaxed.gpu.global.s32 $0, [$1];")
+AWAIT = gl.constexpr("""{ .reg .pred more; again: ld.relaxed.gpu.global.s32 $0, [$1]; setp.gt.s32 more, $0, $2; @more bra again;
+    fence.proxy.async.global; }""")
+# Progress is the first row that an item is done with, less NOT_BEGUN, so that memory of zeros says that nothing is done.
+NOT_BEGUN = gl.constexpr(1 << 29)  # more than any row
+DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)  # instead of a row: all of dQ is done, and dK too
+
+
+@aggregate
+class SumTiles:
+    """Buffers by which consumer groups hand parts of gradients to the reducer warp, one for each group."""
+
+    tiles: gl.shared_memory_descriptor  # float32 (CONSUMERS, 64, 1, D / 2)
+    empty: gl.shared_memory_descriptor  # a barrier for each; that a buffer is full is said at a named one
+
+    @gluon.constexpr_function
+    def __init__(self, tiles, empty):
+        self.tiles = tiles
+        self.empty = empty
+
+
+@aggregate
+class Sums:
+    """TMA descriptors of the sums in global memory."""
+
+    dq: tma.tensor_descriptor
+    dk: tma.tensor_descriptor
+    dv: tma.tensor_descriptor
+
+    @gluon.constexpr_function
+    def __init__(self, dq, dk, dv):
+        self.dq = dq
+        self.dk = dk
+        self.dv = dv
+
+
+@aggregate
+class DqOrder:
+    """Pointers to what makes additions to dQ come in one order: `TileSchedule.waits` and `wait_ranges`, and each item's progress."""
+
+    waits: gl.tensor
+    wait_ranges: gl.tensor
+    progress: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, waits, wait_ranges, progress):
+        self.waits = waits
+        self.wait_ranges = wait_ranges
+        self.progress = progress
+
+
+@builtin
+def async_add(tensor_desc, coord, src, _semantic=None):
+    """Starts to add a buffer of shared memory to a tensor. Each element is added atomically, in no order. `tma.store_wait` waits until the
+    buffer is read."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
+
+
+@gluon.jit
+def _publish(progress_ptr, row):
+    """Waits until all that this warp has begun to add is in memory, then tells others how far it has come."""
+    gl.inline_asm_elementwise(PUBLISH, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _await(progress_ptr, row):
+    """Waits until another item's progress has come down to `row`."""
+    gl.inline_asm_elementwise(AWAIT, "=r,l,r", [progress_ptr.to(gl.int64), row - NOT_BEGUN], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _look(progress_ptr):
+    """Another item's progress. The warp goes on until the number is needed."""
+    return gl.inline_asm_elementwise(LOOK, "=r,l", [progress_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _wait_entry(wait, end, waits_ptr):
+    """(first row, item or −1) of an entry of `waits`."""
+    return gl.load(waits_ptr + wait * 2, mask=wait < end, other=DQ_DONE), gl.load(waits_ptr + wait * 2 + 1, mask=wait < end, other=-1)
+
+
+@gluon.jit
+def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
+    """Waits until the work tiles that come before this one are done with the rows from `row` on: those above have been waited for.
+
+    Args:
+        bottom, other: the entry `wait` of `waits`.
+        seen: that item's progress, a while ago.
+
+    Returns the entry of `waits` to go on with: (wait, bottom, other).
+    """
+    if (other >= 0) & (seen > gl.maximum(row, bottom) - NOT_BEGUN):
+        _await(progress_ptr + other, gl.maximum(row, bottom))
+    while (bottom > row) & (wait + 1 < end):
+        wait += 1
+        bottom, other = _wait_entry(wait, end, waits_ptr)
+        if other >= 0:
+            _await(progress_ptr + other, gl.maximum(row, bottom))
+    return wait, bottom, other
+
+
+@gluon.jit
+def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums, is_first, STORES: gl.constexpr):
+    """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half `half + n · half_step` of the
+    columns. With STORES, what is first there is stored instead."""
+    for wg in gl.static_range(CONSUMERS):
+        wait_at(PART_FULL + wg, stage_threads(1))
+        tile = sums.tiles.index(wg)
+        if STORES:
+            if is_first:
+                tma.async_copy_shared_to_global(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+            else:
+                async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+        else:
+            async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+    for wg in gl.static_range(CONSUMERS):
+        tma.store_wait(CONSUMERS - 1 - wg)
+        mbarrier.arrive(sums.empty.index(wg), count=1)
+
+
+@gluon.jit
+def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER: gl.constexpr, STORES: gl.constexpr):
+    """The reducer warp: goes over the same blocks as the producer, and adds what the consumer groups hand over: halves of each block's dQ,
+    head by head, then each group's rows of dV and of dK, a half of the columns at a time.
+
+    Args:
+        IN_ORDER: work tiles add to a row of dQ one after the other, in the order of `TileSchedule.work_tiles`, so that sums are the same in
+            every run; else in any order. A work tile goes from the last row to the first, or from the first, and then rows count backwards
+            (row r is −r). It publishes in `progress` how far it has come with each head: the first row that it is done with, DQ_DONE after
+            all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, items add in the
+            order of their heads. An item that others wait for began earlier, and the first of all waits for nobody: so there is no
+            deadlock.
+        STORES: memory holds no zeros. An item that waits for no other stores, which needs `TileSchedule.stores_first` and an order.
+    """
+    tile_count = 0
+    tile = work_tiles.receive_blocks(0)
+    while tile.pack >= 0:
+        first_head = tile.pack  # one head in a pack
+        item = first_head // heads_per_item
+        kv_head = item // grid.head_rounds
+        range_ptr = order.wait_ranges + (kv_head // grid.kv_heads_per_group * grid.num_tiles + tile.index) * 2
+        progress_ptr = order.progress + first_head * grid.num_tiles
+        for head in range(first_head, first_head + heads_per_item):
+            head_ptr = order.progress + head * grid.num_tiles
+            wait, wait_end, bottom, other = 0, 0, 0, -1
+            full, partial = first_entries(tile.full_start, tile.partial_start, tile.partial_end, IN_ORDER)
+            if IN_ORDER:
+                wait, wait_end = gl.load(range_ptr), gl.load(range_ptr + 1)
+                bottom, other = _wait_entry(wait, wait_end, order.waits)
+            for number in range(gl.maximum(tile.partial_end - tile.full_start, 1)):
+                if IN_ORDER:
+                    column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start, tile.partial_start, tile.partial_end,
+                                                                      block_ranges_ptr, WG_ROWS, IN_ORDER)
+                else:
+                    column, num_blocks, _ = range_of(number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr)
+                for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
+                    if IN_ORDER:
+                        place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
+                        seen = _look(head_ptr + gl.maximum(other, 0))
+                        _publish(head_ptr + tile.index, place + WG_ROWS)
+                        wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, head_ptr)
+                    is_first = (other < 0) & (tile.full_start < tile.partial_end)  # an item without blocks adds nothing somewhere
+                    _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first, STORES)
+                    column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
+            if IN_ORDER:
+                _publish(head_ptr + tile.index, DQ_DONE)
+        if IN_ORDER:  # noqa: SIM102 - decided when compiling
+            if item % grid.head_rounds > 0:  # dK and dV of the heads before
+                _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
+        for half in gl.static_range(2):
+            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums, item % grid.head_rounds == 0, STORES)
+        for half in gl.static_range(2):
+            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums, item % grid.head_rounds == 0, STORES)
+        if IN_ORDER:
+            _publish(progress_ptr + (heads_per_item - 1) * grid.num_tiles + tile.index, ALL_DONE)
+        tile_count += 1
+        tile = work_tiles.receive_blocks(tile_count)

@@ -1,0 +1,100 @@
+"""The rule by which band attention makes gradients: all in one pass, with additions to dQ in one order or another, or in two kernels.
+
+Without torch, since predictions follow it as well.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longca.masks.band import HI, INF, K0, K1, LO, Q1
+
+if TYPE_CHECKING:
+    from longca.masks.mask import Mask
+
+Sizes = np.ndarray | float
+# Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.
+LAST_SEES = 0.9  # share of the keys that the last query sees, at least, where work tiles go from the last row on
+MEAN_QUERIES, MEAN_KEYS = 3000, 3500  # queries that see a key, and keys that a query sees, in the mean, at least
+SHORT = 8192  # tokens with which all rows of a head stay in the level-2 cache, from whichever row work tiles go
+FIRST_QUERIES, FIRST_KEYS = 2900, 1500  # as `MEAN_QUERIES` and `MEAN_KEYS`, from the first row
+WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
+# Work tiles of so many KV heads start together. With fewer KV heads, waiting was slow but under masks of which this share is visible.
+KV_HEADS, VISIBLE_SHARE = 4, 0.4
+
+
+class AddOrder(IntEnum):
+    """In which order work tiles that share columns add to them."""
+
+    ANY = 0
+    FROM_LAST = 1  # the longest work tiles first, each from its last column to its first
+    FROM_FIRST = 2  # work tiles of the last rows first, each from its first column to its last
+
+
+TWO_KERNELS = -1  # instead of an order: dQ has a kernel of its own
+
+
+def preferred_dq_order(mask: Mask, num_kv_heads: int) -> AddOrder | None:
+    """The order in which the fused backward kernel adds to dQ; None where a dQ kernel of its own is quicker."""
+    if mask.grid is not None:
+        return None
+    order = int(orders_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads))
+    return None if order == TWO_KERNELS else AddOrder(order)
+
+
+def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int) -> np.ndarray:
+    """The `AddOrder` for each part of a mask of bands, or for the whole, or TWO_KERNELS: of one shape with the sizes.
+
+    Work tiles have to be long: each adds dK and dV to memory for each query head. Where the last query sees nearly all keys, as under
+    `causal`, they all begin there, unless sequences are short. Else those of the last keys come first, and each goes from its first row on:
+    it then meets rows that the tiles before it have left, under windows, documents and shared questions.
+
+    Args:
+        area, num_queries, num_keys: of one head group. Where the last query of the whole mask sees nearly all keys, so does that of every
+            part; and parts of a window are windows.
+    """
+    sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
+    if last_sees_nearly_all(mask):
+        order = np.where(in_fours & (np.maximum(num_queries, num_keys) <= SHORT), AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
+        return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), order, TWO_KERNELS)
+    least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
+    return np.where(in_fours & are_long(*sizes, least, FIRST_KEYS), AddOrder.FROM_FIRST, TWO_KERNELS)
+
+
+def are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int, mean_keys: int) -> np.ndarray:
+    """Tells where work tiles are long and many enough for one pass. All numbers are of one head group.
+
+    Args:
+        mean_queries: that see a key, at least.
+        mean_keys: that a query sees, at least.
+    """
+    found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
+             & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
+    if num_kv_heads % KV_HEADS:
+        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
+    return found
+
+
+def last_sees_nearly_all(mask: Mask) -> bool:
+    """Tells whether the last query that sees a key sees nearly all of them."""
+    if mask.grid is not None:
+        return False
+    key = "keys of the last query"
+    if key not in mask.kept:
+        mask.kept[key] = sum(map(keys_of_last_query, mask.groups))
+    return mask.kept[key] >= LAST_SEES * mask.num_groups * mask.seqlen_k
+
+
+def keys_of_last_query(bands: np.ndarray) -> int:
+    """Number of keys that the last query sees, of those queries that see any."""
+    last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
+    query = last[:, Q1] - 1
+    return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
+
+
+def _is_window(bands: np.ndarray) -> bool:
+    """True if each query sees as many keys as the others, but for those near the ends."""
+    return len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
