@@ -64,6 +64,10 @@ def loss_of(out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor) -> torch.T
     return (out.double() * dout.double()).sum() + torch.where(lse == float("-inf"), 0.0, lse).double().square().sum()
 
 
+def plans_of(mask: Mask) -> list[BandPlan]:
+    return [kept for kept in mask.kept.values() if isinstance(kept, BandPlan)]
+
+
 def gradients(setting: Setting) -> None:
     """By out and LSE together, by each alone, and by a sum, whose gradient has strides 0; from a mask and from its plan."""
     plan, dout = setting.plan(), setting.inputs[3]
@@ -75,7 +79,7 @@ def gradients(setting: Setting) -> None:
         wanted = torch.autograd.grad(loss_of(right_out, right_lse, dout), rights)
         for grad, right in zip(torch.autograd.grad(loss_of(out, lse, dout), ours), wanted, strict=True):
             setting.near(grad, right)
-    assert len(MASK.kept) == 1, "the plan of a mask is made once"
+    assert len(plans_of(MASK)) == 1, "the plan of a mask is made once"
     ours, rights = setting.leaves(), setting.leaves()
     out, lse = band_attention(*ours, plan, scale=0.2, return_lse=True)
     right_out, right_lse = reference(rights[0] * 0.2 * 8, *rights[1:])
@@ -118,7 +122,7 @@ def keeps(setting: Setting) -> None:
     out = band_attention(*leaves, mask)
     assert isinstance(out, torch.Tensor)
     torch.autograd.grad(out, leaves, setting.inputs[3])
-    plan, = map(weakref.ref, mask.kept.values())
+    plan, = map(weakref.ref, plans_of(mask))
     gc.disable()
     try:
         del mask, out
