@@ -277,7 +277,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("out", nargs="?", type=Path, default=Path("band_hopper_try.json"), metavar="OUT.json")
     parser.add_argument("variants", nargs="*", default=list(known), metavar="VARIANT", help=", ".join(known))
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.variants if split_variant(name)[0] not in known]:
+    ways = {name: split_variant(name) for name in options.variants}
+    if unknown := [name for name, (way, others) in ways.items() if way not in (FUSED if others else known)]:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
     return options
 

@@ -81,4 +81,6 @@ def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert trial.parse(["out.json", "bwd from last k2", "fwd"]).variants == ["bwd from last k2", "fwd"]
     with pytest.raises(SystemExit, match="2"):
         trial.parse(["out.json", "bwd up"])
+    with pytest.raises(SystemExit, match="2"):
+        trial.parse(["out.json", "bwd two k2"])
     assert f"bwd up: not among {trial.BACKWARD[0]}, " in capsys.readouterr().err

@@ -56,7 +56,7 @@ def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int],
 
 def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
     """Additions to each column come in the order of the pieces."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order)], torch.device("cpu"))
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
     total, chance = lines.work_tiles.shape[1], random.Random(seed)
     progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
     waiting, running = iter(range(total)), []
@@ -105,7 +105,7 @@ def test_random_masks(order: AddOrder, mask: Mask, num_programs: int, seed: int)
     (Mask(64, 64, (np.array([[0, 48, 0, 64, -INF, INF]]),)), False), (Mask(0, 64, (np.empty((0, 6), dtype=np.int64),)), True)])
 def test_first_addends_are_stored_where_nothing_is_left_over(mask: Mask, stores: bool, order: AddOrder) -> None:
     """Not where blocks begin between those of others, or where a query sees no key."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order)], torch.device("cpu"))
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
     assert lines.stores_first is stores
 
 

@@ -13,7 +13,7 @@ from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.dq_order import kv_heads_at_once, with_waits
+from longca.ops.band.tables.dq_order import kv_heads_at_once, may_store_first, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
@@ -157,7 +157,8 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     # the splits of a row tile would add to it in any order
     max_fraction = 1.0 if config.in_order else num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
-    spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order)
+    spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
+                    stores_first=config.stores_first)
     section = num_kv_heads  # all, so that the longest come first
     if config.fused:  # it adds to memory as well, and so works on fewer; waits are shorter where they are several
         section = kv_heads_at_once(mask, config.in_order, num_kv_heads, config.block_m)
@@ -250,5 +251,9 @@ def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) 
     else:
         full, partial = blocks_of_grid(mask.grid, row_tiles, device)
     made = zip(specs, schedules_of(row_tiles, full, partial), strict=True)
-    return [with_waits(schedule, spec.in_order, *(mask.seqlen_k, mask.seqlen_q) if spec.transposed else (mask.seqlen_q, mask.seqlen_k))
-            if spec.in_order else schedule for spec, schedule in made]
+    return [_in_order(mask, spec, schedule) if spec.in_order else schedule for spec, schedule in made]
+
+
+def _in_order(mask: Mask, spec: TileSpec, schedule: TileSchedule) -> TileSchedule:
+    sizes = (mask.seqlen_k, mask.seqlen_q) if spec.transposed else (mask.seqlen_q, mask.seqlen_k)
+    return replace(with_waits(schedule, spec.in_order), stores_first=spec.stores_first and may_store_first(schedule, *sizes))

@@ -122,19 +122,17 @@ def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
 
 
 @gluon.jit
-def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums, is_first, STORES: gl.constexpr):
+def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums, is_first):
     """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half `half + n · half_step` of the
-    columns. With STORES, what is first there is stored instead."""
+    columns. What is first there is stored instead."""
     for wg in gl.static_range(CONSUMERS):
         wait_at(PART_FULL + wg, stage_threads(1))
         tile = sums.tiles.index(wg)
-        if STORES:
-            if is_first:
-                tma.async_copy_shared_to_global(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
-            else:
-                async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+        row, column = rows + wg * step, (half + wg * half_step) * tile.shape[2]
+        if is_first:
+            tma.async_copy_shared_to_global(desc, [row, head, column], tile)
         else:
-            async_add(desc, [rows + wg * step, head, (half + wg * half_step) * tile.shape[2]], tile)
+            async_add(desc, [row, head, column], tile)
     for wg in gl.static_range(CONSUMERS):
         tma.store_wait(CONSUMERS - 1 - wg)
         mbarrier.arrive(sums.empty.index(wg), count=1)
@@ -181,18 +179,20 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
                         seen = _look(head_ptr + gl.maximum(other, 0))
                         _publish(head_ptr + tile.index, place + WG_ROWS)
                         wait, bottom, other = _await_rows(wait, wait_end, bottom, other, seen, place, order.waits, head_ptr)
-                    is_first = (other < 0) & (tile.full_start < tile.partial_end)  # an item without blocks adds nothing somewhere
-                    _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first, STORES)
+                    # an item without blocks adds nothing somewhere
+                    is_first = (other < 0) & (tile.full_start < tile.partial_end) if STORES else False
+                    _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first)
                     column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
             if IN_ORDER:
                 _publish(head_ptr + tile.index, DQ_DONE)
         if IN_ORDER:  # noqa: SIM102 - decided when compiling
             if item % grid.head_rounds > 0:  # dK and dV of the heads before
                 _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
+        is_first = item % grid.head_rounds == 0 if STORES else False
         for half in gl.static_range(2):
-            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums, item % grid.head_rounds == 0, STORES)
+            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums, is_first)
         for half in gl.static_range(2):
-            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums, item % grid.head_rounds == 0, STORES)
+            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums, is_first)
         if IN_ORDER:
             _publish(progress_ptr + (heads_per_item - 1) * grid.num_tiles + tile.index, ALL_DONE)
         tile_count += 1

@@ -116,14 +116,13 @@ def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Te
     tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
     num_heads, num_tiles = q.shape[1], schedule.work_tiles.shape[1]
     num_items = num_heads // config.heads_per_item * num_tiles
-    stores = config.stores_first and schedule.stores_first
-    sums = [(launches.empty if stores else launches.zeros)(*x.shape) for x in (q, k, v)]
+    sums = [(launches.empty if schedule.stores_first else launches.zeros)(*x.shape) for x in (q, k, v)]
     progress = launches.zeros(num_heads * num_tiles).view(torch.int32)
     launches.launch(
         fused_kernel, (min(num_items, _multiprocessors(q)),), *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums),
         launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, schedule.waits, schedule.wait_ranges,
         progress, num_tiles, num_items, config.kv_heads_per_section, *numbers, config.heads_per_item, scale * LOG2_E,
-        int(config.in_order), int(stores), config.num_stages, num_warps=4, maxnreg=168)
+        int(config.in_order), int(schedule.stores_first), config.num_stages, num_warps=4, maxnreg=168)
     finish_gradients(launches, sums, targets, dk, dv, scale)
 
 

@@ -27,12 +27,8 @@ def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int
     return 1 if order is AddOrder.ANY or even else math.gcd(num_kv_heads, KV_HEADS)
 
 
-def with_waits(schedule: TileSchedule, order: AddOrder, num_rows: int, num_columns: int) -> TileSchedule:
-    """The same with `waits`, `wait_ranges` and `stores_first`, in the order of the work tiles of a group.
-
-    Args:
-        num_rows, num_columns: of the mask, as the schedule sees it.
-    """
+def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
+    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
@@ -41,12 +37,15 @@ def with_waits(schedule: TileSchedule, order: AddOrder, num_rows: int, num_colum
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
-    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32),
-                   stores_first=_stores_first(schedule, num_rows, num_columns))
+    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
 
 
-def _stores_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> bool:
-    """Tells whether work tiles have all rows and all columns, and both in whole tiles and blocks, each at a multiple of its length."""
+def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> bool:
+    """Tells whether work tiles have all rows and all columns, and both in whole tiles and blocks, each at a multiple of its length.
+
+    Args:
+        num_rows, num_columns: of the mask, as the schedule sees it.
+    """
     if len(schedule.work_tiles) > 1:
         return False
     (work_tiles,), ranges, tile_n = schedule.work_tiles.long(), schedule.block_ranges.long(), schedule.tile_n

@@ -37,6 +37,7 @@ class TileSpec:
     max_fraction: float = 1.0  # of the blocks of all row tiles, in one work tile; row tiles with more are split
     min_blocks: int = 16  # so many blocks are never too many for a work tile
     in_order: AddOrder = AddOrder.ANY  # work tiles wait for each other, and are sorted so that the one that comes first stays ahead
+    stores_first: bool = False  # ask for `TileSchedule.stores_first`, which takes a wait for the device
     narrow_n: int = 0  # a partial block is narrow if no row sees a column of it from this one on; 0: none is. Not with `in_order`
 
 
@@ -86,7 +87,7 @@ class TileSchedule:
     num_slots: int  # of the group with most
     waits: torch.Tensor  # (N, 2), of no rows where work tiles do not wait for each other
     wait_ranges: torch.Tensor  # (M, W, 2)
-    stores_first: bool = False  # work tiles that wait: every column and row is in one, and of a block's columns all or none were in another
+    stores_first: bool = False  # found, if asked for: each column and row is in a work tile, and all of a block's or none in one before it
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
