@@ -59,12 +59,9 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", f"{COMPARE} --write docs/results/h200/band.md",
                  files=("docs/results/h200/band.md",)),
-    "fused": Part("the backward kernel with first addends stored, several query heads an item, one KV head at once",
-                  f"benchmarks.band.sm90_try {OUT}/fused.json 'bwd from first' 'bwd from first s1' 'bwd from first s1 h2' "
-                  "'bwd from first s1 h4' 'bwd from first s1 k1' 'bwd from last' 'bwd from last s1' 'bwd from last s1 k1' 'bwd two dq'"),
-    "orders": Part("ways to the gradients, also with first addends stored and one or two KV heads at once",
-                   "benchmarks.band.dq_order --seconds 240 --also 'bwd from first s1,bwd from first s1 k1,bwd from first s1 k2,"
-                   f"bwd from last s1,bwd from first s1 h2' --out {OUT}"),
+    "orders": Part("ways to the gradients, also without first addends stored, and with one, two or four KV heads at once",
+                   "benchmarks.band.dq_order --seconds 240 --also 'bwd from first,bwd from first s1 k1,bwd from first s1 k2,"
+                   f"bwd from first s1 k4,bwd from first s1 h1' --out {OUT}"),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
     "sparse": Part("band in h200-sparse", run("h200-sparse", "-k band,band_atomic")),
     "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", rest("h200-dense")),

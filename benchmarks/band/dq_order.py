@@ -44,7 +44,7 @@ MEASURE, SAME = Measure(warmup=1, repeats=5, max_seconds=0.3), 0.01
 TIMES = "band_dq_orders"
 # column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice)
 WAYS = {"two kernels": ("bwd two dq", None), "from the last row": ("bwd from last", AddOrder.FROM_LAST),
-        "from the first row": ("bwd from first", AddOrder.FROM_FIRST)}
+        "from the first row": ("bwd from first s1", AddOrder.FROM_FIRST)}
 COLUMNS = ("mask", "measured", "from the last row over two kernels", "from the first row over two kernels", "chosen: two, last, first",
            "slower than the best, mean", "most")
 

@@ -12,6 +12,7 @@ import torch
 from benchmarks.band import sm90_try as trial
 from longca.ops.band import api as band_attention
 from longca.ops.band.config import BandKernel
+from longca.ops.band.tables.dq_order import heads_of_item
 
 PRETEND = """
 import json, sys, time
@@ -73,7 +74,7 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
         if variant == "bwd from first k1 h2 s1":
             assert (tiles.kv_heads_per_section, tiles.heads_per_item, tiles.stores_first) == (1, math.gcd(2, heads // kv_heads), True)
         elif in_one:
-            assert tiles.heads_per_item == 1
+            assert tiles.heads_per_item == math.gcd(heads_of_item(mask, trial.FUSED[way]), heads // kv_heads)
 
 
 def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:

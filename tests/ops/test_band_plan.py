@@ -201,7 +201,8 @@ def test_what_makes_gradients_on_hopper() -> None:
     assert choose_tiles(128, HOPPER, block=128, block_rows=64)[BandKernel.DQ] == PORTABLE_TILES[128][BandKernel.DQ]
     for order in AddOrder:
         tiles = choose_tiles(128, HOPPER, dq_order=order)
-        assert tiles[BandKernel.DKDV] == replace(SM90_FUSED, in_order=order) and BandKernel.DQ not in tiles
+        assert tiles[BandKernel.DKDV] == replace(SM90_FUSED, in_order=order, stores_first=order is AddOrder.FROM_FIRST)
+        assert BandKernel.DQ not in tiles
         short = choose_tiles(128, HOPPER, block=64, dq_order=order)
         assert all(short[use] == PORTABLE_TILES[128][use] for use in (BandKernel.DKDV, BandKernel.DQ))
     assert choose_tiles(64, HOPPER, dq_order=AddOrder.ANY) == PORTABLE_TILES[64]

@@ -14,8 +14,9 @@ from longca.masks import Mask, build_mask
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
-from longca.ops.band.tables.backward_rule import AddOrder, keys_of_last_query, preferred_dq_order
-from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, kv_heads_at_once
+from longca.ops.band.tables import backward_rule
+from longca.ops.band.tables.backward_rule import APART, FILLED, AddOrder, is_staircase, keys_of_last_query, preferred_dq_order
+from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, heads_of_item, kv_heads_at_once
 from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
@@ -116,7 +117,8 @@ LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST
     ("full", 8192, FIRST), ("causal", 8193, LAST), ("prefix_lm", 8192, FIRST), ("causal_blockwise", 32768, LAST), ("full", 1024, None),
     ("causal_blockwise", 8192, None), ("sliding_window", 8192, FIRST), ("causal_sliding_window", 32768, None),
     ("full_document", 32768, FIRST), ("full_document", 8192, None), ("causal_document", 32768, FIRST), ("causal_document", 8192, None),
-    ("shared_question", 32768, FIRST), ("global_sliding_window", 32768, FIRST), ("global_sliding_window", 8192, None),
+    ("causal_document", 131072, FIRST), ("shared_question", 32768, FIRST),
+    ("global_sliding_window", 32768, FIRST), ("global_sliding_window", 8192, None),
     ("block_causal_document", 32768, FIRST), ("block_sparse_uniform", 8192, None)])
 def test_who_takes_turns(name: str, seqlen: int, order: AddOrder | None) -> None:
     assert preferred_dq_order(mask_of(name, seqlen), 8) is order
@@ -131,11 +133,47 @@ def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, order
 
 
 @pytest.mark.parametrize(("name", "seqlen", "order", "heads"), [
-    ("full", 32768, LAST, 1), ("full", 8192, LAST, 4), ("causal", 32768, LAST, 4), ("causal_document", 32768, FIRST, 4),
-    ("causal", 32768, AddOrder.ANY, 1)])
+    ("full", 32768, LAST, 1), ("full", 8192, LAST, 4), ("full", 8192, FIRST, 2), ("full", 7168, FIRST, 4), ("prefix_lm", 8192, FIRST, 4),
+    ("causal", 32768, LAST, 4), ("causal", 8192, FIRST, 1), ("causal_document", 32768, FIRST, 1), ("full_document", 32768, FIRST, 4),
+    ("sliding_window", 8192, FIRST, 4), ("causal", 32768, AddOrder.ANY, 1)])
 def test_heads_at_once(name: str, seqlen: int, order: AddOrder, heads: int) -> None:
     assert kv_heads_at_once(mask_of(name, seqlen), order, 8, 128) == heads
     assert kv_heads_at_once(mask_of(name, seqlen), order, 2, 128) == min(heads, 2)
+
+
+def test_with_fewer_queries_than_keys_four_heads_start_together() -> None:
+    """A work tile takes so long until it reaches the row where the next one may begin that two heads would leave programs idle."""
+    assert kv_heads_at_once(build_mask("full", seqlen=8192).crop((0, 4096), (0, 8192)), FIRST, 8, 128) == 4
+
+
+def test_a_window_takes_two_heads_for_each_work_tile() -> None:
+    window = mask_of("sliding_window", 8192)
+    assert heads_of_item(window, FIRST) == 2
+    assert heads_of_item(window, LAST) == heads_of_item(mask_of("causal", 8192), FIRST) == 1
+
+
+@pytest.mark.parametrize(("name", "stairs"), [
+    ("causal", True), ("causal_document", True), ("shared_question", True), ("sliding_window", True), ("full", False),
+    ("full_document", False), ("block_causal_document", False), ("global_sliding_window", False), ("prefix_lm", False),
+    ("causal_blockwise", False), ("block_sparse_uniform", False)])
+def test_staircases(name: str, stairs: bool) -> None:
+    """`global_sliding_window` begins every work tile at row 0; under `causal_blockwise` work tiles of a document meet in its last rows."""
+    assert is_staircase(mask_of(name, 8192)) is stairs
+
+
+@quick
+@given(band_masks(max_groups=1))
+def test_a_staircase_has_work_tiles_that_begin_apart_and_see_all_between(mask: Mask) -> None:
+    """Judged here pair by pair, under work tiles of few keys."""
+    tile = 8
+    dense = mask.dense().reshape(mask.seqlen_q, mask.seqlen_k)
+    columns = [dense[:, start:start + tile] for start in range(0, mask.seqlen_k, tile)]
+    rows = [np.flatnonzero(column.any(axis=1)) for column in columns]
+    spans = [(int(row[0]), int(row[-1]) + 1) for row in rows if len(row)]
+    apart = len({start // tile for start, _ in spans}) >= APART * len(spans) > 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backward_rule, "TILE", tile)
+        assert is_staircase(mask) is (apart and bool(dense.sum() >= FILLED * tile * sum(end - start for start, end in spans)))
 
 
 def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:

@@ -32,7 +32,7 @@ class TileConfig:
     fused: bool = False  # sm90, dK and dV: the same kernel makes dQ
     in_order: AddOrder = AddOrder.ANY  # fused: how work tiles add to dQ; in an order, sums repeat
     stores_first: bool = False  # fused, in order: the first addend of a block is stored where the schedule lets it, and sums need no zeros
-    heads_per_item: int = 1  # fused: query heads that a work tile goes over before it adds dK and dV; of those of a KV head as many as fit
+    heads_per_item: int = 0  # fused: query heads of a KV head that a work tile goes over before it adds dK and dV; 0: the plan chooses
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
     narrow_n: int = 0  # sm90, forward: columns that are computed of a work tile's narrow block (`TileSpec`); 0: all
 
@@ -82,7 +82,7 @@ def choose_tiles(head_dim: int, capability: tuple[int, int] | None, *, block: in
         tiles[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
         if not short:
             if dq_order is not None:
-                tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=dq_order)
+                tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=dq_order, stores_first=dq_order is AddOrder.FROM_FIRST)
                 del tiles[BandKernel.DQ]
             else:
                 tiles[BandKernel.DKDV] = SM90_DKDV

@@ -13,7 +13,7 @@ from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.dq_order import kv_heads_at_once, may_store_first, with_waits
+from longca.ops.band.tables.dq_order import heads_of_item, kv_heads_at_once, may_store_first, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
@@ -153,7 +153,7 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     pack = min(pack_size(ratio, config.block_n), config.max_pack)
     if not config.sm90 and fills_blocks(mask, config.block_n):
         pack = 1  # of one head, what all programs read fits into L2
-    config = replace(config, heads_per_item=math.gcd(config.heads_per_item, ratio))
+    config = replace(config, heads_per_item=math.gcd(config.heads_per_item or heads_of_item(mask, config.in_order), ratio))
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     # the splits of a row tile would add to it in any order
     max_fraction = 1.0 if config.in_order else num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
@@ -164,7 +164,7 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
         section = kv_heads_at_once(mask, config.in_order, num_kv_heads, config.block_m)
     elif mask.grid is not None:  # what they read is scattered
         section = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
-    return spec, replace(config, kv_heads_per_section=config.kv_heads_per_section or section)
+    return spec, replace(config, kv_heads_per_section=math.gcd(config.kv_heads_per_section or section, num_kv_heads))
 
 
 def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int) -> tuple[TileSpec, TileConfig]:
@@ -173,7 +173,7 @@ def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, 
     tiles_of_block = 1 if block is None or fills_blocks(mask, block) else TILES_OF_UNEVEN_BLOCK
     pack = min(pack_size(ratio, config.block_m, block and max(block // tiles_of_block, 1)), config.max_pack)
     block_m = min(config.block_m, max(64, pack * block)) if block else config.block_m
-    section = config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k)
+    section = math.gcd(config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k), num_kv_heads)
     max_fraction = section * ratio / pack / (_splits_of_program(config) * RESIDENT_PROGRAMS)
     spec = TileSpec(block_m // pack, config.block_n, False, max_fraction, narrow_n=config.narrow_n)
     return spec, replace(config, block_m=block_m, kv_heads_per_section=section)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.masks.band import HI, INF, K0, K1, LO, Q1
+from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, areas
 
 if TYPE_CHECKING:
     from longca.masks.mask import Mask
@@ -22,6 +22,9 @@ MEAN_QUERIES, MEAN_KEYS = 3000, 3500  # queries that see a key, and keys that a 
 SHORT = 8192  # tokens with which all rows of a head stay in the level-2 cache, from whichever row work tiles go
 FIRST_QUERIES, FIRST_KEYS = 2900, 1500  # as `MEAN_QUERIES` and `MEAN_KEYS`, from the first row
 WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
+# Found on one H100 with the first addends stored, 64:8 heads, whole sequences:
+STAIR_QUERIES = 2000  # enough under a staircase
+TILE, APART, FILLED = 128, 0.75, 0.8  # keys of a work tile; under a staircase, least share that begin apart, and that is seen of them
 # Work tiles of so many KV heads start together. With fewer KV heads, waiting was slow but under masks of which this share is visible.
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
 
@@ -50,17 +53,17 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
 
     Work tiles have to be long: each adds dK and dV to memory for each query head. Where the last query sees nearly all keys, as under
     `causal`, they all begin there, unless sequences are short. Else those of the last keys come first, and each goes from its first row on:
-    it then meets rows that the tiles before it have left, under windows, documents and shared questions.
+    it then meets rows that the tiles before it have left, under windows, documents and shared questions. Under a staircase they stay apart.
 
     Args:
         area, num_queries, num_keys: of one head group. Where the last query of the whole mask sees nearly all keys, so does that of every
-            part; and parts of a window are windows.
+            part; parts of a window are windows, and parts of a staircase are taken for such, as those on the diagonal are.
     """
     sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
     if last_sees_nearly_all(mask):
         order = np.where(in_fours & (np.maximum(num_queries, num_keys) <= SHORT), AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
         return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), order, TWO_KERNELS)
-    least = WINDOW_QUERIES if all(map(_is_window, mask.groups)) else FIRST_QUERIES
+    least = WINDOW_QUERIES if is_window(mask) else STAIR_QUERIES if is_staircase(mask) else FIRST_QUERIES
     return np.where(in_fours & are_long(*sizes, least, FIRST_KEYS), AddOrder.FROM_FIRST, TWO_KERNELS)
 
 
@@ -88,13 +91,41 @@ def last_sees_nearly_all(mask: Mask) -> bool:
     return mask.kept[key] >= LAST_SEES * mask.num_groups * mask.seqlen_k
 
 
+def is_window(mask: Mask) -> bool:
+    """Tells whether each query sees as many keys as the others, but for those near the ends."""
+    return mask.grid is None and all(len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())
+                                     for bands in mask.groups)
+
+
+def is_staircase(mask: Mask) -> bool:
+    """Tells whether most work tiles of keys begin at a row of their own, and see nearly all rows from there to their last, as under
+    `causal` and documents of it. Begun together, each then stays behind the one that comes before it."""
+    key = "is a staircase"
+    if key not in mask.kept:
+        mask.kept[key] = mask.grid is None and all(_is_staircase(bands, mask.seqlen_k) for bands in mask.groups)
+    return mask.kept[key]
+
+
+def _is_staircase(bands: np.ndarray, num_keys: int) -> bool:
+    starts = bands[:, K0] // TILE
+    counts = np.maximum(-(-bands[:, K1] // TILE) - starts, 0)  # tiles that a band is in
+    tiles = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
+    band = np.repeat(bands, counts, axis=0)
+    keys = np.maximum(band[:, K0], tiles * TILE), np.minimum(band[:, K1], (tiles + 1) * TILE)
+    begin, end = np.maximum(band[:, Q0], keys[0] - band[:, HI]), np.minimum(band[:, Q1], keys[1] - band[:, LO])
+    seen = begin < end
+    first, last = np.full(-(-num_keys // TILE), INF), np.full(-(-num_keys // TILE), -INF)
+    np.minimum.at(first, tiles[seen], begin[seen])
+    np.maximum.at(last, tiles[seen], end[seen])
+    used = first < INF
+    spanned = (last - first)[used].sum() * TILE
+    own = len(np.unique(first[used] // TILE))
+    return bool(own >= APART * used.sum() > 0 and areas(bands).sum() >= FILLED * spanned)
+
+
 def keys_of_last_query(bands: np.ndarray) -> int:
     """Number of keys that the last query sees, of those queries that see any."""
     last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
     query = last[:, Q1] - 1
     return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
 
-
-def _is_window(bands: np.ndarray) -> bool:
-    """True if each query sees as many keys as the others, but for those near the ends."""
-    return len(bands) == 1 and bool((bands[:, LO] > -INF).all() and (bands[:, HI] < INF).all())

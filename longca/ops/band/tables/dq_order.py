@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longca.masks.mask import Mask
-from longca.ops.band.tables.backward_rule import KV_HEADS, AddOrder
+from longca.ops.band.tables.backward_rule import AddOrder, is_staircase, is_window
 from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule
 
@@ -18,13 +18,27 @@ FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
 # A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and share the level-2 cache.
 MANY_TILES, NEARLY_ALL = 132, 0.9
+HEADS_UNDER_WINDOW = 2
+MOST_AT_ONCE = 4  # KV heads
+
+
+def heads_of_item(mask: Mask, order: AddOrder) -> int:
+    """Query heads of one KV head that a work tile goes over before it adds dK and dV: under a window, where it is short, more than one."""
+    return HEADS_UNDER_WINDOW if order is AddOrder.FROM_FIRST and is_window(mask) else 1
 
 
 def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int) -> int:
-    """KV heads whose work tiles start together. With several, work tiles of one head wait for each other less; with one, Q, dO and dQ stay
-    in the level-2 cache."""
-    even = mask.area >= NEARLY_ALL * mask.num_groups * mask.seqlen_q * mask.seqlen_k and mask.seqlen_k >= MANY_TILES * tile_m
-    return 1 if order is AddOrder.ANY or even else math.gcd(num_kv_heads, KV_HEADS)
+    """KV heads whose work tiles start together, with one query head of each. With several, work tiles of one head wait for each other less;
+    with few, Q, dO and dQ stay in the level-2 cache. Under a staircase work tiles hardly wait, and where all are of one length they do so
+    in turn."""
+    num_tiles = mask.seqlen_k // tile_m
+    even = mask.area >= NEARLY_ALL * mask.num_groups * mask.seqlen_q * mask.seqlen_k
+    if order is AddOrder.ANY or (even and num_tiles >= MANY_TILES):
+        return 1
+    if order is AddOrder.FROM_FIRST and is_staircase(mask) and not is_window(mask):
+        return 1
+    of_two = order is AddOrder.FROM_FIRST and even and 2 * num_tiles >= NEARLY_ALL * MANY_TILES and mask.seqlen_q >= mask.seqlen_k
+    return math.gcd(num_kv_heads, 2 if of_two else MOST_AT_ONCE)
 
 
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
