@@ -99,11 +99,12 @@ def narrow_masks() -> list[tuple[Mask, tuple[int, int]]]:
             (build_mask("block_sparse_variable", seqlen=410, mean_block=128, density=0.7, seed=11), (8, 1))]
 
 
+def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
+    return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
+
+
 def check_narrow(seed: int) -> None:
     """Work tiles with a narrow block and without one, whole and split."""
-    def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
-        return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
-
     def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
         return plan_of(mask, heads, "two kernels", config.SM90_FORWARD).kernels[BandKernel.FORWARD][0].work_tiles[0]
 
@@ -159,6 +160,17 @@ def check_stores(seed: int) -> None:
                 check(f"first addends stored, {mask.name}", mask, (4, 1), way, seed, **fused)
 
 
+def check_splits(seed: int) -> None:
+    """Splits of a row tile that add to it in turn, head after head."""
+    for name, way in (("global_sliding_window", "from the first"), ("shared_question", "from the first"), ("causal", "from the first")):
+        for heads_per_item in (1, 2):
+            fused = {"stores_first": True, "heads_per_item": heads_per_item, "splits_of_program": 1}
+            with patch.object(plan, "TileSpec", of_two_blocks):
+                made = plan_of(masks()[name], (4, 1), way, **fused).kernels[BandKernel.DKDV][0]
+                assert (made.work_tiles[..., SLOT] == -2).any()
+                check(f"splits in turn, {name}", masks()[name], (4, 1), way, seed, **fused)
+
+
 def check_rising(seed: int) -> None:
     """Scores that rise from tile to tile, or do not: results are rescaled in some tiles, and not in others."""
     print("rising scores", "seed", seed, flush=True)
@@ -184,6 +196,7 @@ def main(some: str, first: int, count: int) -> None:
         check_merged(seed)
         check_heads_of_items(seed)
         check_stores(seed)
+        check_splits(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

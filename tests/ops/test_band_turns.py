@@ -17,7 +17,7 @@ from longca.ops.band.plan import make_schedules
 from longca.ops.band.tables import backward_rule
 from longca.ops.band.tables.backward_rule import APART, FILLED, AddOrder, is_staircase, keys_of_last_query, preferred_dq_order
 from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, heads_of_item, kv_heads_at_once
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule, TileSpec
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START, SLOT, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
@@ -55,9 +55,9 @@ def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int],
     progress[number] = DONE
 
 
-def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
+def play(mask: Mask, order: AddOrder, num_programs: int, seed: int, max_fraction: float = 1.0) -> None:
     """Additions to each column come in the order of the pieces."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, max_fraction, 3, in_order=order, stores_first=True)], torch.device("cpu"))
     total, chance = lines.work_tiles.shape[1], random.Random(seed)
     progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
     waiting, running = iter(range(total)), []
@@ -74,7 +74,7 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
         assert pieces == sorted(pieces)
     assert not lines.stores_first or all(added[:mask.seqlen_q]), "no column keeps what memory was"
     if lines.stores_first:
-        starts = lines.work_tiles[0, :, ROW_START].tolist()
+        starts = lines.work_tiles[0, lines.work_tiles[0, :, SLOT] > -2, ROW_START].tolist()
         assert sorted(starts) == list(range(0, mask.seqlen_k, 16)), "and no row"
 
 
@@ -96,6 +96,7 @@ def test_patterns(name: str, order: AddOrder) -> None:
 def test_random_masks(order: AddOrder, mask: Mask, num_programs: int, seed: int) -> None:
     if mask.seqlen_k:
         play(mask, order, num_programs, seed)
+        play(mask, order, num_programs, seed, max_fraction=0.0)
 
 
 @ORDERS
@@ -108,6 +109,19 @@ def test_first_addends_are_stored_where_nothing_is_left_over(mask: Mask, stores:
     """Not where blocks begin between those of others, or where a query sees no key."""
     lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
     assert lines.stores_first is stores
+
+
+@quick
+@given(band_masks(max_groups=2))
+def test_splits_of_a_row_tile_add_to_it_one_after_the_other(mask: Mask) -> None:
+    """The first split after the last one of the query head before."""
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 0.0, 2, in_order=AddOrder.FROM_FIRST)], torch.device("cpu"))
+    for work_tiles in lines.work_tiles.numpy():
+        seen = work_tiles[work_tiles[:, ROW_END] > work_tiles[:, ROW_START]]
+        for start in np.unique(seen[:, ROW_START]):
+            splits = np.flatnonzero(seen[:, ROW_START] == start)
+            assert (splits + seen[splits, SLOT] + 1).tolist() == np.roll(splits, 1).tolist()
+            assert all(len(columns_of(lines, piece)) <= 2 for piece in seen[splits])
 
 
 LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST

@@ -155,8 +155,9 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
         pack = 1  # of one head, what all programs read fits into L2
     config = replace(config, heads_per_item=math.gcd(config.heads_per_item or heads_of_item(mask, config.in_order), ratio))
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
-    # the splits of a row tile would add to it in any order
-    max_fraction = 1.0 if config.in_order else num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
+    max_fraction = num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
+    if config.in_order is AddOrder.FROM_LAST or (config.in_order and not config.splits_of_program):  # the former has the longest first
+        max_fraction = 1.0
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
                     stores_first=config.stores_first)
     section = num_kv_heads  # all, so that the longest come first
@@ -181,7 +182,7 @@ def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, 
 
 def _splits_of_program(config: TileConfig) -> int:
     """Least number of work tiles that a program should take; one alone on a multiprocessor takes longer to begin with each, so fewer."""
-    return 1 if config.sm90 else 4
+    return config.splits_of_program or (1 if config.sm90 else 4)
 
 
 def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
@@ -256,4 +257,5 @@ def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) 
 
 def _in_order(mask: Mask, spec: TileSpec, schedule: TileSchedule) -> TileSchedule:
     sizes = (mask.seqlen_k, mask.seqlen_q) if spec.transposed else (mask.seqlen_q, mask.seqlen_k)
-    return replace(with_waits(schedule, spec.in_order), stores_first=spec.stores_first and may_store_first(schedule, *sizes))
+    schedule = with_waits(schedule, spec.in_order)
+    return replace(schedule, stores_first=spec.stores_first and may_store_first(schedule, *sizes))

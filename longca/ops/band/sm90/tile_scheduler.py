@@ -118,21 +118,24 @@ class WorkTile:
 
 @aggregate
 class WorkTileBlocks:
-    """A work tile as a single warp reads it that goes over its blocks: rows, entries of `block_ranges`, pack, and index among the tiles."""
+    """A work tile as a single warp reads it that goes over its blocks: rows, entries of `block_ranges`, SLOT, pack, and index among the
+    tiles."""
 
     row_start: gl.tensor
     full_start: gl.tensor
     partial_start: gl.tensor
     partial_end: gl.tensor
+    slot: gl.tensor
     pack: gl.tensor
     index: gl.tensor
 
     @gluon.constexpr_function
-    def __init__(self, row_start, full_start, partial_start, partial_end, pack, index):
+    def __init__(self, row_start, full_start, partial_start, partial_end, slot, pack, index):
         self.row_start = row_start
         self.full_start = full_start
         self.partial_start = partial_start
         self.partial_end = partial_end
+        self.slot = slot
         self.pack = pack
         self.index = index
 
@@ -180,9 +183,9 @@ class WorkTileQueue:
         mbarrier.wait(self.full.index(place), (count // 2) & 1)
         row_start, full_start = self._field(place, ROW_START, 1), self._field(place, FULL_START, 1)
         partial_start, partial_end = self._field(place, PARTIAL_START, 1), self._field(place, PARTIAL_END, 1)
-        pack, index = self._field(place, PACK_FIELD, 1), self._field(place, INDEX_FIELD, 1)
+        slot, pack, index = self._field(place, SLOT, 1), self._field(place, PACK_FIELD, 1), self._field(place, INDEX_FIELD, 1)
         mbarrier.arrive(self.empty.index(place), count=1)
-        return WorkTileBlocks(row_start, full_start, partial_start, partial_end, pack, index)
+        return WorkTileBlocks(row_start, full_start, partial_start, partial_end, slot, pack, index)
 
     @gluon.jit
     def _field(self, place, FIELD: gl.constexpr, WARPS: gl.constexpr):

@@ -12,7 +12,7 @@ from torch import Tensor
 from longca.masks.mask import Mask
 from longca.ops.band.tables.backward_rule import AddOrder, is_staircase, is_window
 from longca.ops.band.tables.ranges import expand, segments
-from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START, SLOT, TileSchedule
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
@@ -51,7 +51,22 @@ def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
-    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
+    work_tiles = schedule.work_tiles.clone()
+    work_tiles[..., SLOT] = _turns(work_tiles)
+    return replace(schedule, work_tiles=work_tiles, waits=torch.cat(waits).to(torch.int32),
+                   wait_ranges=torch.stack(wait_ranges).to(torch.int32))
+
+
+def _turns(work_tiles: Tensor) -> Tensor:
+    """(M, W) SLOT of work tiles in order, of those whose splits come one after the other."""
+    start = work_tiles[..., ROW_START]
+    is_split = (work_tiles[..., SLOT] >= 0) & (start < work_tiles[..., ROW_END])  # which padding is not
+    continued = torch.zeros_like(is_split)
+    continued[:, 1:] = is_split[:, 1:] & is_split[:, :-1] & (start[:, 1:] == start[:, :-1])
+    place = torch.arange(continued.shape[1], device=start.device).expand_as(start)
+    first = torch.where(continued, FAR, place)
+    following = torch.cummin(torch.cat([first[:, 1:], first.new_full((len(first), 1), first.shape[1])], 1).flip(1), 1).values.flip(1)
+    return torch.where(continued, -2, following - place - 2)
 
 
 def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> bool:
@@ -64,14 +79,15 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
         return False
     (work_tiles,), ranges, tile_n = schedule.work_tiles.long(), schedule.block_ranges.long(), schedule.tile_n
     rows = torch.arange(0, num_rows, schedule.tile_m, device=ranges.device)
-    if len(work_tiles) != len(rows):
+    whole = work_tiles[work_tiles[:, SLOT] >= -1]  # of splits the first
+    if len(whole) != len(rows):
         return False
     _, start, end = _touched(work_tiles, ranges, tile_n)
     num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
     changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
     for place, change in ((start, 1), (end, -1)):
         changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
-    right = torch.stack([(torch.sort(work_tiles[:, ROW_START]).values == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
+    right = torch.stack([(torch.sort(whole[:, ROW_START]).values == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
                          (end - start).sum() == num_blocks * tile_n, (torch.cumsum(changes, 0)[:-1] > 0).all()])
     return bool(right.all())
 
