@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.common.rounds import MIN_ROUNDS, in_rounds, sampler
 from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core.plugin import Registry
-from longca.core.study import Measure
 from longca.core.units import format_length
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.steps import step_masks
@@ -39,8 +39,8 @@ LENGTHS = (8192, 16384, 32768, 65536, 131072)
 RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
-LEAST, MOST_FLOPS = 500, 6e13  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.2 s at most
-MEASURE, SAME = Measure(warmup=1, repeats=5, max_seconds=0.3), 0.01
+LEAST, MOST_FLOPS = 500, 1e14  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
+SAME = 0.01
 TIMES = "band_dq_orders"
 # column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice)
 WAYS = {"two kernels": ("bwd two dq", None), "from the last row": ("bwd from last", AddOrder.FROM_LAST),
@@ -100,7 +100,7 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
     """Measures cases until the time is over, and returns a record for each.
 
     Args:
-        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records.
+        others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records. Calls of all alternate.
     """
     end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
     for case in known:
@@ -117,7 +117,6 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
 def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
     from benchmarks.band.reference import inputs
     from benchmarks.band.sm90_try import backward, forward
-    from longca.bench.measure.timer import time_calls
 
     q, k, v, dout = inputs(case.mask.seqlen_q, case.mask.seqlen_k, case.num_q_heads, case.num_kv_heads)
     out, lse = forward("fwd", q, k, v, case.mask)()
@@ -128,7 +127,8 @@ def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
         for one, other in zip(right, gradients, strict=True):
             if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
                 raise RuntimeError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
-    return {way: case.flops / statistics.median(time_calls(call, MEASURE, q.device).time_ms[0]) / 1e9 for way, call in calls.items()}
+    times = in_rounds({way: sampler(call, q.device) for way, call in calls.items()}, MIN_ROUNDS)
+    return {way: case.flops / statistics.median(times[way]) / 1e9 for way in calls}
 
 
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
