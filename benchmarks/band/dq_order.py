@@ -42,7 +42,8 @@ HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
 LEAST, MOST_FLOPS = 500, 1e14  # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
 SAME = 0.01
 TIMES = "band_dq_orders"
-# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice)
+# column of the CSV → (variant of `benchmarks.band.sm90_try`, how the operator names the choice). Earlier, "from the first row" stores
+# no first addends.
 WAYS = {"two kernels": ("bwd two dq", None), "from the last row": ("bwd from last", AddOrder.FROM_LAST),
         "from the first row": ("bwd from first s1", AddOrder.FROM_FIRST)}
 COLUMNS = ("mask", "measured", "from the last row over two kernels", "from the first row over two kernels", "chosen: two, last, first",

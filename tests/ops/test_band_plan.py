@@ -1,6 +1,6 @@
 """The tables of band attention against the raster: every visible pair once, and no other."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from longca.ops.band.tables.schedule import (
     TileSchedule,
     TileSpec,
 )
+from longca.ops.band.torch_op import flatten, unflatten
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, PATTERNS, band_masks, complementary_masks, grid_masks, pattern_mask, rasters
 from tests.masks.strategies import quick
 from tools import architecture
@@ -206,6 +207,21 @@ def test_what_makes_gradients_on_hopper() -> None:
         short = choose_tiles(128, HOPPER, block=64, dq_order=order)
         assert all(short[use] == PORTABLE_TILES[128][use] for use in (BandKernel.DKDV, BandKernel.DQ))
     assert choose_tiles(64, HOPPER, dq_order=AddOrder.ANY) == PORTABLE_TILES[64]
+
+
+@pytest.mark.parametrize("order", [None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST])
+def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
+    """They take tables and numbers, of which a plan is made again."""
+    plan = plan_band_attention(build_mask("causal", seqlen=1024), num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU,
+                               tiles=choose_tiles(128, HOPPER, dq_order=order))
+    again = unflatten(*flatten(plan), torch.empty(1024, 8, 128), torch.empty(1024, 1, 128))
+    assert any(schedule.stores_first for schedule, _ in plan.kernels.values()) is (order is AddOrder.FROM_FIRST)
+    for kernel, (schedule, config) in plan.kernels.items():
+        found, found_config = again.kernels[kernel]
+        assert found_config == config
+        for field in fields(schedule):
+            one, other = getattr(schedule, field.name), getattr(found, field.name)
+            assert one is other if isinstance(one, torch.Tensor) else (one, type(one)) == (other, type(other)), field.name
 
 
 @pytest.mark.parametrize(("block", "heads", "own"), [(2, (64, 1), False), (4, (64, 1), False), (64, (8, 8), False), (128, (8, 8), True),

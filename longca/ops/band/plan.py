@@ -13,7 +13,7 @@ from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.dq_order import heads_of_item, kv_heads_at_once, may_store_first, with_waits
+from longca.ops.band.tables.dq_order import heads_per_item_of, kv_heads_at_once, may_store_first, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
@@ -153,11 +153,12 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     pack = min(pack_size(ratio, config.block_n), config.max_pack)
     if not config.sm90 and fills_blocks(mask, config.block_n):
         pack = 1  # of one head, what all programs read fits into L2
-    config = replace(config, heads_per_item=math.gcd(config.heads_per_item or heads_of_item(mask, config.in_order), ratio))
+    config = replace(config, heads_per_item=math.gcd(
+        config.heads_per_item or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m), ratio))
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     max_fraction = num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
-    if config.in_order is AddOrder.FROM_LAST or (config.in_order and not config.splits_of_program):  # the former has the longest first
-        max_fraction = 1.0
+    if config.in_order is AddOrder.FROM_LAST or (config.in_order and not config.splits_of_program):
+        max_fraction = 1.0  # from the last row splits would not be neighbours, and the longest come first anyway
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
                     stores_first=config.stores_first)
     section = num_kv_heads  # all, so that the longest come first

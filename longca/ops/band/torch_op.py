@@ -17,7 +17,7 @@ from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.tables.schedule import TileSchedule
 
 CONFIG = tuple(field.name for field in fields(TileConfig))
-NUM_TABLES, NUM_NUMBERS = 6, 3 + len(CONFIG)  # of one kernel
+NUM_TABLES, NUM_NUMBERS = 6, 4 + len(CONFIG)  # of one kernel
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
@@ -26,7 +26,7 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     numbers: list[int] = []
     for schedule, config in plan.kernels.values():
         tables += schedule.tables
-        numbers += [schedule.tile_m, schedule.tile_n, schedule.num_slots]
+        numbers += [schedule.tile_m, schedule.tile_n, schedule.num_slots, int(schedule.stores_first)]
         numbers += [getattr(config, name) for name in CONFIG]  # torch.compile of 2.11 does not follow `astuple`, which copies
     return tables, numbers
 
@@ -36,8 +36,8 @@ def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Te
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
         work_tiles, ranges, masks, splits, waits, wait_ranges = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
-        tile_m, tile_n, num_slots, *config = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
-        schedule = TileSchedule(tile_m, tile_n, work_tiles, ranges, masks, splits, num_slots, waits, wait_ranges)
+        tile_m, tile_n, num_slots, stores_first, *config = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
+        schedule = TileSchedule(tile_m, tile_n, work_tiles, ranges, masks, splits, num_slots, waits, wait_ranges, bool(stores_first))
         kernels[kernel] = schedule, TileConfig(*config)
     return BandPlan(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], q.device, kernels)
 

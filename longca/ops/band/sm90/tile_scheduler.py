@@ -91,8 +91,8 @@ class KeyGrid:
 
 @aggregate
 class WorkTile:
-    """A work tile as a consumer warp group reads it; a pack of −1 ends the loop. `slot` is −1 where it writes the result itself. Only the
-    forward kernel's have `narrow`, their NARROW.
+    """A work tile as a consumer warp group reads it; a pack of −1 ends the loop. `slot` is −1 where it writes the result itself, and says
+    nothing in the fused kernel. Only the forward kernel's have `narrow`, their NARROW.
     """
 
     row_start: gl.tensor

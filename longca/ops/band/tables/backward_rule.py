@@ -25,7 +25,7 @@ WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
 # Found on one H100 with the first addends stored, 64:8 heads, whole sequences:
 STAIR_QUERIES = 2000  # enough under a staircase
 TILE, APART, FILLED = 128, 0.75, 0.8  # keys of a work tile; under a staircase, least share that begin apart, and that is seen of them
-# Work tiles of so many KV heads start together. With fewer KV heads, waiting was slow but under masks of which this share is visible.
+# Where the number of KV heads is no multiple of this, waiting was slow but under masks of which this share is visible.
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
 
 
@@ -57,7 +57,7 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
 
     Args:
         area, num_queries, num_keys: of one head group. Where the last query of the whole mask sees nearly all keys, so does that of every
-            part; parts of a window are windows, and parts of a staircase are taken for such, as those on the diagonal are.
+            part; parts of a window are windows. Parts of a staircase are taken for such, which one in eight is not.
     """
     sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
     if last_sees_nearly_all(mask):

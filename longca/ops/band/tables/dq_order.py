@@ -18,13 +18,15 @@ FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
 # A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and share the level-2 cache.
 MANY_TILES, NEARLY_ALL = 132, 0.9
-HEADS_UNDER_WINDOW = 2
+HEADS_UNDER_WINDOW, NARROW, ITEMS_OF_PROGRAM = 2, 0.25, 4  # share of the keys that a query sees; wider windows were not measured
 MOST_AT_ONCE = 4  # KV heads
 
 
-def heads_of_item(mask: Mask, order: AddOrder) -> int:
-    """Query heads of one KV head that a work tile goes over before it adds dK and dV: under a window, where it is short, more than one."""
-    return HEADS_UNDER_WINDOW if order is AddOrder.FROM_FIRST and is_window(mask) else 1
+def heads_per_item_of(mask: Mask, order: AddOrder, num_q_heads: int, tile_m: int) -> int:
+    """Query heads of one KV head that a work tile goes over before it adds dK and dV: under a narrow window, where it is short, two. There
+    have to be enough items, or some programs would have twice the work of others."""
+    many = num_q_heads * (mask.seqlen_k // tile_m) >= HEADS_UNDER_WINDOW * ITEMS_OF_PROGRAM * MANY_TILES
+    return HEADS_UNDER_WINDOW if order is AddOrder.FROM_FIRST and _is_narrow_window(mask) and many else 1
 
 
 def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int) -> int:
@@ -35,14 +37,19 @@ def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int
     even = mask.area >= NEARLY_ALL * mask.num_groups * mask.seqlen_q * mask.seqlen_k
     if order is AddOrder.ANY or (even and num_tiles >= MANY_TILES):
         return 1
-    if order is AddOrder.FROM_FIRST and is_staircase(mask) and not is_window(mask):
+    if order is AddOrder.FROM_FIRST and is_staircase(mask) and not _is_narrow_window(mask):
         return 1
     of_two = order is AddOrder.FROM_FIRST and even and 2 * num_tiles >= NEARLY_ALL * MANY_TILES and mask.seqlen_q >= mask.seqlen_k
     return math.gcd(num_kv_heads, 2 if of_two else MOST_AT_ONCE)
 
 
+def _is_narrow_window(mask: Mask) -> bool:
+    return is_window(mask) and mask.area <= NARROW * mask.num_groups * mask.seqlen_q * mask.seqlen_k
+
+
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
-    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group."""
+    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group. From the first row splits of a row tile are
+    neighbours, and need no slots; a kernel that goes from the last row takes no splits."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
@@ -51,14 +58,15 @@ def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
-    work_tiles = schedule.work_tiles.clone()
-    work_tiles[..., SLOT] = _turns(work_tiles)
-    return replace(schedule, work_tiles=work_tiles, waits=torch.cat(waits).to(torch.int32),
-                   wait_ranges=torch.stack(wait_ranges).to(torch.int32))
+    if order is AddOrder.FROM_FIRST and schedule.num_slots:
+        work_tiles = schedule.work_tiles.clone()
+        work_tiles[..., SLOT] = _offsets_of_splits(work_tiles)
+        schedule = replace(schedule, work_tiles=work_tiles, splits=schedule.splits[:, :0], num_slots=0)
+    return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
 
 
-def _turns(work_tiles: Tensor) -> Tensor:
-    """(M, W) SLOT of work tiles in order, of those whose splits come one after the other."""
+def _offsets_of_splits(work_tiles: Tensor) -> Tensor:
+    """(M, W) SLOT of work tiles that wait, where splits of a row tile are neighbours."""
     start = work_tiles[..., ROW_START]
     is_split = (work_tiles[..., SLOT] >= 0) & (start < work_tiles[..., ROW_END])  # which padding is not
     continued = torch.zeros_like(is_split)
@@ -79,15 +87,15 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
         return False
     (work_tiles,), ranges, tile_n = schedule.work_tiles.long(), schedule.block_ranges.long(), schedule.tile_n
     rows = torch.arange(0, num_rows, schedule.tile_m, device=ranges.device)
-    whole = work_tiles[work_tiles[:, SLOT] >= -1]  # of splits the first
-    if len(whole) != len(rows):
+    starts = torch.unique(work_tiles[:, ROW_START])  # of splits one
+    if len(starts) != len(rows):
         return False
     _, start, end = _touched(work_tiles, ranges, tile_n)
     num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
     changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
     for place, change in ((start, 1), (end, -1)):
         changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
-    right = torch.stack([(torch.sort(whole[:, ROW_START]).values == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
+    right = torch.stack([(starts == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
                          (end - start).sum() == num_blocks * tile_n, (torch.cumsum(changes, 0)[:-1] > 0).all()])
     return bool(right.all())
 
