@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import longca
+from longca.core.errors import UserError
 from longca.cp.public import ContextParallel
 from longca.data.sampler import sample_documents
 from longca.masks import Mask, build_mask
@@ -223,8 +224,10 @@ def main() -> None:
     given = vars(parser.parse_args())
     target = given.pop("csv")
     torch.set_num_threads(1)
-    options = Options(**given)
-    found = train(options, log=print)
+    try:
+        found = train(Options(**given), log=print)
+    except UserError as error:  # of all ranks alike
+        parser.error(str(error))
     if found["rank"] == 0:
         print(f"loss {found['losses'][0]:.3f} → {found['losses'][-1]:.3f} (the entropy of the tokens is {entropy():.2f} on average); "
               f"{found['tokens_per_s']:.0f} tokens/s, {found['peak_mb']:.0f} MB; planning {found['plan_ms']:.1f} ms a step, of which "

@@ -125,3 +125,12 @@ def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedP
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def with_apptainer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH on which dry runs find an Apptainer, on machines without one, too: Snakemake asks for its version alone."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    (folder / "apptainer").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"

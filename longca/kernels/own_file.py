@@ -19,6 +19,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -88,8 +89,11 @@ class OwnFilePrepared(Prepared):
         import torch
 
         inputs = tuple(x.detach().requires_grad_() for x in (q, k, v)) if self._uses_autograd else (q, k, v)
+        before = [x._version for x in inputs]
         with self._noting_place(), torch.set_grad_enabled(self._uses_autograd), _kept_for_backward(self._uses_autograd):
             result: Any = self._forward(*inputs, self._mask)
+        if changed := [name for name, x, version in zip("qkv", inputs, before, strict=True) if x._version != version]:
+            raise ResultError(f"forward changes {' and '.join(changed)} in place, which the next call would see; work on a copy")
         out: Any
         lse: Any
         out, lse = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
@@ -121,9 +125,9 @@ class OwnFilePrepared(Prepared):
     def _check(self, function: str, name: str, found: Any, like: torch.Tensor) -> None:
         import torch
 
-        if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.device != like.device:
-            raise ResultError(f"{function} returned {name} that is {_described(found)}; it must be a tensor of {tuple(like.shape)} on "
-                              f"{like.device} (LAYOUT {self._layout})")
+        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype, found.device) != (like.shape, like.dtype, like.device):
+            raise ResultError(f"{function} returned {name} that is {_described(found)}; it must be {_described(like)} "
+                              f"(LAYOUT {self._layout})")
 
     @contextmanager
     def _noting_place(self) -> Iterator[None]:
@@ -151,7 +155,7 @@ def _described(found: Any) -> str:
     shape = getattr(found, "shape", None)
     if shape is None:
         return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, (tuple, list)) else "")
-    return f"a tensor of {tuple(shape)} on {found.device}"
+    return f"a {str(found.dtype).removeprefix('torch.')} tensor of {tuple(shape)} on {found.device}"
 
 
 def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
@@ -171,7 +175,7 @@ def _load(file: Path) -> ModuleType:
         return loaded
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # whatever its suffix
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -22,11 +22,11 @@ def pids(pool: Pool) -> list[int]:
 
 
 def test_a_good_cell_is_measured_in_the_process_that_was_there_already(pool):
-    before = pids(pool)
+    before = sorted(pids(pool))
     result = pool.measure(kernel_cell("quick"), MEASURE)
     assert result.outcome.status == "ok" and len(result.samples.time_ms[0]) == 3
     assert result.software.env["OMP_NUM_THREADS"] == "1"
-    assert pids(pool) == before and before[0] != os.getpid()
+    assert sorted(pids(pool)) == before and os.getpid() not in before
     assert pool.device.type == "cpu" and pool.device.name
 
 
@@ -183,6 +183,7 @@ def test_too_many_ranks_are_unavailable_and_start_nothing(pool):
 
 def test_workers_that_do_not_start(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(group_module, "START_SECONDS", 1e-9)
+    monkeypatch.setattr(pool, "_groups", {})  # those of tests before would do
     outcome = pool.measure(cp_cell("ulysses", 3), MEASURE).outcome
     assert outcome.type == "WorkerDidNotStart" and "not get ready in time" in outcome.message
     with pytest.raises(UserError, match="does not start: it says nothing"):

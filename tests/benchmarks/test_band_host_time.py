@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.skipif(importlib.util.find_spec("triton") is None, rea
 
 
 def test_calls_start_kernels_and_descriptors(tmp_path: Path) -> None:
-    """Of the portable kernels, which compile quickest: forward one kernel with two descriptors, backward three with four."""
+    """Of the portable kernels, which compile quickest: forward one kernel, backward three. Their TMA descriptors are kept from before."""
     command = [sys.executable, "-m", "benchmarks.band.host_time", "--calls", "20", "--only", "portable", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -22,4 +22,4 @@ def test_calls_start_kernels_and_descriptors(tmp_path: Path) -> None:
         found = {line["call"]: line for line in csv.DictReader(file)}
     assert len(found) == 5 and all(float(line["us"]) > 0 for line in found.values())
     if found["forward"]["started"]:  # known where there is no GPU
-        assert [(found[name]["started"], found[name]["descriptors"]) for name in ("forward", "band_backward")] == [("1", "2"), ("3", "4")]
+        assert [(found[name]["started"], found[name]["descriptors"]) for name in ("forward", "band_backward")] == [("1", "0"), ("3", "0")]

@@ -16,7 +16,7 @@ from tests.records import record
 
 @pytest.mark.parametrize(("profile", "told_in"), [("workflow/profiles/local", "text"),
                                                   pytest.param("slurm", "json", marks=pytest.mark.slow)])
-def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in):
+def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in, with_apptainer):
     CellStore(tmp_path / "results" / "tiny").write(record(load_study(str(tiny)).cells()[0], study="tiny"))
     done = longca("archive", tiny)
     assert done.returncode == 0 and "1 record of 9 cells" in done.stdout, done.stdout + done.stderr
@@ -34,8 +34,9 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in):
     assert "byte for byte" in done.stdout
     subprocess.run(["tar", "-xzf", bundle, "-C", tmp_path], check=True)
     folder = tmp_path / "longca-tiny"
+    env = {name: value for name, value in os.environ.items() if name != "LONGCA_RESULTS"} | {"PATH": with_apptainer}
     dry = subprocess.run([sys.executable, "-m", "snakemake", "--profile", profile, "--dry-run"], cwd=folder, capture_output=True,
-                         text=True, check=False, env={name: value for name, value in os.environ.items() if name != "LONGCA_RESULTS"})
+                         text=True, check=False, env=env)
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "\nkernels " in dry.stdout and "\nreport " in dry.stdout
     (folder / "measured" / "records.parquet").write_bytes(b"another")  # of which no page need be made

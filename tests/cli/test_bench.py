@@ -95,7 +95,9 @@ def test_tensors_come_in_the_layout_that_the_file_names(tmp_path, layout):
 @pytest.mark.parametrize(("changes", "said"), [
     ({"first": "raise ValueError('no luck')"}, "line 7, in forward: raise ValueError('no luck')"),
     ({"more": "import nosuch_module"}, "line 2, in <module>: import nosuch_module"),
-    ({"result": "scores"}, "must be a tensor of (1, 4, 64, 8)"),
+    ({"result": "scores"}, "must be a float32 tensor of (1, 4, 64, 8)"),
+    ({"result": "(scores.softmax(-1) @ v).double()"}, "out that is a float64 tensor of (1, 4, 64, 8)"),
+    ({"first": "k.zero_()"}, "forward changes k in place, which the next call would see"),
     ({"result": "None"}, "out that is a NoneType"),
     ({"more": "LAYOUT = 'XYZ'"}, "BHTD, BTHD, HTD, THD"),
 ])

@@ -33,7 +33,7 @@ def as_peer_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(f"a peer is gone or late: {error}") from error
+        raise PeerLost(f"another rank is gone, or came later than the timeout: its own output says why. torch reports: {error}") from error
 
 
 class WorldGroup:
