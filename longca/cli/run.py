@@ -151,7 +151,8 @@ def _print_end(summary: Summary, study: str) -> None:
         print(f"… and {plural(len(failed) - MOST_FAILURES, 'cell')} more")
     if failed:
         statuses = ",".join(dict.fromkeys(score.status for score in failed))
-        print(f"Logs: {summary.logs}/. After mending: longca run {study} --retry {statuses}")
+        logs = summary.logs if summary.num_measured and not summary.num_kept else summary.logs.parent  # of earlier runs too
+        print(f"Logs: {logs}/. After mending: longca run {study} --retry {statuses}")
     disturbed = sum(score.num_disturbed > 0 for score in summary.board.scores)
     if disturbed:
         print_text(f"Others used the device while {plural(disturbed, 'cell')} ran. When it is quiet: longca run {study} --retry disturbed")

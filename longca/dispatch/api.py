@@ -76,8 +76,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> 
     if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
         raise UserError(f"k and v must be of one shape, and of q's batch and head dim; {shapes}",
                         todo="Give k and v of the same tokens, heads and D")
-    if q.ndim == 4 and len(q) == 0:
-        raise UserError(f"the batch is empty; {shapes}")
+    if q.shape[-1] == 0 or (q.ndim == 4 and len(q) == 0):
+        raise UserError(f"the {'batch' if q.shape[-1] else 'head dim'} is empty; {shapes}")
     num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]
     if num_kv_heads == 0 or num_q_heads == 0 or num_q_heads % num_kv_heads:
         raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
@@ -95,8 +95,8 @@ def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
     if lengths == masked:
         return
     todo = "Build a mask of these lengths"
-    if q.ndim == 4 and (q.shape[2], k.shape[2]) == masked:
-        todo = "Give (batch, tokens, heads, D): x.transpose(1, 2) makes it"
+    if (q.shape[-2], k.shape[-2]) == masked:
+        todo = f"Give {LAYOUT}: x.transpose(-2, -3) makes it"
     elif q.ndim == 4 and (len(q) * lengths[0], len(q) * lengths[1]) == masked:
         todo = "Give x.flatten(0, 1) where the mask is over all tokens of the batch"
     found = f"q and k have {lengths[0]} and {lengths[1]} tokens"

@@ -33,6 +33,9 @@ def as_bands(rows: object) -> np.ndarray:
     array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
     if array.size and array.shape[-1] != 6:
         raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}")
+    strange = array[array != np.round(array)]  # NaN too
+    if strange.size:
+        raise ValueError(f"the numbers of a band are whole or ±math.inf, and {strange[0]:g} is neither")
     array = np.clip(array, -INF, INF).astype(np.int64).reshape(-1, 6)
     return normal(array)
 

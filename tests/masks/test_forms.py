@@ -180,6 +180,8 @@ def test_equality_and_hash():
     (lambda: Mask.from_bands(8, [(0, 8, 0, 8)]), r"a band is six numbers .* the shape \(1, 4\)"),
     (lambda: Mask.from_block_mask(np.ones((8, 8))), "This BlockMask is no mask: it must be torch's BlockMask, and it is ndarray"),  # type: ignore[arg-type]
     (lambda: Mask.from_windows("16M", (-1, 0)).to_dense(), "does not fit into memory"),
+    (lambda: Mask.from_bands(8, [[0, 8, 0, 8, math.nan, 0]]), "whole or ±math.inf, and nan is neither"),
+    (lambda: Mask.from_bands(8, [[0, 8, 0, 8, 0.5, 2]]), "whole or ±math.inf, and 0.5 is neither"),
     (lambda: Mask.from_bands(8, [[0, 9, 0, 8, -INF, INF]]), "leaves the 8 × 8 pairs"),
     (lambda: Mask.from_bands(8, [[0, 4, 0, 8, -INF, INF], [3, 8, 0, 8, -INF, INF]]), "disjoint, and .* are not"),
     (lambda: Mask.from_flashmask(np.zeros((8, 4), int), causal=True), r"\(1, heads, keys, 1 or 2\)"),
