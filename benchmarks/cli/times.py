@@ -1,6 +1,6 @@
 """Times of the commands: CPU seconds and wall-clock seconds of each, the best of some calls, and whether it keeps its limit.
 
-    python -m benchmarks.cli.times [--calls 3]
+    python -m benchmarks.cli.times [--calls 3] [--write docs/results/commands.md]
 
 Commands that measure, render or start torch have no limit. The commands run in a folder of their own, on the committed records.
 """
@@ -13,21 +13,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from longca.bench.measure.environment import cpu_name, num_cores
 from longca.core.plugin import PACKAGE_ROOT
+from tools.table import Table, add_options
 
 ROOT = PACKAGE_ROOT.parent
 RECORDS = ROOT / "reports/h200/power.parquet"
 LIMIT_S = 1.0  # CPU seconds
+PLAN_LIMIT_S = 5.0
 COMMANDS: dict[str, float | None] = {  # command line → limit in CPU seconds, of all cores; "RECORDS" stands for a file of records
     "--version": LIMIT_S, "-h": LIMIT_S, "config show": LIMIT_S, "list": LIMIT_S, "list kernels": LIMIT_S, "list masks": LIMIT_S,
-    "status quick": LIMIT_S, "plan quick": LIMIT_S, "plan h200-dense --gpu 'H200 SXM'": LIMIT_S, "plan paper --gpu 'H100 SXM'": 10.0,
-    "explain quick -k sdpa -m causal -d fwd -s 512 -c '!*'": LIMIT_S, "data list": LIMIT_S, "data show pile": LIMIT_S,
-    "clean quick --json": LIMIT_S,
+    "list matrix": LIMIT_S, "status quick": LIMIT_S, "plan quick": LIMIT_S, "plan h200-dense --gpu 'H200 SXM'": LIMIT_S,
+    "plan h200-cp": LIMIT_S, "plan paper": PLAN_LIMIT_S, "plan paper --gpu 'H100 SXM'": PLAN_LIMIT_S,
+    "explain quick -k sdpa -m causal -d fwd -s 512 -c '!*'": LIMIT_S, "explain paper -k fa3 -m causal": LIMIT_S,
+    "choose causal -s 32K": LIMIT_S, "choose causal_document -s 32K -d both": LIMIT_S, "advise -m causal -s 1M -w 64": LIMIT_S,
+    "claims 3": LIMIT_S, "data list": LIMIT_S, "data show pile": LIMIT_S, "clean quick --json": LIMIT_S,
     "claims RECORDS": None, "report RECORDS --out page.html": None, "doctor": None}
+COLUMNS = ("command", "CPU s", "wall s", "limit, CPU s", "kept")
 
 
 class Timed(NamedTuple):
@@ -56,18 +62,30 @@ def timed(command: str, limit_s: float | None, calls: int, folder: Path) -> Time
     return best
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--calls", type=int, default=3, help="calls of each command")
-    calls = parser.parse_args().calls
-    print(f"{cpu_name()}, {num_cores()} cores, load {os.getloadavg()[0]:.1f}\n\n| command | CPU s | wall s | limit | exit code |\n"
-          "|---|---|---|---|---|")
+def table(found: Sequence[Timed], where: str) -> Table:
+    limited = [one for one in found if one.limit_s is not None]
+    missed = [one for one in limited if one.limit_s is not None and one.cpu_s > one.limit_s]
+    kept = (f"{len(limited) - len(missed)} of {len(limited)} commands keep their limit. {where}; CPU seconds of all cores, best of some "
+            "calls.")
+    rows = [(f"`longca {one.command}`", f"{one.cpu_s:.2f}", f"{one.wall_s:.2f}", "–" if one.limit_s is None else f"{one.limit_s:g}",
+             "–" if one.limit_s is None else "no" if one in missed else "yes") for one in found]
+    return Table("command_times", kept, COLUMNS, tuple(rows), tuple(one._asdict() for one in found), (COLUMNS[0], COLUMNS[-1]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cli.times", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=3, help="calls of each command (3)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    where = f"{cpu_name()}, {num_cores()} cores, load {os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory() as name:
-        for command, limit_s in COMMANDS.items():
-            found = timed(command, limit_s, calls, Path(name))
-            limit = "" if limit_s is None else f"{limit_s:g} s, {'kept' if found.cpu_s <= limit_s else 'missed'}"
-            print(f"| `longca {command}` | {found.cpu_s:.2f} | {found.wall_s:.2f} | {limit} | {found.exit_code} |", flush=True)
+        found = [timed(command, limit_s, options.calls, Path(name)) for command, limit_s in COMMANDS.items()]
+    table(found, where).publish(options)
+    for one in found:
+        if one.exit_code not in (0, 1):
+            print(f"longca {one.command} ended with exit code {one.exit_code}")
+    return int(any(one.exit_code not in (0, 1) for one in found))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

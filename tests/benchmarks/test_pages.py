@@ -5,7 +5,8 @@ import re
 from tests.support import ROOT
 
 TABLE = re.compile(r'Table\(\s*"(\w+)"|_table\(\s*"(\w+)"|^NAME = "(\w+)"', re.MULTILINE)
-PAGES = (*sorted((ROOT / "docs/results").glob("*/*.md")), ROOT / "docs/guide/context-parallel.md", ROOT / "docs/design/band.md")
+PAGES = (*sorted((ROOT / "docs/results").glob("*/*.md")),
+         *(ROOT / "docs" / page for page in ("results/commands.md", "guide/context-parallel.md", "design/band.md")))
 NOT_IN_A_PAGE = {"cp_timeline"}  # of timelines that somebody has made
 NO_TABLES = {"training_curves", "training_curves_gpus", "predict_conclusion",  # a picture with a sentence; what a page found, in sentences
              "many_gpus_setting", "many_gpus_conclusion", "many_gpus_rates", "many_gpus_claims"}  # by `tools/many_gpus.py`
