@@ -46,6 +46,10 @@ class Timed(NamedTuple):
     exit_code: int
     limit_s: float | None
 
+    @property
+    def is_late(self) -> bool:
+        return self.limit_s is not None and self.cpu_s > self.limit_s
+
 
 def timed(command: str, limit_s: float | None, calls: int, folder: Path) -> Timed:
     """The call of the least CPU time."""
@@ -64,11 +68,10 @@ def timed(command: str, limit_s: float | None, calls: int, folder: Path) -> Time
 
 def table(found: Sequence[Timed], where: str) -> Table:
     limited = [one for one in found if one.limit_s is not None]
-    missed = [one for one in limited if one.limit_s is not None and one.cpu_s > one.limit_s]
-    kept = (f"{len(limited) - len(missed)} of {len(limited)} commands keep their limit. {where}; CPU seconds of all cores, best of some "
-            "calls.")
-    rows = [(f"`longca {one.command}`", f"{one.cpu_s:.2f}", f"{one.wall_s:.2f}", "–" if one.limit_s is None else f"{one.limit_s:g}",
-             "–" if one.limit_s is None else "no" if one in missed else "yes") for one in found]
+    kept = (f"{sum(not one.is_late for one in limited)} of {len(limited)} commands keep their limit. {where}; CPU seconds of all cores, "
+            "best of some calls.")
+    rows = [(f"`longca {one.command}`", f"{one.cpu_s:.2f}", f"{one.wall_s:.2f}",
+             *(("–", "–") if one.limit_s is None else (f"{one.limit_s:g}", "no" if one.is_late else "yes"))) for one in found]
     return Table("command_times", kept, COLUMNS, tuple(rows), tuple(one._asdict() for one in found), (COLUMNS[0], COLUMNS[-1]))
 
 
@@ -81,10 +84,10 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         found = [timed(command, limit_s, options.calls, Path(name)) for command, limit_s in COMMANDS.items()]
     table(found, where).publish(options)
-    for one in found:
-        if one.exit_code not in (0, 1):
-            print(f"longca {one.command} ended with exit code {one.exit_code}")
-    return int(any(one.exit_code not in (0, 1) for one in found))
+    failed = [one for one in found if one.exit_code not in (0, 1)]
+    for one in failed:
+        print(f"longca {one.command} ended with exit code {one.exit_code}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

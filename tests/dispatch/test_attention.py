@@ -164,7 +164,7 @@ def tensors(q: tuple[int, ...] = (8, 4, 16), k: tuple[int, ...] = (8, 2, 16), v:
     ((*tensors((0, 8, 4, 16), (0, 8, 2, 16)), CAUSAL), {}, "the batch is empty"),
     ((*tensors(k=(8, 3, 16)), CAUSAL), {}, "4 query heads cannot be shared evenly among 3 KV heads"),
     ((*tensors((9, 4, 16)), CAUSAL), {}, "The mask is over 8 queries × 8 keys, and q and k have 9 and 8 tokens. Build a mask"),
-    ((*tensors((2, 4, 8, 16), (2, 4, 8, 16)), CAUSAL), {}, r"4 and 4 tokens\. Give .*: x.transpose\(-2, -3\)"),
+    ((*tensors((2, 4, 8, 16), (2, 4, 8, 16)), CAUSAL), {}, r"4 and 4 tokens\. Give .*\(batch, tokens, heads, D\): x.transpose\(-2, -3\)"),
     ((*tensors((4, 8, 16), (2, 8, 16)), CAUSAL), {}, r"4 and 2 tokens\. Give .*: x.transpose\(-2, -3\) makes it"),
     ((*tensors((8, 4, 0), (8, 2, 0)), CAUSAL), {}, "the head dim is empty"),
     ((*tensors((2, 4, 2, 16), (2, 4, 2, 16)), CAUSAL), {}, r"4 and 4 tokens\. Give x.flatten\(0, 1\) where"),

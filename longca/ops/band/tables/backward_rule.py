@@ -128,4 +128,3 @@ def keys_of_last_query(bands: np.ndarray) -> int:
     last = bands[bands[:, Q1] == bands[:, Q1].max(initial=0)]
     query = last[:, Q1] - 1
     return int(np.maximum(np.minimum(last[:, K1], query + last[:, HI] + 1) - np.maximum(last[:, K0], query + last[:, LO]), 0).sum())
-

@@ -34,7 +34,7 @@ def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int
     with few, Q, dO and dQ stay in the level-2 cache. Under a staircase work tiles hardly wait, and where all are of one length they do so
     in turn."""
     num_tiles = mask.seqlen_k // tile_m
-    even = mask.area >= NEARLY_ALL * mask.num_groups * mask.seqlen_q * mask.seqlen_k
+    even = mask.density >= NEARLY_ALL
     if order is AddOrder.ANY or (even and num_tiles >= MANY_TILES):
         return 1
     if order is AddOrder.FROM_FIRST and is_staircase(mask) and not _is_narrow_window(mask):
@@ -44,7 +44,7 @@ def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int
 
 
 def _is_narrow_window(mask: Mask) -> bool:
-    return is_window(mask) and mask.area <= NARROW * mask.num_groups * mask.seqlen_q * mask.seqlen_k
+    return is_window(mask) and mask.density <= NARROW
 
 
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
