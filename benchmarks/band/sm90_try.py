@@ -6,9 +6,9 @@ Each variant has its own processes. All variants are checked side by side, small
 given. A case that takes too long is stopped and named, and the checks go on after it. OUT has each result as soon as it is known.
 
 Forward: the Hopper kernel; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in any order or in one, from the
-last row or from the first; with " k2 h4 s1 x12" at its end, of 2 KV heads at once, of 4 query heads an item, first addends stored, and
-work tiles split so that half a multiprocessor takes 12 at least. dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or
-by `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
+last row or from the first; with " k2 r4 h2 s1" at its end, of 2 KV heads at once, 4 items of each work tile at once, 2 query heads an
+item, and first addends stored. dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by `sm90.bwd_dq` ("bwd two dq");
+both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -106,10 +106,10 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
 
 
 def split_variant(variant: str) -> tuple[str, dict[str, Any]]:
-    """(way, fields of its `TileConfig`) from "bwd from first k2 h4 s1"."""
-    names = {"k": "kv_heads_per_section", "h": "heads_per_item", "s": "stores_first", "x": "splits_of_program"}
-    found = re.findall(r" ([khsx])(\d+)\b", variant)
-    return re.sub(r" [khsx]\d+\b", "", variant), {names[letter]: int(number) for letter, number in found}
+    """(way, fields of its `TileConfig`) from "bwd from first k2 r4 s1"."""
+    names = {"k": "kv_heads_per_section", "r": "rounds_per_section", "h": "heads_per_item", "s": "stores_first"}
+    found = re.findall(r" ([krhs])(\d+)\b", variant)
+    return re.sub(r" [krhs]\d+\b", "", variant), {names[letter]: int(number) for letter, number in found}
 
 
 def check(variant: str, mask: Mask, heads: int, kv_heads: int, head_dim: int) -> dict:

@@ -13,7 +13,6 @@ from benchmarks.band import sm90_try as trial
 from longca.ops.band import api as band_attention
 from longca.ops.band.config import BandKernel
 from longca.ops.band.tables.dq_order import heads_per_item_of
-from longca.ops.band.tables.schedule import SLOT
 
 PRETEND = """
 import json, sys, time
@@ -49,7 +48,7 @@ def test_each_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "times of ends late: exit 1\nno memory" in said and said.count("WRONG") == 5
 
 
-@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 h2 s1"])
+@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 r2 h2 s1"])
 def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every case that is checked or timed, at an eighth of the length: what they need to be made is there."""
     made = []
@@ -72,23 +71,13 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
         assert (BandKernel.DQ in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
         assert not in_one or (made[-1].kernels[BandKernel.DKDV][0].wait_ranges.shape[1] > 0) is bool(trial.FUSED[way])
         tiles = made[-1].kernels.get(BandKernel.DKDV, (None, None))[1]
-        if variant == "bwd from first k1 h2 s1":
-            assert (tiles.kv_heads_per_section, tiles.heads_per_item, tiles.stores_first) == (1, math.gcd(2, heads // kv_heads), True)
+        if variant == "bwd from first k1 r2 h2 s1":
+            ratio = heads // kv_heads
+            per_item = math.gcd(2, ratio)
+            assert (tiles.kv_heads_per_section, tiles.heads_per_item, tiles.stores_first) == (1, per_item, True)
+            assert tiles.rounds_per_section == math.gcd(2, ratio // per_item)
         elif in_one:
             assert tiles.heads_per_item == math.gcd(heads_per_item_of(mask, trial.FUSED[way], heads, 128), heads // kv_heads)
-
-
-def test_a_variant_splits_long_work_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under global rows and keys the first keys are seen by all queries."""
-    made = []
-    monkeypatch.setattr(band_attention, "band_backward", lambda *args: made.append(args[-1]))
-    mask = trial.mask_of("global_sliding_window", 8192, 8)
-    q, k = torch.empty(8192, 64, 128, device="meta"), torch.empty(8192, 8, 128, device="meta")
-    monkeypatch.setattr(torch.Tensor, "device", torch.device("cpu"))
-    for variant in ("bwd from first s1 x12", "bwd from first s1"):
-        trial.backward(variant, q, k, k, q, q, q, mask)()
-    split, whole = ((plan.kernels[BandKernel.DKDV][0].work_tiles[..., SLOT] == -2).sum() for plan in made)
-    assert split == 8 and whole == 0
 
 
 def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def test_in_any_order(name: str, heads: tuple[int, int]) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="for Hopper")
 @pytest.mark.parametrize("heads", [(16, 2), (4, 4), (12, 6)], ids=str)
 @pytest.mark.parametrize("name", ["causal", "causal_document", "sliding_window", "block_sparse_variable"])
-@pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "from the last row", "from the first row", "long work tiles split"])
+@pytest.mark.parametrize("way", ["dK and dV alone", "dQ alone", "from the last row", "from the first row", "two heads at once"])
 def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tuple[int, int]) -> None:
     from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, BandKernel, choose_tiles
     from longca.ops.band.tables.backward_rule import AddOrder
@@ -107,7 +107,7 @@ def test_hopper_kernels_where_another_is_chosen(way: str, name: str, heads: tupl
     ways = {"dK and dV alone": {BandKernel.DKDV: SM90_DKDV, BandKernel.DQ: PORTABLE_TILES[128][BandKernel.DQ]},
             "dQ alone": {BandKernel.DKDV: PORTABLE_TILES[128][BandKernel.DKDV], BandKernel.DQ: SM90_DQ},
             "from the last row": {BandKernel.DKDV: last}, "from the first row": {BandKernel.DKDV: first},
-            "long work tiles split": {BandKernel.DKDV: replace(first, splits_of_program=100)}}
+            "two heads at once": {BandKernel.DKDV: replace(first, kv_heads_per_section=1, rounds_per_section=2)}}
     check_plan(name, heads, repeats=True, tiles={BandKernel.FORWARD: PORTABLE_TILES[128][BandKernel.FORWARD], **ways[way]})
 
 

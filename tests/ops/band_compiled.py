@@ -64,7 +64,7 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [rows, rows, keys, keys, *tables, *stats, result, "*fp32", "*fp32", *["i32"] * 9, "fp32", "fp32"]
                 yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
-        types = [*tiles, *sums, *tables, *tables[1:], *numbers, "i32", "fp32"]
+        types = [*tiles, *sums, *tables, *tables[1:], *numbers, "i32", "i32", "fp32"]
         for in_order, stores in ((order, stores) for order in AddOrder for stores in range(1 + (order is not AddOrder.ANY))):
             yield fused_kernel, types, {"IN_ORDER": int(in_order), "STORES": stores, "STAGES": 3}, 168
 
@@ -102,13 +102,18 @@ def lost_minus(cubin: bytes) -> list[str]:
 
 def check_items() -> None:
     """Every piece of every KV head in each of its turns, and no turn before the one that it may wait for."""
-    for num_pieces, num_kv_heads, at_once, num_turns in itertools.product((1, 5), (1, 8), (1, 4), (1, 3)):
+    for num_pieces, num_kv_heads, at_once, num_turns, turns_at_once in itertools.product((1, 5), (1, 8), (1, 4), (1, 6), (1, 2)):
         grid = SimpleNamespace(num_tiles=num_pieces, num_items=num_pieces * num_kv_heads * num_turns, head_rounds=num_turns,
-                               kv_heads_per_section=math.gcd(num_kv_heads, at_once), kv_heads_per_group=num_kv_heads)
+                               kv_heads_per_section=math.gcd(num_kv_heads, at_once), kv_heads_per_group=num_kv_heads,
+                               rounds_per_section=math.gcd(num_turns, turns_at_once))
         items = [key_tile_of.fn(item, 0, grid)[1:] for item in range(grid.num_items)]
         assert sorted(items) == sorted(itertools.product(range(num_pieces), range(num_kv_heads), range(num_turns)))
         places = {item: place for place, item in enumerate(items)}
         assert all(places[piece, kv_head, turn - 1] < place for (piece, kv_head, turn), place in places.items() if turn)
+        assert all(places[piece - 1, kv_head, turn] < place for (piece, kv_head, turn), place in places.items() if piece)
+        of_section = grid.num_tiles * grid.kv_heads_per_section * grid.rounds_per_section
+        assert all(len({(kv_head, turn) for _, kv_head, turn in items[start:start + of_section]}) * grid.num_tiles == of_section
+                   for start in range(0, len(items), of_section))
 
 
 def check_portable(whole: bool) -> None:

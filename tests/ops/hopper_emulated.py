@@ -99,12 +99,11 @@ def narrow_masks() -> list[tuple[Mask, tuple[int, int]]]:
             (build_mask("block_sparse_variable", seqlen=410, mean_block=128, density=0.7, seed=11), (8, 1))]
 
 
-def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
-    return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
-
-
 def check_narrow(seed: int) -> None:
     """Work tiles with a narrow block and without one, whole and split."""
+    def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
+        return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
+
     def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
         return plan_of(mask, heads, "two kernels", config.SM90_FORWARD).kernels[BandKernel.FORWARD][0].work_tiles[0]
 
@@ -144,6 +143,15 @@ def check_heads_of_items(seed: int) -> None:
             check(f"two heads an item, {name}", masks()[name], heads, way, seed, heads_per_item=2)
 
 
+def check_rounds_at_once(seed: int) -> None:
+    """Items of a work tile that start together, each for one query head or for two, of one KV head or of two."""
+    for name, way in (("causal_document", "from the first"), ("causal", "from the last"), ("holes", "any order")):
+        for heads, heads_per_item, kv_heads in (((4, 1), 1, 1), ((8, 1), 2, 1), ((8, 2), 1, 2)):
+            fused = {"heads_per_item": heads_per_item, "kv_heads_per_section": kv_heads, "rounds_per_section": 2}
+            assert plan_of(masks()[name], heads, way, **fused).kernels[BandKernel.DKDV][1].rounds_per_section == 2
+            check(f"two items of a work tile at once, {name}", masks()[name], heads, way, seed, **fused)
+
+
 def anything(self: Launches, *shape: int) -> torch.Tensor:
     """Memory as it was left by somebody."""
     return torch.full(shape, torch.nan)
@@ -160,18 +168,6 @@ def check_stores(seed: int) -> None:
             assert plan_of(mask, (4, 1), way, **fused).kernels[BandKernel.DKDV][0].stores_first
             with patch.object(Launches, "empty", anything):
                 check(f"first addends stored, {mask.name}", mask, (4, 1), way, seed, **fused)
-
-
-def check_splits(seed: int) -> None:
-    """Splits of a row tile that add to it in turn, head after head."""
-    way = "from the first"
-    for name, mask in ((name, masks()[name]) for name in ("global_sliding_window", "shared_question", "causal")):
-        for heads_per_item in (1, 2):
-            fused = {"stores_first": True, "heads_per_item": heads_per_item, "splits_of_program": 1}
-            with patch.object(plan, "TileSpec", of_two_blocks), patch.object(Launches, "empty", anything):
-                made = plan_of(mask, (4, 1), way, **fused).kernels[BandKernel.DKDV][0]
-                assert (made.work_tiles[..., SLOT] == -2).any() and made.stores_first is (name != "global_sliding_window")
-                check(f"splits in turn, {name}", mask, (4, 1), way, seed, **fused)
 
 
 def check_rising(seed: int) -> None:
@@ -198,8 +194,8 @@ def main(some: str, first: int, count: int) -> None:
         check_narrow(seed)
         check_merged(seed)
         check_heads_of_items(seed)
+        check_rounds_at_once(seed)
         check_stores(seed)
-        check_splits(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

@@ -16,8 +16,8 @@ from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
 from longca.ops.band.tables import backward_rule
 from longca.ops.band.tables.backward_rule import APART, FILLED, AddOrder, is_staircase, keys_of_last_query, preferred_dq_order
-from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, heads_per_item_of, kv_heads_at_once
-from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START, SLOT, TileSchedule, TileSpec
+from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, heads_at_once, heads_per_item_of
+from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.masks.strategies import quick
 
@@ -55,9 +55,9 @@ def work(lines: TileSchedule, order: AddOrder, number: int, progress: list[int],
     progress[number] = DONE
 
 
-def play(mask: Mask, order: AddOrder, num_programs: int, seed: int, max_fraction: float = 1.0) -> None:
+def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
     """Additions to each column come in the order of the pieces."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, max_fraction, 3, in_order=order, stores_first=True)], torch.device("cpu"))
+    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu"))
     total, chance = lines.work_tiles.shape[1], random.Random(seed)
     progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
     waiting, running = iter(range(total)), []
@@ -74,7 +74,7 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int, max_fraction
         assert pieces == sorted(pieces)
     assert not lines.stores_first or all(added[:mask.seqlen_q]), "no column keeps what memory was"
     if lines.stores_first:
-        starts = lines.work_tiles[0, lines.work_tiles[0, :, SLOT] > -2, ROW_START].tolist()
+        starts = lines.work_tiles[0, :, ROW_START].tolist()
         assert sorted(starts) == list(range(0, mask.seqlen_k, 16)), "and no row"
 
 
@@ -96,8 +96,6 @@ def test_patterns(name: str, order: AddOrder) -> None:
 def test_random_masks(order: AddOrder, mask: Mask, num_programs: int, seed: int) -> None:
     if mask.seqlen_k:
         play(mask, order, num_programs, seed)
-        if order is AddOrder.FROM_FIRST:
-            play(mask, order, num_programs, seed, max_fraction=0.0)
 
 
 @ORDERS
@@ -112,24 +110,12 @@ def test_first_addends_are_stored_where_nothing_is_left_over(mask: Mask, stores:
     assert lines.stores_first is stores
 
 
-@quick
-@given(band_masks(max_groups=2))
-def test_splits_of_a_row_tile_add_to_it_one_after_the_other(mask: Mask) -> None:
-    """The first split after the last one of the query head before."""
-    lines, = make_schedules(mask, [TileSpec(16, STEP, True, 0.0, 2, in_order=AddOrder.FROM_FIRST)], torch.device("cpu"))
-    for work_tiles in lines.work_tiles.numpy():
-        seen = work_tiles[work_tiles[:, ROW_END] > work_tiles[:, ROW_START]]
-        for start in np.unique(seen[:, ROW_START]):
-            splits = np.flatnonzero(seen[:, ROW_START] == start)
-            assert (splits + seen[splits, SLOT] + 1).tolist() == np.roll(splits, 1).tolist()
-            assert all(len(columns_of(lines, piece)) <= 2 for piece in seen[splits])
-
-
 LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST
 
 
 @pytest.mark.parametrize(("name", "seqlen", "order"), [
-    ("full", 8192, FIRST), ("causal", 8193, LAST), ("prefix_lm", 8192, FIRST), ("causal_blockwise", 32768, LAST), ("full", 1024, None),
+    ("full", 8192, FIRST), ("full", 8193, LAST), ("causal", 32768, FIRST), ("causal", 32769, LAST), ("prefix_lm", 8192, FIRST),
+    ("causal_blockwise", 32768, LAST), ("full", 1024, None),
     ("causal_blockwise", 8192, None), ("sliding_window", 8192, FIRST), ("causal_sliding_window", 32768, None),
     ("full_document", 32768, FIRST), ("full_document", 8192, None), ("causal_document", 32768, FIRST), ("causal_document", 8192, None),
     ("causal_document", 131072, FIRST), ("shared_question", 32768, FIRST),
@@ -140,34 +126,39 @@ def test_who_takes_turns(name: str, seqlen: int, order: AddOrder | None) -> None
 
 
 @pytest.mark.parametrize(("name", "order", "of_few"), [
-    ("full", LAST, LAST), ("causal", LAST, LAST), ("prefix_lm", LAST, LAST), ("causal_blockwise", LAST, None),
+    ("full", LAST, LAST), ("causal", FIRST, LAST), ("prefix_lm", LAST, LAST), ("causal_blockwise", LAST, None),
     ("full_document", FIRST, None)])
 def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, order: AddOrder, of_few: AddOrder | None) -> None:
     mask = mask_of(name, 32768)
     assert preferred_dq_order(mask, 4) is order and {preferred_dq_order(mask, few) for few in (1, 2, 5, 6)} == {of_few}
 
 
-@pytest.mark.parametrize(("name", "seqlen", "order", "heads"), [
-    ("full", 32768, LAST, 1), ("full", 8192, LAST, 4), ("full", 8192, FIRST, 2), ("full", 7168, FIRST, 4), ("prefix_lm", 8192, FIRST, 4),
-    ("causal", 32768, LAST, 4), ("causal", 8192, FIRST, 1), ("causal_document", 32768, FIRST, 1), ("full_document", 32768, FIRST, 4),
-    ("sliding_window", 8192, FIRST, 4), ("causal", 32768, AddOrder.ANY, 1)])
-def test_heads_at_once(name: str, seqlen: int, order: AddOrder, heads: int) -> None:
-    assert kv_heads_at_once(mask_of(name, seqlen), order, 8, 128) == heads
-    assert kv_heads_at_once(mask_of(name, seqlen), order, 2, 128) == min(heads, 2)
+@pytest.mark.parametrize(("name", "seqlen", "order", "heads", "rounds"), [
+    ("full", 32768, LAST, 1, 1), ("full", 8192, LAST, 4, 1), ("full", 8192, FIRST, 2, 1), ("full", 7168, FIRST, 4, 1),
+    ("prefix_lm", 8192, FIRST, 2, 2), ("prefix_lm", 32768, LAST, 4, 1), ("causal", 32768, LAST, 4, 1), ("causal", 8192, FIRST, 1, 1),
+    ("causal_document", 32768, FIRST, 1, 1), ("full_document", 32768, FIRST, 2, 2), ("causal", 32768, AddOrder.ANY, 1, 1)])
+def test_heads_at_once(name: str, seqlen: int, order: AddOrder, heads: int, rounds: int) -> None:
+    mask = mask_of(name, seqlen)
+    assert heads_at_once(mask, order, 8, 8, 1, 128) == (heads, rounds)
+    assert heads_at_once(mask, order, 2, 8, 1, 128) == (min(heads, 2), rounds)
+    assert heads_at_once(mask, order, 8, 1, 1, 128) == (heads * rounds, 1), "of which each has its own KV head"
 
 
-def test_with_fewer_queries_than_keys_four_heads_start_together() -> None:
-    """A work tile takes so long until it reaches the row where the next one may begin that two heads would leave programs idle."""
-    assert kv_heads_at_once(build_mask("full", seqlen=8192).crop((0, 4096), (0, 8192)), FIRST, 8, 128) == 4
+@pytest.mark.parametrize(("queries", "keys", "heads"), [(4096, 8192, 4), (4096, 24576, 4), (8192, 32768, 2), (16384, 32768, 1)])
+def test_the_fewer_queries_the_more_heads_start_together(queries: int, keys: int, heads: int) -> None:
+    """Work tiles follow each other through the queries, so that few heads with few queries would leave programs idle."""
+    assert heads_at_once(build_mask("full", seqlen=keys).crop((0, queries), (0, keys)), FIRST, 8, 8, 1, 128) == (heads, 1)
 
 
-def test_a_window_takes_two_heads_for_each_work_tile() -> None:
-    """A narrow one, where there are enough items."""
+def test_a_window_takes_four_heads_for_each_work_tile() -> None:
+    """A narrow one, where there are enough items; then of one KV head."""
     window, wide = mask_of("sliding_window", 8192), build_mask("sliding_window", seqlen=8192, window=4096)
-    assert heads_per_item_of(window, FIRST, 64, 128) == 2
-    assert heads_per_item_of(window, FIRST, 8, 128) == heads_per_item_of(wide, FIRST, 64, 128) == 1
-    assert heads_per_item_of(window, LAST, 64, 128) == heads_per_item_of(mask_of("causal", 8192), FIRST, 64, 128) == 1
-    assert kv_heads_at_once(build_mask("causal_sliding_window", seqlen=8192, window=6000), FIRST, 8, 128) == 1, "nearly causal"
+    assert [heads_per_item_of(window, FIRST, heads, 128) for heads in (64, 32, 16, 8)] == [4, 2, 1, 1]
+    assert [heads_at_once(window, FIRST, 8, 8 // heads, heads, 128) for heads in (4, 2, 1)] == [(1, 1), (2, 1), (2, 2)]
+    assert heads_per_item_of(wide, FIRST, 64, 128) == heads_per_item_of(window, LAST, 64, 128) == 1
+    assert heads_per_item_of(mask_of("causal", 8192), FIRST, 64, 128) == 1
+    nearly_causal = build_mask("causal_sliding_window", seqlen=8192, window=6000)
+    assert heads_at_once(nearly_causal, FIRST, 8, 8, 1, 128) == (1, 1)
 
 
 @pytest.mark.parametrize(("name", "stairs"), [

@@ -68,11 +68,11 @@ def test_records_of_earlier_kernels_are_not_fitted_beside_later_ones():
 
 
 def test_parts_of_a_mask_have_ways_by_their_own_sizes():
-    mask = made("causal", 32768)
+    mask = made("causal", 65536)
     areas = np.array([mask.area, mask.area / 4, 0.0])
-    found = ways.ways_of_parts(mask, areas, np.array([32768, 8192, 8192]), np.array([32768, 8192, 8192]), 8)
+    found = ways.ways_of_parts(mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8)
     assert found.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
-    assert ways.ways_of_parts(mask, areas[0], 32768, 32768, 8, ways.EARLIER) == ways.ONE_PASS
+    assert ways.ways_of_parts(mask, areas[0], 65536, 65536, 8, ways.EARLIER) == ways.ONE_PASS
 
 
 def test_records_of_the_older_rule_are_told_apart():

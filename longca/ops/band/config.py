@@ -33,8 +33,8 @@ class TileConfig:
     in_order: AddOrder = AddOrder.ANY  # fused: how work tiles add to dQ; in an order, sums repeat
     stores_first: bool = False  # fused, in order: the first addend of a block is stored where the schedule lets it, and sums need no zeros
     heads_per_item: int = 0  # fused: query heads of a KV head that a work tile goes over before it adds dK and dV; 0: the plan chooses
-    splits_of_program: int = 0  # least work tiles of half a multiprocessor: longer ones are split. 0: as the kernel has it; in order, none
     kv_heads_per_section: int = 0  # KV heads whose work tiles start together; 0: the plan chooses
+    rounds_per_section: int = 0  # fused: of each, items of a work tile that start together, each for `heads_per_item`; 0: the plan chooses
     narrow_n: int = 0  # sm90, forward: columns that are computed of a work tile's narrow block (`TileSpec`); 0: all
 
 

@@ -13,7 +13,7 @@ from longca.masks.mask import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.dq_order import heads_per_item_of, kv_heads_at_once, may_store_first, with_waits
+from longca.ops.band.tables.dq_order import heads_at_once, heads_per_item_of, may_store_first, with_waits
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
@@ -156,17 +156,17 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     config = replace(config, heads_per_item=math.gcd(
         config.heads_per_item or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m), ratio))
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
-    max_fraction = num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
-    if config.in_order is AddOrder.FROM_LAST or (config.in_order and not config.splits_of_program):
-        max_fraction = 1.0  # from the last row splits would not be neighbours, and the longest come first anyway
+    # the splits of a row tile would add to it in any order
+    max_fraction = 1.0 if config.in_order else num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
                     stores_first=config.stores_first)
-    section = num_kv_heads  # all, so that the longest come first
+    section, rounds = num_kv_heads, 1  # all, so that the longest come first
     if config.fused:  # it adds to memory as well, and so works on fewer; waits are shorter where they are several
-        section = kv_heads_at_once(mask, config.in_order, num_kv_heads, config.block_m)
+        section, rounds = heads_at_once(mask, config.in_order, num_kv_heads, head_rounds, config.heads_per_item, config.block_m)
     elif mask.grid is not None:  # what they read is scattered
         section = heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_q * pack)
-    return spec, replace(config, kv_heads_per_section=math.gcd(config.kv_heads_per_section or section, num_kv_heads))
+    return spec, replace(config, kv_heads_per_section=math.gcd(config.kv_heads_per_section or section, num_kv_heads),
+                         rounds_per_section=math.gcd(config.rounds_per_section or rounds, head_rounds))
 
 
 def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int) -> tuple[TileSpec, TileConfig]:
@@ -183,7 +183,7 @@ def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, 
 
 def _splits_of_program(config: TileConfig) -> int:
     """Least number of work tiles that a program should take; one alone on a multiprocessor takes longer to begin with each, so fewer."""
-    return config.splits_of_program or (1 if config.sm90 else 4)
+    return 1 if config.sm90 else 4
 
 
 def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
@@ -258,5 +258,4 @@ def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) 
 
 def _in_order(mask: Mask, spec: TileSpec, schedule: TileSchedule) -> TileSchedule:
     sizes = (mask.seqlen_k, mask.seqlen_q) if spec.transposed else (mask.seqlen_q, mask.seqlen_k)
-    schedule = with_waits(schedule, spec.in_order)
-    return replace(schedule, stores_first=spec.stores_first and may_store_first(schedule, *sizes))
+    return replace(with_waits(schedule, spec.in_order), stores_first=spec.stores_first and may_store_first(schedule, *sizes))

@@ -311,7 +311,7 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     outputs = DkdvOutputs(dk_ptr, dv_ptr, partial_dk_ptr, partial_dv_ptr, dk_token, dk_head, dv_token, dv_head, num_slots)
-    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, 1, kv_heads_per_group)
+    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, 1, 1, kv_heads_per_group)
     gl.warp_specialize([
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 0, PACK)),
         (_consume, (pipeline, partial_masks_ptr, outputs, packs_per_kv_head, scale, scale_log2, 1, PACK)),

@@ -159,17 +159,18 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
         tile = pipeline.work_tiles.receive(tile_count)
 
 
-@gluon.jit(do_not_specialize=["num_tiles", "num_items", "kv_heads_per_section", "kv_heads_per_group", "heads_per_kv_head",
-                              "stats_of_head", "heads_per_item"])
+@gluon.jit(do_not_specialize=["num_tiles", "num_items", "kv_heads_per_section", "rounds_per_section", "kv_heads_per_group",
+                              "heads_per_kv_head", "stats_of_head", "heads_per_item"])
 def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_desc, dk_desc, dv_desc, counter_ptr, work_tiles_ptr,
                  block_ranges_ptr, partial_masks_ptr, waits_ptr, wait_ranges_ptr, progress_ptr, num_tiles, num_items, kv_heads_per_section,
-                 kv_heads_per_group, heads_per_kv_head, stats_of_head, heads_per_item, scale_log2, IN_ORDER: gl.constexpr,
-                 STORES: gl.constexpr, STAGES: gl.constexpr):
+                 rounds_per_section, kv_heads_per_group, heads_per_kv_head, stats_of_head, heads_per_item, scale_log2,
+                 IN_ORDER: gl.constexpr, STORES: gl.constexpr, STAGES: gl.constexpr):
     """
     Args: as of `sm90.bwd_dkdv.dkdv_kernel` with one head in a block, and
         dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero unless STORES, in boxes of (64, 1, D / 2): the sums, without the
             scale and with columns in the order of `_hand_over`.
         heads_per_item: a divisor of heads_per_kv_head.
+        rounds_per_section: head rounds of a KV head, of `heads_per_item` each, that start together.
         IN_ORDER, STORES: as in `reduce_gradients`, which needs with IN_ORDER waits_ptr, wait_ranges_ptr (of `TileSchedule`) and
             progress_ptr: int32 (H, num_tiles), zero.
     """
@@ -193,7 +194,7 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     inputs = KeyInputs(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc)
     tables = Tables(work_tiles_ptr, block_ranges_ptr, partial_masks_ptr)
     order = DqOrder(waits_ptr, wait_ranges_ptr, progress_ptr)
-    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, heads_per_kv_head // heads_per_item, kv_heads_per_group)
+    grid = KeyGrid(num_tiles, num_items, kv_heads_per_section, rounds_per_section, heads_per_kv_head // heads_per_item, kv_heads_per_group)
     gradients = Sums(dq_desc, dk_desc, dv_desc)
     gl.warp_specialize([
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 0)),

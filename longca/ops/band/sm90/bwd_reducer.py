@@ -148,8 +148,8 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
             every run; else in any order. A work tile goes from the last row to the first, or from the first, and then rows count backwards
             (row r is −r). It publishes in `progress` how far it has come with each head: the first row that it is done with, DQ_DONE after
             all of dQ, ALL_DONE at its end. `TileSchedule.waits` says for which work tiles it has to wait. To dV and dK, items add in the
-            order of their heads, and for each head splits of a row tile one after the other. An item that others wait for began earlier,
-            and the first of all waits for nobody: so there is no deadlock.
+            order of their heads. An item that others wait for began earlier, and the first of all waits for nobody: so there is no
+            deadlock.
         STORES: memory holds no zeros. An item that waits for no other stores, which needs `TileSchedule.stores_first` and an order.
     """
     tile_count = 0
@@ -185,12 +185,10 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
                     column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
             if IN_ORDER:
                 _publish(head_ptr + tile.index, DQ_DONE)
-        offset = tile.slot + 1  # from this work tile to the one that adds before it
         if IN_ORDER:  # noqa: SIM102 - decided when compiling
-            if (offset < 0) | (item % grid.head_rounds > 0):  # dK and dV of the split before, or of the heads before
-                before = gl.where(offset < 0, heads_per_item - 1, -1) * grid.num_tiles
-                _await(progress_ptr + before + tile.index + offset, ALL_DONE)
-        is_first = (offset >= 0) & (item % grid.head_rounds == 0) if STORES else False
+            if item % grid.head_rounds > 0:  # dK and dV of the heads before
+                _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
+        is_first = item % grid.head_rounds == 0 if STORES else False
         for half in gl.static_range(2):
             _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums, is_first)
         for half in gl.static_range(2):

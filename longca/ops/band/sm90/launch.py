@@ -121,8 +121,8 @@ def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Te
     launches.launch(
         fused_kernel, (min(num_items, _multiprocessors(q)),), *tiles, *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums),
         launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, schedule.waits, schedule.wait_ranges,
-        progress, num_tiles, num_items, config.kv_heads_per_section, *numbers, config.heads_per_item, scale * LOG2_E,
-        int(config.in_order), int(schedule.stores_first), config.num_stages, num_warps=4, maxnreg=168)
+        progress, num_tiles, num_items, config.kv_heads_per_section, config.rounds_per_section, *numbers, config.heads_per_item,
+        scale * LOG2_E, int(config.in_order), int(schedule.stores_first), config.num_stages, num_warps=4, maxnreg=168)
     finish_gradients(launches, sums, targets, dk, dv, scale)
 
 

@@ -77,14 +77,16 @@ class KeyGrid:
     num_tiles: Scalar  # work tiles of a head group
     num_items: Scalar
     kv_heads_per_section: Scalar
+    rounds_per_section: Scalar  # divides head_rounds
     head_rounds: Scalar  # items of a work tile and KV head: each has as many of its query heads
     kv_heads_per_group: Scalar
 
     @gluon.constexpr_function
-    def __init__(self, num_tiles, num_items, kv_heads_per_section, head_rounds, kv_heads_per_group):
+    def __init__(self, num_tiles, num_items, kv_heads_per_section, rounds_per_section, head_rounds, kv_heads_per_group):
         self.num_tiles = scalar(num_tiles)
         self.num_items = scalar(num_items)
         self.kv_heads_per_section = scalar(kv_heads_per_section)
+        self.rounds_per_section = scalar(rounds_per_section)
         self.head_rounds = scalar(head_rounds)
         self.kv_heads_per_group = scalar(kv_heads_per_group)
 
@@ -118,24 +120,21 @@ class WorkTile:
 
 @aggregate
 class WorkTileBlocks:
-    """A work tile as a single warp reads it that goes over its blocks: rows, entries of `block_ranges`, SLOT, pack, and index among the
-    tiles."""
+    """A work tile as a single warp reads it that goes over its blocks: rows, entries of `block_ranges`, pack, and index among the tiles."""
 
     row_start: gl.tensor
     full_start: gl.tensor
     partial_start: gl.tensor
     partial_end: gl.tensor
-    slot: gl.tensor
     pack: gl.tensor
     index: gl.tensor
 
     @gluon.constexpr_function
-    def __init__(self, row_start, full_start, partial_start, partial_end, slot, pack, index):
+    def __init__(self, row_start, full_start, partial_start, partial_end, pack, index):
         self.row_start = row_start
         self.full_start = full_start
         self.partial_start = partial_start
         self.partial_end = partial_end
-        self.slot = slot
         self.pack = pack
         self.index = index
 
@@ -183,9 +182,9 @@ class WorkTileQueue:
         mbarrier.wait(self.full.index(place), (count // 2) & 1)
         row_start, full_start = self._field(place, ROW_START, 1), self._field(place, FULL_START, 1)
         partial_start, partial_end = self._field(place, PARTIAL_START, 1), self._field(place, PARTIAL_END, 1)
-        slot, pack, index = self._field(place, SLOT, 1), self._field(place, PACK_FIELD, 1), self._field(place, INDEX_FIELD, 1)
+        pack, index = self._field(place, PACK_FIELD, 1), self._field(place, INDEX_FIELD, 1)
         mbarrier.arrive(self.empty.index(place), count=1)
-        return WorkTileBlocks(row_start, full_start, partial_start, partial_end, slot, pack, index)
+        return WorkTileBlocks(row_start, full_start, partial_start, partial_end, pack, index)
 
     @gluon.jit
     def _field(self, place, FIELD: gl.constexpr, WARPS: gl.constexpr):
@@ -205,12 +204,14 @@ def query_tile_of(item, work_tiles_ptr, grid):
 def key_tile_of(item, work_tiles_ptr, grid):
     """(pointer to the work tile, its index in the head group, KV head, head round).
 
-    KV heads come in sections; in a section all of them have their first head round first.
+    KV heads come in sections, and so do head rounds, all of a KV head before those of the next ones; in a section the work tiles of all its
+    heads come together.
     """
-    items_of_round = grid.num_tiles * grid.kv_heads_per_section
-    head_round, within = item // items_of_round % grid.head_rounds, item % items_of_round
-    kv_head = item // (items_of_round * grid.head_rounds) * grid.kv_heads_per_section + within % grid.kv_heads_per_section
-    index = within // grid.kv_heads_per_section
+    items_of_tile = grid.kv_heads_per_section * grid.rounds_per_section
+    section, within = item // (grid.num_tiles * items_of_tile), item % (grid.num_tiles * items_of_tile)
+    sections_of_rounds, index, within = grid.head_rounds // grid.rounds_per_section, within // items_of_tile, within % items_of_tile
+    kv_head = section // sections_of_rounds * grid.kv_heads_per_section + within % grid.kv_heads_per_section
+    head_round = section % sections_of_rounds * grid.rounds_per_section + within // grid.kv_heads_per_section
     return work_tiles_ptr + (kv_head // grid.kv_heads_per_group * grid.num_tiles + index) * NUM_COLUMNS, index, kv_head, head_round
 
 

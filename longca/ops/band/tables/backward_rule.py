@@ -19,7 +19,8 @@ Sizes = np.ndarray | float
 # Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.
 LAST_SEES = 0.9  # share of the keys that the last query sees, at least, where work tiles go from the last row on
 MEAN_QUERIES, MEAN_KEYS = 3000, 3500  # queries that see a key, and keys that a query sees, in the mean, at least
-SHORT = 8192  # tokens with which all rows of a head stay in the level-2 cache, from whichever row work tiles go
+# Tokens with which all rows of the heads at work stay in the level-2 cache, from whichever row work tiles go: of four heads, and of one.
+SHORT, SHORT_STAIRS = 8192, 32768
 FIRST_QUERIES, FIRST_KEYS = 2900, 1500  # as `MEAN_QUERIES` and `MEAN_KEYS`, from the first row
 WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
 # Found on one H100 with the first addends stored, 64:8 heads, whole sequences:
@@ -61,7 +62,8 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
     """
     sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
     if last_sees_nearly_all(mask):
-        order = np.where(in_fours & (np.maximum(num_queries, num_keys) <= SHORT), AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
+        short = SHORT_STAIRS if is_staircase(mask) else SHORT
+        order = np.where(in_fours & (np.maximum(num_queries, num_keys) <= short), AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
         return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), order, TWO_KERNELS)
     least = WINDOW_QUERIES if is_window(mask) else STAIR_QUERIES if is_staircase(mask) else FIRST_QUERIES
     return np.where(in_fours & are_long(*sizes, least, FIRST_KEYS), AddOrder.FROM_FIRST, TWO_KERNELS)

@@ -12,35 +12,50 @@ from torch import Tensor
 from longca.masks.mask import Mask
 from longca.ops.band.tables.backward_rule import AddOrder, is_staircase, is_window
 from longca.ops.band.tables.ranges import expand, segments
-from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START, SLOT, TileSchedule
+from longca.ops.band.tables.schedule import FULL_START, NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
 # A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and share the level-2 cache.
 MANY_TILES, NEARLY_ALL = 132, 0.9
-HEADS_UNDER_WINDOW, NARROW, ITEMS_OF_PROGRAM = 2, 0.25, 4  # share of the keys that a query sees; wider windows were not measured
-MOST_AT_ONCE = 4  # KV heads
+NARROW = 0.25  # share of the keys that a query sees; wider windows were not measured
+ITEMS_OF_PROGRAM = 4  # at least, or some programs would have twice the work of others
+HEADS_AT_ONCE = 4  # query heads, of all KV heads together
 
 
 def heads_per_item_of(mask: Mask, order: AddOrder, num_q_heads: int, tile_m: int) -> int:
-    """Query heads of one KV head that a work tile goes over before it adds dK and dV: under a narrow window, where it is short, two. There
-    have to be enough items, or some programs would have twice the work of others."""
-    many = num_q_heads * (mask.seqlen_k // tile_m) >= HEADS_UNDER_WINDOW * ITEMS_OF_PROGRAM * MANY_TILES
-    return HEADS_UNDER_WINDOW if order is AddOrder.FROM_FIRST and _is_narrow_window(mask) and many else 1
+    """Query heads of one KV head that a work tile goes over before it adds dK and dV: under a narrow window, where it is short, four, or
+    two where there are few items."""
+    if order is not AddOrder.FROM_FIRST or not _is_narrow_window(mask):
+        return 1
+    num_items = num_q_heads * (mask.seqlen_k // tile_m)
+    return next((heads for heads in (HEADS_AT_ONCE, 2) if num_items >= heads * ITEMS_OF_PROGRAM * MANY_TILES), 1)
 
 
-def kv_heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, tile_m: int) -> int:
-    """KV heads whose work tiles start together, with one query head of each. With several, work tiles of one head wait for each other less;
-    with few, Q, dO and dQ stay in the level-2 cache. Under a staircase work tiles hardly wait, and where all are of one length they do so
-    in turn."""
-    num_tiles = mask.seqlen_k // tile_m
-    even = mask.density >= NEARLY_ALL
-    if order is AddOrder.ANY or (even and num_tiles >= MANY_TILES):
-        return 1
-    if order is AddOrder.FROM_FIRST and is_staircase(mask) and not _is_narrow_window(mask):
-        return 1
-    of_two = order is AddOrder.FROM_FIRST and even and 2 * num_tiles >= NEARLY_ALL * MANY_TILES and mask.seqlen_q >= mask.seqlen_k
-    return math.gcd(num_kv_heads, 2 if of_two else MOST_AT_ONCE)
+def heads_at_once(mask: Mask, order: AddOrder, num_kv_heads: int, head_rounds: int, heads_per_item: int, tile_m: int) -> tuple[int, int]:
+    """(KV heads whose work tiles start together, items of each of these work tiles that do).
+
+    With several query heads, work tiles of one wait for each other less; with few, Q, dO and dQ stay in the level-2 cache, and with few KV
+    heads the sums of dK and dV as well. Under a staircase work tiles hardly wait.
+
+    Args:
+        head_rounds: items of a work tile and KV head, of `heads_per_item` query heads each.
+    """
+    first = order is AddOrder.FROM_FIRST
+    if order is AddOrder.ANY or (first and is_staircase(mask) and not _is_narrow_window(mask)):
+        return 1, 1
+    if mask.density >= NEARLY_ALL:
+        return math.gcd(num_kv_heads, _kv_heads_under_even_tiles(mask.seqlen_q // tile_m, mask.seqlen_k // tile_m, first)), 1
+    rounds = math.gcd(2, head_rounds) if first and heads_per_item == 1 else 1
+    return math.gcd(num_kv_heads, max(HEADS_AT_ONCE // (heads_per_item * rounds), 1)), rounds
+
+
+def _kv_heads_under_even_tiles(num_row_tiles: int, num_tiles: int, first: bool) -> int:
+    """KV heads that start together where all work tiles are of one length. These follow each other through the rows of a head, so that no
+    more of them are at work than it has rows for."""
+    if num_tiles >= MANY_TILES:
+        return next((heads for heads in (1, 2) if heads * num_row_tiles >= NEARLY_ALL * MANY_TILES), HEADS_AT_ONCE)
+    return 2 if first and num_row_tiles >= num_tiles and 2 * num_tiles >= NEARLY_ALL * MANY_TILES else HEADS_AT_ONCE
 
 
 def _is_narrow_window(mask: Mask) -> bool:
@@ -58,23 +73,7 @@ def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
         waits.append(entries)
         wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
-    if order is AddOrder.FROM_FIRST and schedule.num_slots:
-        work_tiles = schedule.work_tiles.clone()
-        work_tiles[..., SLOT] = _offsets_of_splits(work_tiles)
-        schedule = replace(schedule, work_tiles=work_tiles, splits=schedule.splits[:, :0], num_slots=0)
     return replace(schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32))
-
-
-def _offsets_of_splits(work_tiles: Tensor) -> Tensor:
-    """(M, W) SLOT of work tiles that wait, where splits of a row tile are neighbours."""
-    start = work_tiles[..., ROW_START]
-    is_split = (work_tiles[..., SLOT] >= 0) & (start < work_tiles[..., ROW_END])  # which padding is not
-    continued = torch.zeros_like(is_split)
-    continued[:, 1:] = is_split[:, 1:] & is_split[:, :-1] & (start[:, 1:] == start[:, :-1])
-    place = torch.arange(continued.shape[1], device=start.device).expand_as(start)
-    first = torch.where(continued, FAR, place)
-    following = torch.cummin(torch.cat([first[:, 1:], first.new_full((len(first), 1), first.shape[1])], 1).flip(1), 1).values.flip(1)
-    return torch.where(continued, -2, following - place - 2)
 
 
 def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> bool:
@@ -87,15 +86,14 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
         return False
     (work_tiles,), ranges, tile_n = schedule.work_tiles.long(), schedule.block_ranges.long(), schedule.tile_n
     rows = torch.arange(0, num_rows, schedule.tile_m, device=ranges.device)
-    starts = torch.unique(work_tiles[:, ROW_START])  # of splits one
-    if len(starts) != len(rows):
+    if len(work_tiles) != len(rows):
         return False
     _, start, end = _touched(work_tiles, ranges, tile_n)
     num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
     changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
     for place, change in ((start, 1), (end, -1)):
         changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
-    right = torch.stack([(starts == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
+    right = torch.stack([(torch.sort(work_tiles[:, ROW_START]).values == rows).all(), (ranges[:, 0] % tile_n == 0).all(),
                          (end - start).sum() == num_blocks * tile_n, (torch.cumsum(changes, 0)[:-1] > 0).all()])
     return bool(right.all())
 

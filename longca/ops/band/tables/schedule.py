@@ -65,10 +65,7 @@ class TileSchedule:
 
     SLOT is −1 for a work tile that is its whole row tile and writes the result. Else it is a split: it writes its float32 partial result
     to slot SLOT (tile_m rows for each head that works on this group). `splits` has its row tile as (ROW_START, ROW_END, first slot, slots).
-    Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit. With `waits`, splits have no
-    slots but add to their rows one after the other, head after head; SLOT then is a number of places in `work_tiles`, less 1, from a work
-    tile to the one that adds before it: to the split before (−2), for the first split to the last (for the query head before: n − 2 of n
-    splits), for a work tile without splits to itself (−1).
+    Slots of a row tile are successive and are combined in that order, so that results repeat bit for bit.
 
     Work tiles of a group are sorted longest first (where they wait for each other as in `AddOrder`) and padded to W with work tiles of no
     rows (ROW_START = ROW_END).
