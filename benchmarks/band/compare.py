@@ -1,7 +1,8 @@
 """Compares band attention with other kernels: same tensors, one process, alternating calls; static masks and blocks of 64.
 
     python -m benchmarks.band.compare [--only static,blocks] [--lengths 32K,8K] [--kernels band,flex] [--keep]
-                                      [--write docs/results/h200/band.md]
+                                      [--write docs/results/h200/band.md]                                     measures
+    python -m benchmarks.band.compare --read reports/h200 [--write docs/results/h200/band.md]   makes the tables of an earlier run
 
 bf16, head dim 128; FLOPs of the mask's exact area, five matmuls backward. Band attention is checked against float64 first, the other
 kernels against band attention. A kernel that cannot run says why. Several processes fill the compilers' disk caches first (--warm-seconds).
@@ -18,12 +19,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
+from pathlib import Path
 
 import torch
 
-from benchmarks.band.tables import ANY_ORDER, OURS, Record, beside_best, read, targets, wide
+from benchmarks.band.tables import ANY_ORDER, MOST_ROUNDS, OURS, Record, beside_best, read, targets, wide
 from benchmarks.common.rounds import in_rounds, iqr, sampler
 from benchmarks.common.text import machine, names
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
@@ -41,7 +43,7 @@ STATIC_RIVALS = (ANY_ORDER, "flex", "flex_flash", "cudnn_flex")
 BLOCK_RIVALS = ("vsa", "flashinfer", "fa2_sparse", "flex")
 DENSITIES = (0.1, 0.3, 0.5, 0.8)
 BLOCK = 64
-MOST_ROUNDS, SECONDS_PER_CALL = 15, 0.35
+SECONDS_PER_CALL = 0.35  # in all rounds
 AGREEMENT = 0.02  # of two results in bf16: some times what each of them is off by
 KINDS = ("static", "blocks")
 
@@ -215,7 +217,7 @@ class Judge:
 
 
 def ceiling(device: torch.device) -> str:
-    """Measures what a matmul and a copy reach on this device, for the caption."""
+    """Measures what a matmul and a copy reach on this device."""
     if device.type != "cuda":
         return ""
     a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
@@ -223,7 +225,7 @@ def ceiling(device: torch.device) -> str:
     target = torch.empty_like(block)
     times = in_rounds({"matmul": sampler(lambda: a @ a, device), "copy": sampler(lambda: target.copy_(block), device)}, 15)
     matmul, copy = (statistics.median(times[name]) for name in ("matmul", "copy"))
-    return f" An 8192³ matmul reaches {2 * 8192**3 / matmul / 1e9:.0f} TFLOP/s here, a device copy {2 * len(block) / copy / 1e9:.2f} TB/s."
+    return f" (an 8192³ matmul {2 * 8192**3 / matmul / 1e9:.0f} TFLOP/s, a device copy {2 * len(block) / copy / 1e9:.2f} TB/s)"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -238,13 +240,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--warm-seconds", type=float, default=200.0, help="for compiling beforehand (200); 0: no")
     parser.add_argument("--max-seconds", type=float, default=540.0, help="begin no case after this long (540)")
     parser.add_argument("--keep", action="store_true", help="measure only what is not in the CSV of --out")
+    parser.add_argument("--read", type=Path, metavar="FOLDER", help="of the band.csv of an earlier run, instead of measuring")
     add_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.read is not None and not read(options.read):
+        parser.error(f"no band.csv in {options.read}: this program makes it")
+    return options
 
 
 def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # else each process compiles the CuTe kernels anew
     options = parse(arguments)
+    if options.read is not None:
+        publish(read(options.read), options)
+        return 0
     options.kernels.sort(key=lambda name: name != OURS)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     start = time.monotonic()
@@ -252,23 +261,25 @@ def main(arguments: Sequence[str]) -> int:
     there = {record.case for record in records if record.kernel == OURS and record.tflops}
     todo = [case for case in cases(options) if case.record(OURS).case not in there]
     fill_caches(todo, options.warm_seconds, device)
-    caption = (f"{machine(device)}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in which "
-               f"calls of all kernels alternate.{ceiling(device)}")
+    where = machine(device) + ceiling(device)
     for case in todo:
         if time.monotonic() - start > options.max_seconds:
             print(f"not begun: {case.title} and what follows it; call again with --keep", flush=True)
             break
-        new = measured(case, device)
+        new = [replace(record, where=where) for record in measured(case, device)]
         records = [record for record in records if record.case != new[0].case] + new
         print(f"{time.monotonic() - start:5.0f} s  {case.title}: ", ", ".join(record.text for record in new), flush=True)
-        wide(records, caption).save(options.out)
+        wide(records).save(options.out)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    wide(records, caption).publish(options)
-    beside_best(records).publish(options)
-    targets(records).publish(options)
+    publish(records, options)
     return 0
+
+
+def publish(records: Sequence[Record], options: argparse.Namespace) -> None:
+    for table in (wide, beside_best, targets):
+        table(records).publish(options)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from longca.core.units import format_length
 from tools.table import Table, read_records
 
 OURS, ANY_ORDER = "band", "band_atomic"
+MOST_ROUNDS = 15
 # (own kernel, rival, heads of block masks, direction, least ratio, of each case or of the mean)
 TARGETS = (
     (OURS, "flex", None, "fwd", 1.3, "each mask"), (OURS, "flex", None, "bwd", 1.3, "each mask"),
@@ -42,6 +43,8 @@ class Record:
     tflops: float | None = None
     reason: str = ""
     """why there is no time"""
+    where: str = ""
+    """the GPU, what it reaches, versions and the commit"""
 
     @property
     def case(self) -> tuple[int, str, float, str, str]:
@@ -63,11 +66,11 @@ def read(folder: Path) -> list[Record]:
         return float(text) if text else None
 
     return [Record(int(line["seqlen"]), line["mask"], float(line["density"]), line["heads"], line["direction"], line["kernel"],
-                   number(line["time_ms"]), number(line["iqr"]), number(line["tflops"]), line["reason"])
+                   number(line["time_ms"]), number(line["iqr"]), number(line["tflops"]), line["reason"], line["where"])
             for line in read_records(folder, "band")]
 
 
-def wide(records: Sequence[Record], caption: str) -> Table:
+def wide(records: Sequence[Record]) -> Table:
     """Makes a row for each case: TFLOP/s of each kernel, and how many times as fast `band` is."""
     rivals = sorted({record.kernel for record in records} - {OURS})
     by_case: dict[tuple, dict[str, Record]] = {}
@@ -79,6 +82,9 @@ def wide(records: Sequence[Record], caption: str) -> Table:
         name, speed = f"{mask} {density}" if density else mask, f"{ours:.0f}" if ours else "–"
         rows.append((format_length(seqlen), name, heads, direction, speed, *(_cell(found.get(rival), ours) for rival in rivals)))
     columns = ("tokens", "mask", "heads", "", f"{OURS}, TFLOP/s", *rivals)
+    machines = "; ".join(dict.fromkeys(record.where for record in records))
+    caption = (f"{machines}. bf16, head dim 128, one seed of each mask; medians of up to {MOST_ROUNDS} rounds, in which calls of all "
+               "kernels alternate.")
     return Table("band", caption, columns, tuple(rows), tuple(asdict(record) for record in records), ("mask", "heads", ""))
 
 

@@ -34,7 +34,7 @@ def test_tables() -> None:
     flex = [replace(CAUSAL, kernel="flex", tflops=400.0), replace(FULL, kernel="flex", tflops=325.0),
             replace(BLOCKS, kernel="vsa", tflops=650.0), replace(CAUSAL, kernel="cudnn_flex", tflops=None, reason="gone")]
     records = [CAUSAL, FULL, BLOCKS, *flex]
-    rows = wide(records, "caption").rows
+    rows = wide(records).rows
     assert rows[0] == ("32K", "causal", "64:8", "fwd", "520", "–", "400 (1.30 ×)", "–")
     assert rows[2] == ("32K", "block_sparse_uniform 0.1", "64:64", "bwd", "520", "–", "–", "650 (0.80 ×)")
     assert targets(records).rows == (("band", "flex", "32K", "fwd", "≥ 1.3 × (each mask)", "1.30 ×", "causal", "1.44 ×", "yes"),

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     """With times that these costs make."""
     records = [Record(8192, mask, 0.0, "64:8", "fwd", "band") for mask in ("full", "causal", "sliding_window", "causal_sliding_window")]
     records = [Record(*record.case, record.kernel, float(counts(record) @ COSTS_MS), 0.0, 1.0) for record in records]
-    wide(records, "").save(tmp_path)
+    wide(records).save(tmp_path)
     return tmp_path
 
 
@@ -44,6 +44,6 @@ def test_without_times_there_is_nothing_to_go_by(tmp_path: Path) -> None:
 
 
 def test_too_few_masks_are_refused(tmp_path: Path) -> None:
-    wide([Record(32768, "full", 0.0, "64:8", "fwd", "band", 1.0, 0.0, 1.0)], "").save(tmp_path)
+    wide([Record(32768, "full", 0.0, "64:8", "fwd", "band", 1.0, 0.0, 1.0)]).save(tmp_path)
     with pytest.raises(ValueError, match="0 masks timed forward at 8K"):
         cp_shardings.costs_of(tmp_path)

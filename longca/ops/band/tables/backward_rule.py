@@ -19,12 +19,13 @@ Sizes = np.ndarray | float
 # Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.
 LAST_SEES = 0.9  # share of the keys that the last query sees, at least, where work tiles go from the last row on
 MEAN_QUERIES, MEAN_KEYS = 3000, 3500  # queries that see a key, and keys that a query sees, in the mean, at least
-# Tokens with which all rows of the heads at work stay in the level-2 cache, from whichever row work tiles go: of four heads, and of one.
-SHORT, SHORT_STAIRS = 8192, 32768
 FIRST_QUERIES, FIRST_KEYS = 2900, 1500  # as `MEAN_QUERIES` and `MEAN_KEYS`, from the first row
 WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
-# Found on one H100 with the first addends stored, 64:8 heads, whole sequences:
+# Found on one H100 with the first addends stored, 64:8 heads, whole sequences: docs/results/h100/band.md.
 STAIR_QUERIES = 2000  # enough under a staircase
+# Tokens with which all rows of the heads at work stay in the level-2 cache, from whichever row work tiles go: of four heads, and of the one
+# that is at work under a staircase.
+SHORT, SHORT_STAIRS = 8192, 32768
 TILE, APART, FILLED = 128, 0.75, 0.8  # keys of a work tile; under a staircase, least share that begin apart, and that is seen of them
 # Where the number of KV heads is no multiple of this, waiting was slow but under masks of which this share is visible.
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
