@@ -14,10 +14,10 @@ from longca.ops.band.checks import as_usable, check_layout
 from longca.ops.band.config import BandKernel, TileConfig
 from longca.ops.band.launch import backward_memory, launch_backward, launch_forward
 from longca.ops.band.plan import BandPlan, DqTarget
-from longca.ops.band.tables.schedule import TileSchedule
+from longca.ops.band.tables.schedule import NUMBERS, TABLES, TileSchedule
 
 CONFIG = tuple(field.name for field in fields(TileConfig))
-NUM_TABLES, NUM_NUMBERS = 6, 4 + len(CONFIG)  # of one kernel
+NUM_TABLES, NUM_NUMBERS = len(TABLES), len(NUMBERS) + len(CONFIG)  # of one kernel
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
@@ -26,7 +26,7 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
     numbers: list[int] = []
     for schedule, config in plan.kernels.values():
         tables += schedule.tables
-        numbers += [schedule.tile_m, schedule.tile_n, schedule.num_slots, int(schedule.stores_first)]
+        numbers += [int(getattr(schedule, name)) for name in NUMBERS]
         numbers += [getattr(config, name) for name in CONFIG]  # torch.compile of 2.11 does not follow `astuple`, which copies
     return tables, numbers
 
@@ -35,10 +35,11 @@ def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Te
     """A plan for flat q and k, from what `flatten` gives."""
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
-        work_tiles, ranges, masks, splits, waits, wait_ranges = tables[place * NUM_TABLES:(place + 1) * NUM_TABLES]
-        tile_m, tile_n, num_slots, stores_first, *config = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
-        schedule = TileSchedule(tile_m, tile_n, work_tiles, ranges, masks, splits, num_slots, waits, wait_ranges, bool(stores_first))
-        kernels[kernel] = schedule, TileConfig(*config)
+        of_schedule = dict(zip(TABLES, tables[place * NUM_TABLES:(place + 1) * NUM_TABLES], strict=True))
+        values = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
+        others = {name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=False)}
+        schedule = TileSchedule(**of_schedule, **others)
+        kernels[kernel] = schedule, TileConfig(*values[len(NUMBERS):])
     return BandPlan(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], q.device, kernels)
 
 

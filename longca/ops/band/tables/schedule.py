@@ -17,7 +17,7 @@ A **work tile** is a row tile, or one split of a row tile that would take much l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -91,9 +91,13 @@ class TileSchedule:
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
-        return self.work_tiles, self.block_ranges, self.partial_masks, self.splits, self.waits, self.wait_ranges
+        return tuple(getattr(self, name) for name in TABLES)
 
     def with_tables(self, tables: Sequence[torch.Tensor]) -> "TileSchedule":
         """The same schedule with other `tables`, in their order."""
-        names = "work_tiles", "block_ranges", "partial_masks", "splits", "waits", "wait_ranges"
-        return replace(self, **dict(zip(names, tables, strict=True)))
+        return replace(self, **dict(zip(TABLES, tables, strict=True)))
+
+
+# A schedule's fields that are tables, and those that are numbers with their types, each in their order.
+TABLES = tuple(field.name for field in fields(TileSchedule) if field.type is torch.Tensor)
+NUMBERS = {field.name: bool if field.type is bool else int for field in fields(TileSchedule) if field.name not in TABLES}
