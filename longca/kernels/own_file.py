@@ -168,13 +168,16 @@ def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
 
 
 def _load(file: Path) -> ModuleType:
-    """The file as a module. It is imported once a process, and finds its neighbours as a script would."""
+    """The file as a module. It is imported once a process.
+
+    It finds the files beside it, after all that is installed: one of them may be called `random.py`.
+    """
     name = f"longca_own_{file.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(file):
         return loaded
     if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+        sys.path.append(str(file.parent))
     spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # whatever its suffix
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from longca.bench.run.own_file import _as_plugin
 from longca.bench.workers.pool import Device
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
 from longca.kernels.own_file import LAYOUTS, OwnFilePrepared
@@ -160,6 +164,20 @@ def test_the_command_over_worker_processes(longca, tmp_path):
     assert lines[1].startswith("causal backward: fragile failed: WorkerDied") and "SIGSEGV" in lines[1]
     assert "fragile.py, line 4, in backward" in lines[2]
     assert "100 %" in done.stdout and done.stderr == ""
+
+
+def test_files_beside_it_are_found_but_stand_for_no_library(longca, tmp_path, monkeypatch):
+    """A user's `random.py` and `torch.py` lie beside the kernel, which is the working folder, too."""
+    for name in ("random", "torch", "numpy", "argparse"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('this is no {name}')\n")
+    (tmp_path / "own_helper.py").write_text("def out(scores, v):\n    return scores.softmax(-1) @ v\n")
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, more="import random\nimport own_helper", result="own_helper.out(scores, v)")
+    done = longca("bench", path, *SMALL, "--rivals", "none")
+    assert done.returncode == 0 and done.stdout.startswith("mine is right"), done.stdout + done.stderr
+    command = subprocess.run([sys.executable, "-m", "longca", "list", "kernels"], capture_output=True, text=True, cwd=tmp_path, check=False,
+                             env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT.parent)})
+    assert command.returncode == 0, command.stderr
 
 
 def test_options_that_cannot_be(longca, tmp_path):
