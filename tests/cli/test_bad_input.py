@@ -104,16 +104,19 @@ def test_a_table_that_cannot_be_written(longca, tiny, tmp_path, table):
 
 
 def test_all_problems_of_a_study_are_told_in_one_go(longca, tmp_path):
-    """Wrong keys and values together; then, where all keys are right, wrong names of all grids."""
+    """Wrong keys, values, names and parameters together; then, where all keys are right, names and parameters of all grids."""
     path = tmp_path / "bad.yaml"
-    path.write_text("measure: {repeats: 0}\ngrids:\n  - {kernl: naive, kernel: naive, mask: causal, seqlen: -4, heads: '3:2'}\n")
+    path.write_text("measure: {repeats: 0}\ngrids:\n"
+                    "  - {kernl: naive, kernel: sdp, mask: [causl, {causal: {a: 1}}], seqlen: -4, heads: '3:2'}\n"
+                    "  - {kernel: {}, mask: [3, {full: 3}], seqlen: 64, heads: 2, strategy: {usp: {head: 2}}}\n  - 3\n")
     lines = longca("plan", path).stderr.splitlines()
-    assert lines[0] == f"longca: {path} has 4 problems:" and len(lines) == 5
-    for part in ("'measure.repeats'", "'kernel'", "-4", "3 query heads"):
+    assert lines[0] == f"longca: {path} has 12 problems:" and len(lines) == 13
+    for part in ("'measure.repeats'", "'kernel'?", "-4", "3 query heads", "'grids.1.kernel.0'", "'grids.1.mask.0' = 3", "'full': 3",
+                 "'grids.2'", "Unknown kernel 'sdp'", "Unknown mask 'causl'", "'causal': unknown key 'a'", "'usp': unknown key 'head'"):
         assert sum(part in line for line in lines[1:]) == 1, part
     path.write_text("grids:\n  - {kernel: [naiv, naive], mask: causl, seqlen: 64, heads: 2}\n"
-                    "  - {kernel: naive, mask: {block_sparse_uniform: {blok: 1}}, seqlen: 64, heads: 2}\n")
+                    "  - {kernel: naive, mask: [{block_sparse_uniform: {blok: 1}}, {sliding_window: {window: -4}}], heads: 2}\n")
     done = longca("plan", path)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 4
-    for part in ("'naive'", "'causal'", "'block'"):
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 6
+    for part in ("'naive'", "'causal'", "'block'", "'window' = -4", "the lengths are not clear"):
         assert part in done.stderr
