@@ -143,7 +143,7 @@ def _print(run: OwnFileRun) -> None:
         for rival in result.rivals:
             if rival.outcome.status != "ok":
                 print(f"{rival.cell.kernel}: {rival.outcome.status}, {_view(rival).reason}")
-        if result.own.outcome.status == "error" and not result.place:
+        if result.own.outcome.status == "error" and not result.place and result.own.outcome.type != "ResultError":
             print(result.own.outcome.log)
     if run.logs is not None:
         print(f"Output of the measuring processes: {run.logs}")

@@ -110,6 +110,28 @@ def test_errors_name_the_line_or_what_is_expected(tmp_path, changes, said):
     assert found.status == "error" and said in found.message + found.log
 
 
+CLASS = "from longca.kernels.contract import Kernel\n\n\nclass Mine(Kernel):\n    label = 'mine'\n"
+SUPPORTS = "    def supports(self, call, traits, device_type):\n        return None\n"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("def forward(q, k):\n    return q\n", "'mine.py' is no kernel: forward(q, k) is called as forward(q, k, v, mask). docs/guide"),
+    ("def forward(q, k, v, mask, *, scale):\n    return q\n", "forward(q, k, v, mask, *, scale) is called as"),
+    ("def forward(*args):\n    return args[0]\ndef prepare(mask):\n    return mask\n", "prepare(mask) is called as prepare(mask, device)"),
+    ("def forward(*args):\n    return args[0]\ndef backward(dout, q):\n    return q\n", "backward(dout, q) is called as backward("),
+    ("forward = 3\n", "forward is of type int; it must be a function forward(q, k, v, mask)"),
+    ("LAYOUT = ['BHTD']\ndef forward(*args):\n    return args[0]\n", "LAYOUT is ['BHTD']; it must be one of BHTD, BTHD, HTD, THD"),
+    (f"{CLASS}    def supports(self, call):\n        return None\n", "supports(self, call) is called as supports(self, call, traits"),
+    (f"{CLASS}{SUPPORTS}    def prepare(self, problem):\n        return None\n", "prepare returned a NoneType; it must return a Prepared"),
+])
+def test_a_wrong_definition_is_refused_in_a_line(here, longca, tmp_path, text, said):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    done = longca("bench", path, *SMALL, "--rivals", "none")
+    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.strip().splitlines()) == 1, done.stdout + done.stderr
+    assert said in done.stderr and "longca-bench" not in done.stderr
+
+
 def test_the_first_wrong_row_is_found(tmp_path):
     """A row, a key and a row without keys that are known to be wrong are named."""
     spoilt = write(tmp_path, "spoilt", result="(scores.softmax(-1) @ v).index_fill(2, torch.tensor([41, 50]), 0.5)")

@@ -23,7 +23,7 @@ from longca.bench.workers.pool import Pool
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.checkout import source
 from longca.core.errors import UserError
-from longca.core.plugin import Registry
+from longca.core.plugin import BrokenPlugin, Registry
 from longca.core.reading import CODE, read_file
 from longca.core.record import Environment, Failed, Record
 from longca.core.schema import parse
@@ -33,6 +33,7 @@ ADAPTER = "\n".join((  # line by line: to `longca.core.code.source` an import in
     '"""The kernel of a file that `longca bench` was given."""', "from pathlib import Path", "",
     "from longca.kernels.own_file import OwnFileKernel", "", "", "class Own(OwnFileKernel):", "    file = Path({file!r})", ""))
 ENDED_BADLY = ("incorrect", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
+UNDEFINED = "DefinitionError"  # of `longca.kernels.own_file`, which this process does not import
 NOTE = re.compile(r"^at (\S+, line \d+, in .*)$", re.MULTILINE)  # of `longca.kernels.own_file`
 
 
@@ -74,7 +75,8 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         announce: called with the title of each cell before it is measured.
 
     Raises:
-        UserError: the file is no kernel, a name is unknown, or there is no such device.
+        UserError: the file is no kernel, a name is unknown, or there is no such device. That the file is no kernel may show only in the
+            measuring process, where its code runs.
     """
     with ExitStack() as stack:
         kernel = stack.enter_context(_as_plugin(file))
@@ -91,6 +93,7 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         wrong_rows: dict[Cell, list[WrongRow]] = {}
         for cell in cells:  # before any rival
             own[cell] = measured(cell)
+            _refuse_undefined(file, own[cell])
             if own[cell].outcome.status == "incorrect":
                 wrong_rows[cell] = pool.wrong_rows(cell, measure)
         right = [cell for cell in cells if own[cell].outcome.status == "ok"]
@@ -106,6 +109,15 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         shutil.rmtree(logs, ignore_errors=True)
         return replace(found, logs=None)
     return found
+
+
+def _refuse_undefined(file: Path, record: Record) -> None:
+    """Raise UserError where not a result was wrong, but what the file defines."""
+    outcome = record.outcome
+    if isinstance(outcome, Failed) and outcome.type == UNDEFINED:
+        raise UserError(f"'{file.name}' is no kernel", why=outcome.message, todo="docs/guide/own-kernel.md tells what a file defines")
+    if isinstance(outcome, Failed) and outcome.type == BrokenPlugin.__name__:
+        raise UserError(outcome.message.replace(str(Registry("kernel").paths()[record.cell.kernel]), str(file)))
 
 
 @contextmanager
