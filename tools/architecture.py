@@ -56,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     "cp.planned": {*_PLANNED, "cp.comm", "cp.runtime", "cp.kernel_support"},
     "cp.baselines": {"core", "masks", "kernels", "cp.comm", "cp.partition", "cp.contract", "cp.runtime"},
     "cp.strategies": {*_PLANNED, "lowering", "cp.comm", "cp.runtime", "cp.planned", "cp.baselines"},
-    "cp.api": {"core", "masks", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition", "cp.runtime",
+    "cp.api": {"core", "masks", "lowering", "kernels", "predict", "store", "cp.comm", "cp.contract", "cp.forecast", "cp.partition", "cp.runtime",
                "cp.schedule", "ops.transfer"},
     "cp.public": {"core", "masks", "cp.api", "cp.comm"},
     "advice": {"core", "masks", "kernels", "store", "predict", "claims", "cp.contract", "cp.partition", "cp.schedule", "cp.forecast",

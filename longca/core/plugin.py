@@ -91,7 +91,7 @@ class Registry:
             UserError: no file has that name (the nearest names are given).
             BrokenPlugin: the file does not hold one plug-in.
         """
-        path = self.paths().get(name)
+        path = self.paths().get(name) if isinstance(name, str) else None
         if path is None:
             raise unknown(self.kind.name, name, self.paths(), todo=f"`longca list {self.kind.plural}` shows all")
         module_name, _, class_name = self.kind.contract.partition(":")
