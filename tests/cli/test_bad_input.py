@@ -2,6 +2,10 @@
 
 import pytest
 
+from longca.core.study import load_study
+from longca.store.cells import CellStore
+from tests.records import record
+
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
 
 
@@ -54,6 +58,12 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
     (["report", "nosuch.json"], ["nosuch.json"]),
     (["export", "quick"], ["no records", "longca run"]),
     (["image", "get", "cpuu"], ["There is no image 'cpuu'", "cpu, "]),
+    (["bench", "none.py", "--head-dim", "0"], ["cannot have 0 as its head dim. Give a whole number from 1 to 65536"]),
+    (["list", "matrix", "-s", "0"], ["longca: '0' is not a length: use a whole number"]),
+    (["list", "matrix", "--dtype", "fp8"], ["Unknown dtype 'fp8'"]),
+    (["list", "matrix", "--heads", "99999999:1"], ["cannot have 99999999 heads. Give a whole number from 1 to 65536"]),
+    (["report", "h200-dense"], ["was not measured here", "reports/h200/h200-dense.parquet: give that file", "`longca run h200-dense`"]),
+    (["compare", "h200-dense", "quick"], ["was not measured here", "reports/h200/h200-dense.parquet"]),
     (["bench", "none.py", "-s", "8KK"], ["'8KK' is not a length"]),
     (["bench", "none.py", "-m", "causl"], ["Unknown mask 'causl'", "'causal'"]),
     (["bench", "none.py", "--dtype", "int8"], ["Unknown dtype 'int8'", "bf16"]),
@@ -68,6 +78,23 @@ def test_a_command_that_cannot_be(longca, arguments, expected):
     assert "Traceback" not in done.stderr
     for part in expected:
         assert part in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ["data", "show", "pile"], ["advise", "-m", "causal", "-s", "1M", "-w", "64"], ["list", "matrix", "-v", "--device", "cuda"], ["list"],
+    ["new", "kernel", "a_long_name"], ["export"],
+])
+def test_lines_fit_into_80_columns(longca, tiny, tmp_path, arguments):
+    """But for paths, which stay whole."""
+    if arguments == ["export"]:
+        CellStore(tmp_path / "results" / "tiny").write(record(load_study(str(tiny)).cells()[0], study="tiny"))
+        arguments = ["export", tiny]
+    if arguments[0] == "new":
+        arguments = [*arguments, "--to", tmp_path / "mine"]
+    done = longca(*arguments, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        assert len(line) <= 80 or not line.strip().count(" ") or str(tmp_path) in line.split()[-1], line
 
 
 def test_a_seed_below_zero(longca):
