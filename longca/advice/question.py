@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca.core.cell import DTYPE_BYTES, CallSpec, Direction
-from longca.core.errors import UserError, unknown
+from longca.core.errors import UserError, check_name, unknown, whole_number
 from longca.core.plugin import Registry
 from longca.cp.forecast import PROFILES
+from longca.masks.mask import Mask
 from longca.predict.fitted import FittedKernels, load_fitted
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
-    from longca.masks.mask import Mask
     from longca.predict.call import CallModel
     from longca.store.hardware import GpuModel, Hardware, Network
 
@@ -71,31 +72,43 @@ class AdviceQuestion:
         return bool(self.network.kernel_ratio)
 
 
-def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128, dtype: str = "bf16",
-                direction: str = "both", profile: str | None = None, gpu: str | None = None, memory_bytes: float | None = None,
-                ranks_per_node: int | None = None, kernels: Sequence[str] | None = None, strategies: Sequence[str] | None = None,
-                fitted: FittedKernels | None = None) -> AdviceQuestion:
+def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = 128,
+                dtype: str = "bf16", direction: str = "both", profile: str | None = None, gpu: str | None = None,
+                memory_bytes: float | None = None, ranks_per_node: int | None = None, kernels: Sequence[str] | None = None,
+                strategies: Sequence[str] | None = None, fitted: FittedKernels | None = None) -> AdviceQuestion:
     """Checks a question. Arguments are those of `longca.advice.ranking.advise`.
 
     Raises:
         UserError: an argument cannot be used.
     """
-    if gpus < 1:
-        raise UserError(f"A call cannot run on {gpus} GPUs", todo="Give at least 1")
-    num_kv_heads = num_q_heads if num_kv_heads is None else num_kv_heads
-    if min(num_q_heads, num_kv_heads, head_dim) < 1 or num_q_heads % num_kv_heads:
+    _check_mask(mask)
+    gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
+    if num_q_heads is None:
+        raise UserError("Argument 'num_q_heads' is missing", todo="Give the query heads of the call, as num_q_heads=64")
+    num_q_heads = whole_number("The number of query heads", num_q_heads)
+    num_kv_heads = num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+    if num_q_heads % num_kv_heads:
         raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads of size {head_dim}")
-    if direction not in DIRECTIONS:
-        raise unknown("direction", direction, DIRECTIONS)
-    if dtype not in DTYPE_BYTES:
-        raise unknown("dtype", dtype, DTYPE_BYTES)
+    if gpus > 1 and mask.seqlen_q != mask.seqlen_k:
+        raise UserError(f"A mask of {mask.seqlen_q} queries and {mask.seqlen_k} keys cannot be divided among {gpus} GPUs",
+                        why="tokens are divided, and each is a query and a key", todo="Give a square mask, or gpus=1")
+    check_name("direction", direction, DIRECTIONS)
+    check_name("dtype", dtype, DTYPE_BYTES)
+    for name, given in (("profile", profile), ("gpu", gpu)):
+        if given is not None and not isinstance(given, (str, Path)):
+            raise UserError(f"Argument '{name}' is {given!r}", todo="Give a name in config/hardware.yaml")
+    for name, names in (("kernels", kernels), ("strategies", strategies)):
+        if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
+            raise UserError(f"Argument '{name}' is {names!r}", todo="Give a list of names")
+    if memory_bytes is not None and not (isinstance(memory_bytes, (int, float)) and 0 < memory_bytes < math.inf):
+        raise UserError(f"Argument 'memory_bytes' is {memory_bytes!r}", todo="Give a number of bytes, such as 60e9")
+    if fitted is not None and not isinstance(fitted, FittedKernels):
+        raise UserError(f"Argument 'fitted' is of type {type(fitted).__name__}", todo="Leave it out, or fit records with fit_records")
     hardware, models = load_hardware(), load_fitted() if fitted is None else fitted
     network = _network(profile or USUAL_NETWORK, hardware)
     if ranks_per_node is not None:
-        if ranks_per_node < 1:
-            raise UserError(f"A node cannot have {ranks_per_node} GPUs", todo="Give at least 1")
-        network = network.model_copy(update={"ranks_per_node": ranks_per_node})
-    model = hardware.named(gpu or network.gpu)
+        network = network.model_copy(update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)})
+    model = hardware.named(str(gpu or network.gpu))
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
     known = set(models.kernels)
@@ -105,11 +118,17 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
                             f"{', '.join(sorted(known))}", todo="Take one of these, or give records of yours")
     every = tuple(name for name in Registry("strategy").names() if not Registry("strategy").load(name).baseline)
     for name in strategies or ():
-        if name not in Registry("strategy").names():
-            raise unknown("strategy", name, Registry("strategy").names())
+        check_name("strategy", name, Registry("strategy").names())
     call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
     return AdviceQuestion(mask, gpus, call, DIRECTIONS[direction], model, network, memory_bytes,
                           tuple(kernels or (models.kernels if gpus == 1 else _for_parts(models))), tuple(strategies or every), models)
+
+
+def _check_mask(mask: object) -> None:
+    """Raise UserError for what is no mask."""
+    if not isinstance(mask, Mask):
+        example = f'longca.build_mask({mask!r}, seqlen="128K")' if isinstance(mask, str) else "longca.build_mask or longca.Mask.from_…"
+        raise UserError(f"The mask must be a longca.Mask, and it is {type(mask).__name__}", todo=f"Make one with {example}")
 
 
 def _for_parts(models: FittedKernels) -> list[str]:

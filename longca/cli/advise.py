@@ -159,5 +159,7 @@ def _print(found: Advice, top: int, study: Path | None) -> None:
     left = len(found.options) - len(shown)
     if left > 0 or found.refused:
         print(textwrap.fill(f"{left} more with --top {len(found.options)}; {len(found.refused)} cannot run it (--json says why).", WIDTH))
-    step = "" if study is not None else "write it with --study check.yaml, then "
-    print(f"To check: {step}{_check(found, study)}")
+    step = "" if study is not None else " write it with --study check.yaml, then"
+    check = _check(found, study)
+    gap = " " if len(f"To check:{step} {check}") <= WIDTH else "\n  "  # a command stays whole
+    print(f"To check:{step}{gap}{check}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.cli.options import Json, line_width, mask_choice, print_json, print_table
+from longca.cli.options import Json, check_call, line_width, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def command(
                                                    "more than once for several  [default: causal]", show_default=False)] = None,
     seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens  [default: 8K on a GPU, else 1K]", show_default=False)] = "",
     heads: Annotated[str, typer.Option(help="Query and KV heads  [default: 64:8 on a GPU, else 8:2]", show_default=False)] = "",
-    head_dim: Annotated[int, typer.Option(help="Size of one head  [default: 128 on a GPU, else 64]", show_default=False)] = 0,
+    head_dim: Annotated[int | None, typer.Option(help="Size of one head  [default: 128 on a GPU, else 64]", show_default=False)] = None,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32  [default: bf16 on a GPU, else fp32]", show_default=False)] = "",
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "fwd",
     rivals: Annotated[str, typer.Option(help="Kernels to time beside it: 'sdpa,flex'; none for none  [default: all that run here]",
@@ -55,8 +55,8 @@ def command(
     chosen = load_config({"device": device}).device
     usual = DEFAULTS[_device_type() if chosen == "auto" else chosen]
     grid = {"mask": [mask_choice(text) for text in mask or ["causal"]], "seqlen": seqlen or usual["seqlen"],
-            "heads": heads or usual["heads"], "head_dim": head_dim or usual["head_dim"], "dtype": dtype or usual["dtype"],
-            "direction": DIRECTIONS[direction]}
+            "heads": heads or usual["heads"], "head_dim": usual["head_dim"] if head_dim is None else head_dim,
+            "dtype": dtype or usual["dtype"], "direction": DIRECTIONS[direction]}
     _check(grid)
     run = compare_own_file(file, grid, Measure(repeats=repeats, timeout_s=timeout), rivals=_names(rivals), device=chosen,
                            announce=_announce)
@@ -71,23 +71,12 @@ def command(
 
 def _check(grid: dict[str, Any]) -> None:
     """Refuse options in their own words; those of a study would name the study's keys. Raises UserError."""
-    from longca.core.cell import DTYPE_BYTES
-    from longca.core.errors import UserError, unknown
     from longca.core.plugin import Registry
-    from longca.core.units import parse_heads, parse_length
 
     for mask in grid["mask"]:
         (name, given), = ({mask: {}} if isinstance(mask, str) else mask).items()
         Registry("mask").load(name).resolve(given)
-    if grid["dtype"] not in DTYPE_BYTES:
-        raise unknown("dtype", grid["dtype"], DTYPE_BYTES)
-    if grid["head_dim"] < 1:
-        raise UserError(f"A head dim of {grid['head_dim']} cannot be", todo="Give `--head-dim` a whole number of at least 1")
-    try:
-        parse_length(grid["seqlen"])
-        parse_heads(grid["heads"])
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    check_call(grid["seqlen"], grid["heads"], grid["head_dim"], grid["dtype"])
 
 
 def _device_type() -> str:
@@ -143,7 +132,7 @@ def _print(run: OwnFileRun) -> None:
         for rival in result.rivals:
             if rival.outcome.status != "ok":
                 print(f"{rival.cell.kernel}: {rival.outcome.status}, {_view(rival).reason}")
-        if result.own.outcome.status == "error" and not result.place:
+        if result.own.outcome.status == "error" and not result.place and result.own.outcome.type != "ResultError":
             print(result.own.outcome.log)
     if run.logs is not None:
         print(f"Output of the measuring processes: {run.logs}")

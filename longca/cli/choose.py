@@ -85,14 +85,15 @@ def _question(mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, dir
 def _print(ranking: CallRanking) -> None:
     import textwrap
 
+    from longca.report.decide.views import share_text
     from longca.report.series import rate_unit
-    from longca.store.text import number, percent, plural
+    from longca.store.text import number, plural
 
     print(textwrap.fill(ranking.finding, WIDTH))
     unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
     print_table(ranking.setting, ["method", "ms", unit.name, "half of all samples", "of best", "calls"],
                 [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
-                  percent(placed.share, 3) + (" tie" if placed.tied and placed.place > 1 else ""), placed.num_samples]
+                  share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""), placed.num_samples]
                  for method, placed in ranking.methods])
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", WIDTH, subsequent_indent="  "))

@@ -1,5 +1,6 @@
 """The command `longca clean`: removes what was made from records, and on demand the records."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -22,8 +23,9 @@ def command(
 ) -> None:
     """Remove logs, pages and tables of a study. Says what, and asks.
 
-    Records stay unless `--records` is given. Exit code 1 if the answer is no.
+    Records stay unless `--records` is given. Exit code 1 if the answer is no. Without a terminal it needs `--yes`.
     """
+    from longca.core.errors import UserError
     from longca.store.lock import lock_folder
     from longca.store.text import format_bytes
 
@@ -40,6 +42,8 @@ def command(
         if as_json:
             print_json({"folder": str(folder), "would_remove": [str(path) for path in found], "num_bytes": sum(found.values())})
             return
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise UserError("Nothing is removed", why="there is no terminal to ask at", todo="Give `--yes` to remove without a question")
         if not typer.confirm("Remove them?"):
             raise typer.Exit(1)
     if found:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.cli.options import Json, StudyName, open_study, print_json, print_table
+from longca.cli.options import Json, StudyName, open_study, print_filled, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True, help="Corpora: document lengths, built-in or from your own files.")
 Out = Annotated[Path | None, typer.Option(help="File to write instead of printing", show_default=False)]
@@ -46,10 +46,10 @@ def show(name: str, seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="
     if as_json:
         print_json({"name": name, "num_documents": corpus.num_documents, "mean_length": corpus.mean_length, "drawn": lengths})
         return
-    print(f"{corpus.label}: {corpus.summary}")
-    print(f"{corpus.num_documents:,} documents, {corpus.mean_length:,.0f} tokens each on average")
-    print(f"{num_tokens:,} tokens with seed {seed}: {len(lengths)} documents, the longest of {max(lengths):,} tokens")
-    print(" ".join(str(length) for length in lengths))
+    print_filled(f"{corpus.label}: {corpus.summary}")
+    print_filled(f"{corpus.num_documents:,} documents, {corpus.mean_length:,.0f} tokens each on average")
+    print_filled(f"{num_tokens:,} tokens with seed {seed}: {len(lengths)} documents, the longest of {max(lengths):,} tokens")
+    print_filled(" ".join(str(length) for length in lengths))
 
 
 @app.command()

@@ -57,7 +57,7 @@ def _print_kernels(kernels: list[Check]) -> None:
 
 def _software() -> list[Check]:
     checks: list[Check] = [("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")]
-    done = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__, torch.version.cuda or 'CPU build')"],
+    done = subprocess.run([sys.executable, "-P", "-c", "import torch; print(torch.__version__, torch.version.cuda or 'CPU build')"],
                           capture_output=True, text=True, check=False)
     detail = done.stdout.strip() if done.returncode == 0 else (done.stderr.strip().splitlines() or ["does not start"])[-1]
     checks.append(("torch", "ok" if done.returncode == 0 else "fails", detail))

@@ -1,6 +1,6 @@
 """The command `longca export`: the records as one table."""
 
-from longca.cli.options import Json, Results, StudyName, open_study, print_json
+from longca.cli.options import Json, Results, StudyName, open_study, print_filled, print_json
 
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
@@ -22,5 +22,5 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
                     "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})
         return
     for problem in loaded.problems:
-        print(f"skipped {problem}")
-    print(f"{len(loaded.records)} records → " + ", ".join(str(path) for path in paths))
+        print_filled(f"skipped {problem}")
+    print_filled(f"{len(loaded.records)} records → " + ", ".join(str(path) for path in paths))

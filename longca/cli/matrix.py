@@ -4,7 +4,7 @@ import textwrap
 from typing import Any
 
 from longca.bench.run.predict import Predictor
-from longca.cli.options import line_width, print_json
+from longca.cli.options import check_call, line_width, print_json
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.errors import unknown
 from longca.core.plugin import Registry
@@ -29,6 +29,7 @@ def show_matrix(seqlen: str, heads: str, head_dim: int, dtype: str, device: str 
     """
     if device not in (None, "cpu", "cuda"):
         raise unknown("device", str(device), ("cpu", "cuda"))
+    check_call(seqlen, heads, head_dim, dtype)
     asked = device or here
     kernels = [kernel for kernel in Registry("kernel").load_all() if kernel.family != "control" and not kernel.name.startswith(AS_RELEASED)]
     absent = {} if device else {kernel.name: reason for kernel in kernels if (reason := kernel.available(asked)) is not None}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from longca.cli.options import Json, print_json
+from longca.cli.options import Json, print_filled, print_json
 
 TEMPLATES = ("kernel", "mask", "strategy", "figure")
 WHAT = {"kernel": "attention in plain torch", "mask": "a causal window and the first tokens", "strategy": "a gather of the keys that each "
@@ -48,7 +48,7 @@ def command(
     if as_json:
         print_json({"file": file, "plugins": plugins, "next": [line for line, _ in commands]})
         return
-    print(f"Wrote {file}: {WHAT[template]}. It is whole; replace its parts by yours.")
+    print_filled(f"Wrote {file}: {WHAT[template]}. It is whole; replace its parts by yours.")
     if plugins is not None:
         print(f"\n  export LONGCA_PLUGINS={plugins}\n      every command finds it then")
     for line, answer in commands:

@@ -51,6 +51,23 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
     return {name: {key.strip(): _scalar(value.strip()) for key, _, value in pairs}}
 
 
+def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
+    """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
+    from longca.core.cell import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
+    from longca.core.errors import UserError, check_name
+    from longca.core.units import parse_heads, parse_length
+
+    check_name("dtype", dtype, DTYPE_BYTES)
+    try:
+        num_tokens, num_heads = parse_length(seqlen), parse_heads(heads)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    for what, number, most in (("tokens", num_tokens, MOST_TOKENS), ("heads", max(num_heads), MOST_HEADS),
+                               ("as its head dim", head_dim, MOST_HEADS)):
+        if not 1 <= number <= most:
+            raise UserError(f"A call cannot have {number} {what}", todo=f"Give a whole number from 1 to {most}")
+
+
 def _scalar(text: str) -> Any:
     """true, false, a whole number, a number or text, whichever it is first."""
     if text in ("true", "false"):
@@ -128,6 +145,13 @@ def print_text(text: str, style: str = "") -> None:
     from rich.console import Console
 
     Console(markup=False, emoji=False, highlight=False).print(text, style=style or None)
+
+
+def print_filled(text: str) -> None:
+    """Print a line, wrapped to the terminal between words. Paths and commands stay whole, so that they can be copied."""
+    import textwrap
+
+    print(textwrap.fill(text, line_width(), break_long_words=False, break_on_hyphens=False))
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:

@@ -72,13 +72,29 @@ def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[
 
 
 def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
-    """The title of a source of records and where they lie: a file, a folder of results, or a study by its name or file."""
+    """The title of a source of records and where they lie: a file, a folder of results, or a study by its name or file.
+
+    Raises:
+        UserError: there is no such study; or it has no results, and this project has records of it.
+    """
+    from longca.core.errors import UserError
+
     if source is not None and source.endswith(FILES):
         return _title(Path(source).stem), Path(source)
     if source is not None and holds_records(Path(source)):
         return _title(Path(source).name), Path(source)
     _, study, folder = open_study(source, results=results)
+    committed = COMMITTED / f"{study.name}.parquet"
+    if not holds_records(folder) and committed.exists():
+        raise UserError(f"Study '{study.name}' was not measured here", why=f"there are no records in '{folder}'",
+                        todo=f"This project's own records of it are in {_from_here(committed)}: give that file, or measure first "
+                        f"with `longca run {study.name}`")
     return study.title or study.name, folder
+
+
+def _from_here(path: Path) -> Path:
+    """The path as it is written in the working folder, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _title(name: str) -> str:

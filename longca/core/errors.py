@@ -1,9 +1,11 @@
 """Errors for the user: something that they gave cannot be used. Their text is safe to print, whatever was given."""
 
 import difflib
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 MOST_OF_VALUE = 250  # characters of a value in quotes
 MOST_OF_LINE = 2_000  # characters of one part of a message
@@ -94,12 +96,39 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=count, cutoff=0.45) if len(name) <= MOST_COMPARED else []
 
 
-def unknown(kind: str, name: str, known: Iterable[str], todo: str = "") -> UserError:
-    """The error for a name that nothing bears: it offers the nearest names, or all of them if none is alike."""
+def unknown(kind: str, name: object, known: Iterable[str], todo: str = "") -> UserError:
+    """The error for a name that nothing bears: it offers the nearest names, or all of them if none is alike.
+
+    Args:
+        name: what was given, of whatever type.
+    """
     known = sorted(known)
-    close = nearest(name, known)
+    close = nearest(name, known) if isinstance(name, str) else []
     if close:
         offer = "did you mean " + ", ".join(f"'{n}'" for n in close) + "?"
     else:
         offer = "known: " + ", ".join(known) if known else "there is none"
-    return UserError(f"Unknown {kind} '{name}'", why=offer.rstrip("."), todo=todo)
+    given = f"'{name}'" if isinstance(name, str) else repr(name)
+    return UserError(f"Unknown {kind} {given}", why=offer.rstrip("."), todo=todo)
+
+
+def check_name(kind: str, name: object, known: Iterable[str], todo: str = "") -> None:
+    """Raise the error of `unknown` for what is none of the known names, or no text at all."""
+    known = list(known)
+    if not isinstance(name, str) or name not in known:
+        raise unknown(kind, name, known, todo)
+
+
+def whole_number(what: str, value: Any, least: int = 1) -> int:
+    """The value as an int. Raises UserError where it is no whole number, or less than `least`.
+
+    Args:
+        what: the thing that it is given for: "Argument 'gpus'".
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise UserError(f"{what} is {value!r}", todo=f"Give a whole number of at least {least}")
+    return number

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -90,7 +91,7 @@ class Registry:
             UserError: no file has that name (the nearest names are given).
             BrokenPlugin: the file does not hold one plug-in.
         """
-        path = self.paths().get(name)
+        path = self.paths().get(name) if isinstance(name, str) else None
         if path is None:
             raise unknown(self.kind.name, name, self.paths(), todo=f"`longca list {self.kind.plural}` shows all")
         module_name, _, class_name = self.kind.contract.partition(":")
@@ -177,10 +178,43 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
     if len(classes) != 1:
         raise BrokenPlugin(f"'{path}' is not a plug-in", todo="Remove it or make it one",
                         why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
+    if not path.is_relative_to(PACKAGE_ROOT):
+        _check_methods(path, classes[0], contract)
     try:
         return classes[0]()
     except Exception as error:
         raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo="Mend or remove the file") from error
+
+
+def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
+    """Raise BrokenPlugin if a method cannot be called as the contract's is: its first call would fail far from its line."""
+    for name, asked in inspect.getmembers(contract, inspect.isfunction):
+        own = inspect.getattr_static(plugin, name)
+        if name.startswith("_") or not inspect.isfunction(own) or own is asked:
+            continue
+        parameters = [*inspect.signature(asked).parameters.values()]
+        keywords = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        given = refused_signature(own, len(parameters) - len(keywords), keywords)
+        if given is not None:
+            expected = ", ".join(one.name for one in parameters)
+            raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"{name}{given} is called as {name}({expected})",
+                               todo="Mend or remove the file")
+
+
+def refused_signature(function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()) -> str | None:
+    """The parameters of a function that cannot be called with so many arguments and these keywords, as "(q, k)"; None if it can.
+
+    It is None, too, for what does not tell its parameters, such as functions in C.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*range(num_arguments), **dict.fromkeys(keywords))
+    except TypeError:
+        return str(signature)
+    return None
 
 
 def _import_file(path: Path) -> ModuleType:

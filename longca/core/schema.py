@@ -4,7 +4,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -95,11 +95,12 @@ class _Loader(yaml.SafeLoader):
                 None, None, f"it stands for more than {YAML_VALUES.value():,} values; {YAML_VALUES.todo}", node.start_mark)
 
 
-def parse(model: type[Model], data: Any, where: str) -> Model:
+def parse(model: type[Model], data: Any, where: str, further: Callable[[Any], Sequence[str]] = lambda data: ()) -> Model:
     """`data` as a `model`.
 
     Args:
         where: what the data is, to begin the error with ("config/studies/quick.yaml").
+        further: the problems of wrong data that the model does not find. They are told with the others.
 
     Raises:
         UserError: all that is wrong, a line for each.
@@ -108,6 +109,7 @@ def parse(model: type[Model], data: Any, where: str) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         problems, num_more = problems_of(model, error)
+        problems += further(data)
         if len(problems) == 1:
             raise UserError(f"{where}: {problems[0]}") from None
         raise UserError(where, problems=problems, num_more=num_more) from None

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -174,9 +174,13 @@ class Study(Frozen):
         left_out: list[BrokenPlugin] = []
         for number, grid in enumerate(self.grids):
             where = f"study '{self.name}', grid {number + 1}"
-            wrong = _wrong_names(grid, where)
-            problems += wrong
-            for entry in () if wrong else _one_name_each(grid.mask):
+            wrong = _wrong_names(_names_in(grid.__dict__), where)
+            if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
+                wrong.append(UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`"))
+            if wrong:
+                problems += [*wrong, *_wrong_params(_names_in(grid.__dict__))]
+                continue
+            for entry in _one_name_each(grid.mask):
                 try:
                     for cell in _expand(grid, entry, where):
                         found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
@@ -215,7 +219,7 @@ def load_study(name_or_path: str, folder: Path | None = None) -> Study:
     data = read_yaml(path)
     if isinstance(data, dict):
         data.setdefault("name", path.stem)
-    return parse(Study, data, str(path))
+    return parse(Study, data, str(path), _wrong_in_grids)
 
 
 def _num_cells(grid: Grid) -> int:
@@ -231,14 +235,58 @@ def _num_variants(entry: Choice) -> int:
     return sum(math.prod(len(value) for value in params.values() if isinstance(value, list)) for params in given) if given else 1
 
 
-def _wrong_names(grid: Grid, where: str) -> list[UserError]:
+def _wrong_in_grids(data: Any) -> list[str]:
+    """What is wrong in names and parameters of a study that is no valid one otherwise."""
+    grids = data.get("grids") if isinstance(data, dict) else None
+    found: list[UserError] = []
+    for number, grid in enumerate(grids[:MOST_GRIDS] if isinstance(grids, list) else ()):
+        if isinstance(grid, dict):
+            given = _names_in(grid)
+            found += [*_wrong_names(given, f"grid {number + 1}"), *_wrong_params(given)]
+    return list(dict.fromkeys(map(str, found)))
+
+
+def _names_in(grid: Mapping[str, Any]) -> dict[str, list[Choice]]:
+    """The plug-ins that a grid names, by kind. What cannot be a name or a choice is left out: the schema refuses it."""
+    found: dict[str, list[Choice]] = {}
+    later = grid.get("corpus_from")
+    for kind in ("kernel", "strategy", "corpus", "mask"):
+        value = grid.get(kind, ())
+        entries = [*value] if isinstance(value, (list, tuple)) else [value]
+        entries += later.values() if kind == "corpus" and isinstance(later, dict) else ()
+        found[kind] = [entry for entry in entries if isinstance(entry, str) or (kind in ("strategy", "mask") and _is_choice(entry))]
+    return found
+
+
+def _is_choice(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(isinstance(name, str) and isinstance(given, dict) and all(isinstance(key, str) for key in given)
+                                           for name, given in entry.items())
+
+
+def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
+    """The parameters that masks and strategies of these names cannot have."""
+    found: list[UserError] = []
+    for kind in ("strategy", "mask"):
+        registry = Registry(kind)  # as below, no registry of strategies by that name
+        for entry in _one_name_each([entry for entry in given[kind] if not isinstance(entry, str)]):
+            if not set(entry) <= set(registry.names()) or _num_variants(entry) > MOST_VALUES:
+                continue
+            try:
+                _variants(entry, registry)
+            except UserError as error:
+                found.append(error)
+            except Exception:  # of the plug-in's own code: it is told once all else is right
+                continue
+    return found
+
+
+def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:
     """The names that no plug-in bears."""
-    strategies, masks = ([name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)]
-                         for entries in (grid.strategy, grid.mask))
-    given = {"kernel": grid.kernel, "strategy": strategies, "corpus": (*grid.corpus, *grid.corpus_from.values()), "mask": masks}
     # no registry of strategies by that name: `longca.core.code.source` would let every job of the workflow depend on all their code
     known = {kind: Registry(kind).names() for kind in given}
-    wrong = [(kind, name) for kind, names in given.items() for name in dict.fromkeys(names) if name not in known[kind]]
+    names = {kind: dict.fromkeys(name for entry in entries for name in ([entry] if isinstance(entry, str) else entry))
+             for kind, entries in given.items()}
+    wrong = [(kind, name) for kind in given for name in names[kind] if name not in known[kind]]
     problems = [unknown(kind, name, known[kind], todo=f"It stands in {where}") for kind, name in wrong[:MOST_NAMED]]
     if len(wrong) > MOST_NAMED:
         problems.append(UserError(f"{where}: {len(wrong) - MOST_NAMED:,} more names that nothing bears"))
@@ -253,8 +301,6 @@ def _one_name_each(entries: Sequence[Choice]) -> list[Choice]:
 
 def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
     """The cells of a grid with one of its masks."""
-    if bool(grid.seqlen) == bool(grid.seqlen_per_rank):
-        raise UserError(f"{where}: the lengths are not clear", todo="Give either `seqlen` or `seqlen_per_rank`")
     masks = _variants(mask, Registry("mask"))
     plans: list[tuple[str | None, dict[str, Scalar]]] = []
     kind = "strategy"  # as above, no registry of strategies by that name

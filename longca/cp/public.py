@@ -17,7 +17,7 @@ from longca.core.errors import UserError
 from longca.cp.api.differentiable import attend, gather_tokens
 from longca.cp.api.group import all_or_none, join
 from longca.cp.api.planning import MaskPlan, MaskPlanner
-from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
+from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
 from longca.masks.mask import Mask
 
@@ -141,9 +141,7 @@ class ContextParallel:
         Args:
             dim: the dimension of tokens, of size T.
         """
-        if x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] != self.seqlen:
-            raise UserError(f"Argument 'x' of shard is {_shape(x)}", why=f"dimension {dim} must have the {self.seqlen} tokens of the mask",
-                            todo="Give the whole sequence on every rank, and its dimension of tokens as dim=")
+        _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
         return x.index_select(dim, self.positions.to(x.device))
 
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
@@ -212,7 +210,8 @@ class ContextParallel:
         return torch.stack([attend(prepared, q[number], k[number], v[number]) for number in range(len(q))])
 
     def _is_known(self, mask: int | Mask) -> bool:
-        return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else mask in range(len(self.masks))
+        return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else (
+            isinstance(mask, int) and mask in range(len(self.masks)))
 
     def _mask_number(self, mask: int | Mask) -> int:
         return [own.digest for own in self.masks].index(mask.digest) if isinstance(mask, Mask) else mask
@@ -226,7 +225,7 @@ class ContextParallel:
         request, lead = self._request, tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
         for name, x, num_heads in (("q", q, request.num_q_heads), ("k", k, request.num_kv_heads), ("v", v, request.num_kv_heads)):
             if not isinstance(x, torch.Tensor):
-                raise UserError(f"Argument '{name}' of attention is a {type(x).__name__}", todo="Give a tensor")
+                raise UserError(f"Argument '{name}' of attention is of type {type(x).__name__}", todo="Give a tensor")
             wanted = *lead, self.num_tokens, num_heads, request.head_dim
             if x.dim() == len(wanted) and x.shape[-3] == self.seqlen != self.num_tokens:
                 raise UserError(f"Argument '{name}' of attention has all {self.seqlen} tokens",
@@ -236,8 +235,10 @@ class ContextParallel:
                                 why=f"tokens of this rank × heads × head dim are {' × '.join(map(str, wanted))}",
                                 todo="Give that shape, or the heads of the model to context_parallel")
             if x.dtype != request.dtype:
+                can_be_planned = str(x.dtype).removeprefix("torch.") in DTYPES
                 raise UserError(f"Argument '{name}' of attention is {x.dtype}", why=f"the plan is for {request.dtype}",
-                                todo=f"Convert it, or give dtype={x.dtype} to context_parallel")
+                                todo=f"Convert it with .to({request.dtype})" +
+                                (f", or give dtype={x.dtype} to context_parallel" if can_be_planned else ""))
             if x.device != self._comm.device:
                 raise UserError(f"Argument '{name}' of attention is on {x.device}", why=f"this rank is on {self._comm.device}",
                                 todo="Move it there")
@@ -246,10 +247,7 @@ class ContextParallel:
                             todo="Give backward=True to context_parallel, or call it under torch.no_grad()")
 
     def _check_shard(self, x: torch.Tensor, dim: int) -> None:
-        if x.dim() == 0 or not -x.dim() <= dim < x.dim() or x.shape[dim] != self.num_tokens:
-            raise UserError(f"Argument 'x' of unshard is {_shape(x)}",
-                            why=f"dimension {dim} must have the {self.num_tokens} tokens of this rank",
-                            todo="Give what came from cp.shard, and its dimension of tokens as dim=")
+        _check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
         if x.device != self._comm.device:
             raise UserError(f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {self._comm.device}", todo="Move it there")
 
@@ -265,6 +263,25 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
         found |= {prefix + (f"kernel_{name}" if name in found else name): cost for name, cost in prepared.costs.items()}
     return found
+
+
+def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo: str) -> None:
+    """Raise UserError where that dimension of `x` does not have so many tokens.
+
+    Args:
+        call: the method that `x` was given to.
+        whose: says of what the tokens are.
+        todo: what to give instead.
+    """
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise UserError(f"Argument 'x' of {call} is of type {type(x).__name__}", todo="Give a tensor")
+    if not isinstance(dim, int):
+        raise UserError(f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of tokens")
+    if not -x.dim() <= dim < x.dim() or x.shape[dim] != num_tokens:
+        raise UserError(f"Argument 'x' of {call} is {_shape(x)}", why=f"dimension {dim} must have the {num_tokens} tokens {whose}",
+                        todo=f"{todo}, and its dimension of tokens as dim=")
 
 
 def _shape(x: Any) -> str:

@@ -48,6 +48,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
         UserError: in one line, what does not fit and what to do.
     """
     _check(q, k, v, mask, scale)
+    if kernel is not None and not isinstance(kernel, str):
+        raise UserError(f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all")
+    return_lse = bool(return_lse)
     if q.ndim == 4:
         entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
         results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
@@ -86,8 +89,16 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> 
     if num_kv_heads % mask.num_groups:
         raise UserError(f"{num_kv_heads} KV heads cannot share a mask of {mask.num_groups} head groups evenly",
                         todo=f"Build the mask for {num_kv_heads} KV heads")
-    if scale is not None and not 0 < scale < math.inf:
+    if scale is not None and not _is_scale(scale):
         raise UserError(f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q")
+
+
+def _is_scale(scale: Any) -> bool:
+    """True for a positive finite number, also for one in a tensor."""
+    try:
+        return bool(0 < scale < math.inf)
+    except (TypeError, ValueError, RuntimeError):  # not comparable; several numbers
+        return False
 
 
 def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:

@@ -15,6 +15,7 @@ The file may define more, all of it optional:
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core.cell import CallSpec
+from longca.core.plugin import refused_signature
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "THD")
+CALLS = {"forward": ("q", "k", "v", "mask"), "backward": ("dout", "q", "k", "v", "out", "lse", "mask"), "prepare": ("mask", "device")}
+"""with what each function of the file is called, in this order"""
 PLACE = "at {file}, line {line}, in {function}: {code}"
 """the note that an exception gets: where in the user's file it was raised"""
 
@@ -56,6 +60,10 @@ class ResultError(TypeError):
     """A function of the file returned something that is no result."""
 
 
+class DefinitionError(TypeError):
+    """The file defines something that cannot be called, or no known layout. Nothing of it is measured."""
+
+
 class OwnFilePrepared(Prepared):
     """The file's functions, with tensors in its own layout. Exceptions of the file get a note of the line that raised them."""
 
@@ -64,13 +72,13 @@ class OwnFilePrepared(Prepared):
         self._file = file
         with self._noting_place():
             module = _load(file)
+        _check_definitions(module)
+        with self._noting_place():
             self._forward: Callable[..., Any] = module.forward
             self._backward: Callable[..., Any] | None = getattr(module, "backward", None)
             prepare = getattr(module, "prepare", None)
             self._mask = problem.mask if prepare is None else prepare(problem.mask, problem.device)
         self._layout: str = getattr(module, "LAYOUT", LAYOUTS[0])
-        if self._layout not in LAYOUTS:
-            raise ResultError(f"LAYOUT is {self._layout!r}; it must be one of {', '.join(LAYOUTS)}")
         self._uses_autograd = problem.needs_backward and self._backward is None
 
     def to_layout(self, x_THD: torch.Tensor) -> torch.Tensor:
@@ -150,6 +158,21 @@ class OwnFilePrepared(Prepared):
             raise
 
 
+def _check_definitions(module: ModuleType) -> None:
+    """Raise DefinitionError for functions that cannot be called as they will be, and for an unknown layout."""
+    for name, arguments in CALLS.items():
+        function = getattr(module, name, None)
+        if function is None and name != "forward":
+            continue
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise DefinitionError(f"{name} is of type {type(function).__name__}; it must be a function {name}({', '.join(arguments)})")
+        if (given := refused_signature(function, len(arguments))) is not None:
+            raise DefinitionError(f"{name}{given} is called as {name}({', '.join(arguments)})")
+    layout = getattr(module, "LAYOUT", LAYOUTS[0])
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise DefinitionError(f"LAYOUT is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
+
+
 def _described(found: Any) -> str:
     """A value in few words, for messages."""
     shape = getattr(found, "shape", None)
@@ -168,13 +191,16 @@ def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:
 
 
 def _load(file: Path) -> ModuleType:
-    """The file as a module. It is imported once a process, and finds its neighbours as a script would."""
+    """The file as a module. It is imported once a process.
+
+    It finds the files beside it, after all that is installed: one of them may be called `random.py`.
+    """
     name = f"longca_own_{file.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(file):
         return loaded
     if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+        sys.path.append(str(file.parent))
     spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))  # whatever its suffix
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

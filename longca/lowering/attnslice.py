@@ -11,8 +11,11 @@ def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:
     """Every band as at most three slices: rows where the end moves, rows where both bounds or none move, rows where the start moves.
 
     Raises:
-        ValueError: head groups differ, and no `group` is given.
+        ValueError: head groups differ, and no `group` is given; or there is no such group.
     """
+    if group is not None and (not isinstance(group, (int, np.integer)) or group not in range(mask.num_groups)):
+        raise ValueError(f"there is no head group {group!r}: " + ("all heads are one group, 0" if mask.num_groups == 1 else
+                                                                   f"they are 0 to {mask.num_groups - 1}"))
     if group is None and mask.num_groups > 1:
         raise ValueError(f"slices are those of one head group, and {mask.num_groups} differ: name one with `group`")
     b = mask.groups[group or 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.lowering.blocks import block_of
+from longca.lowering.device import usable_device
 from longca.lowering.intervals import row_intervals
 from longca.masks.mask import Mask
 
@@ -18,7 +19,7 @@ def dense_mask(mask: Mask, device: torch.device | str) -> torch.Tensor:
     """The mask as bool (Sq, Sk), or (G, Sq, Sk) if head groups differ; True is visible. It is made on the device from intervals."""
     import torch
 
-    out = torch.zeros(mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=device)
+    out = torch.zeros(mask.num_groups, mask.seqlen_q, mask.seqlen_k, dtype=torch.bool, device=usable_device(device))
     paint = _paint_bands if mask.grid is None else _paint_grid
     for group in range(mask.num_groups):
         paint(mask, group, out[group])

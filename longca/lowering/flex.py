@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core.errors import UserError, whole_number
+from longca.lowering.device import usable_device
 from longca.lowering.mask_mod import mask_mod
 from longca.lowering.ranges import Runs
 from longca.lowering.tiles import col_tiles, row_tiles
@@ -32,7 +34,11 @@ def block_mask(mask: Mask, device: torch.device | str, num_q_heads: int = 1, blo
     """
     from torch.nn.attention.flex_attention import BlockMask
 
-    size_q, size_k = (block_size, block_size) if isinstance(block_size, int) else block_size
+    sizes = block_size if isinstance(block_size, (list, tuple)) else (block_size, block_size)
+    if len(sizes) != 2:
+        raise UserError(f"Argument 'block_size' is {block_size!r}", todo="Give a whole number of tokens, or two: (of queries, of keys)")
+    size_q, size_k = (whole_number("Argument 'block_size'", size) for size in sizes)
+    num_q_heads, device = whole_number("Argument 'num_q_heads'", num_q_heads), usable_device(device)
     share = num_q_heads // mask.num_groups if mask.num_groups > 1 else 1
     rows = [row_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
     cols = [col_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]

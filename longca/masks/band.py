@@ -30,8 +30,11 @@ def offset_text(offset: Any) -> str:
 
 def as_bands(rows: object) -> np.ndarray:
     """Rows of six numbers (±math.inf allowed) as a normal (n, 6) int64 array."""
-    array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
-    if array.size and array.shape[-1] != 6:
+    try:
+        array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
+    except (TypeError, ValueError):
+        raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}") from None
+    if array.size and array.shape[-1:] != (6,):
         raise ValueError(f"a band is six numbers (q0, q1, k0, k1, lo, hi), and these have the shape {array.shape}")
     strange = array[array != np.round(array)]  # NaN too
     if strange.size:

@@ -34,6 +34,8 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
     seqlen = _length(name, seqlen)
     values = pattern.Params(**pattern.resolve(params))
     for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
+        if not _is_whole(number):
+            raise UserError(f"Mask '{name}' cannot have {number!r} {what}", todo=f"Give a whole number of at least {least}")
         if number < least:
             raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
     if seqlen > MOST_TOKENS:
@@ -64,16 +66,26 @@ def mask_name(cell: Cell) -> str:
 
 def _length(name: str, seqlen: int | str) -> int:
     try:
-        return parse_length(seqlen) if isinstance(seqlen, str) else operator.index(seqlen)
-    except TypeError:
-        raise UserError(f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'") from None
+        if isinstance(seqlen, str):
+            return parse_length(seqlen)
     except ValueError as error:
         raise UserError(f"Mask '{name}' has no such length", why=str(error)) from None
+    if not _is_whole(seqlen):
+        raise UserError(f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'")
+    return operator.index(seqlen)
+
+
+def _is_whole(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and np.ndim(value) == 0  # type: ignore[arg-type]
 
 
 def _documents(given: np.ndarray | Sequence[int] | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
     if given is not None:
-        lengths = np.asarray(given)
+        lengths: np.ndarray
+        try:
+            lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
+        except ValueError:  # rows of different lengths
+            lengths = np.empty((0, 0))
         if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
             raise UserError("Lengths of documents must be a list of whole numbers")
         total = sum(lengths.tolist())  # exact, however large they are

@@ -15,6 +15,7 @@ a UserError of it.
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.core.errors import UserError
+from longca.core.errors import UserError, whole_number
 from longca.masks import band
 from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
@@ -119,10 +120,31 @@ def lowered(form: str, place: str, mask: Bands, *arguments: Any) -> Any:
 
 def whole_numbers(values: Any, what: str) -> np.ndarray:
     """The values as an int64 array. Raises ValueError where they are no whole numbers."""
-    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    try:
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except ValueError:
+        raise ValueError(f"{what} must be whole numbers, and they are lists of different lengths") from None
     if array.size and array.dtype.kind not in "iu":
-        raise ValueError(f"{what} must be whole numbers, and they are {array.dtype}")
+        raise ValueError(f"{what} must be whole numbers, and they are {_kind(array, values)}")
     return array.astype(np.int64)
+
+
+def _kind(array: np.ndarray, values: Any) -> str:
+    """What an array of a user holds, in a word."""
+    return {"U": "text", "S": "text", "b": "bool", "O": type(values).__name__}.get(array.dtype.kind, str(array.dtype))
+
+
+def of_windows(seqlen: int, windows: tuple[Any, ...]) -> list[np.ndarray]:
+    """The band of each window over all tokens."""
+    if not windows:
+        raise ValueError("give at least one window, such as (1023, 0)")
+    [first, *_] = windows
+    if isinstance(first, (list, tuple)) and first and all(isinstance(one, (list, tuple)) for one in first):
+        given = ", ".join(str(tuple(one)) for one in first)
+        raise ValueError(f"each window is an argument of its own: give from_windows({seqlen}, {given})")
+    if len(windows) == 2 and all(hasattr(one, "__index__") for one in windows):
+        raise ValueError(f"a window is a pair: give from_windows({seqlen}, {windows})")
+    return [of_window(seqlen, seqlen, window) for window in windows]
 
 
 def of_window(seqlen_q: int, seqlen_k: int, window: Window) -> np.ndarray:
@@ -155,16 +177,24 @@ def of_flashmask(columns: Any, causal: bool, seqlen_q: int | None) -> tuple[tupl
         raise ValueError(f"startend_row_indices must be (1, heads, keys, {'1 or 2' if causal else '2 or 4'}) where causal is {causal}, "
                          f"and they are {np.shape(columns)}")
     seqlen_k = table.shape[1]
-    num_queries = seqlen_k if seqlen_q is None else seqlen_q
+    num_queries = seqlen_k if seqlen_q is None else whole_number("Argument 'seqlen_q'", seqlen_q)
     return tuple(_of_hidden(_hidden(of_group, causal, num_queries), num_queries) for of_group in table), num_queries, seqlen_k
 
 
 def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
     """The bands of attention slices: one for each that is not empty."""
-    q, k, kind = (whole_numbers(values, name) for values, name in ((q_ranges, "q_ranges"), (k_ranges, "k_ranges"), (types, "types")))
+    known = ", ".join(f"{kind.value} for {kind.name}" for kind in SliceType)
+    q, k, kind = (whole_numbers(values, name) for values, name in
+                  ((q_ranges, "q_ranges"), (k_ranges, "k_ranges"), (types, f"types ({known})")))
+    for name, ranges in (("q_ranges", q), ("k_ranges", k)):
+        if ranges.size % 2 or (ranges.ndim > 1 and ranges.shape[-1] != 2):
+            raise ValueError(f"{name} must be (n, 2), a start and an end each, and these are {ranges.shape}")
     q, k, kind = q.reshape(-1, 2), k.reshape(-1, 2), kind.reshape(-1)
-    if not len(q) == len(k) == len(kind) or not np.isin(kind, list(SliceType)).all():
-        raise ValueError(f"slices must be as many q_ranges as k_ranges and types 0 to 3, and these are {len(q)}, {len(k)} and {len(kind)}")
+    if not len(q) == len(k) == len(kind):
+        raise ValueError(f"slices must be as many q_ranges as k_ranges and types, and these are {len(q)}, {len(k)} and {len(kind)}")
+    strange = kind[~np.isin(kind, list(SliceType))]
+    if len(strange):
+        raise ValueError(f"a type of slice is {known}, and {strange[0]} is none of them")
     hi = np.where(kind & SliceType.CAUSAL, k[:, 1] - q[:, 1], INF)
     lo = np.where(kind & SliceType.INVCAUSAL, k[:, 0] - q[:, 0], -INF)
     return band.make(q[:, 0], q[:, 1], k[:, 0], k[:, 1], lo, hi)
@@ -172,9 +202,13 @@ def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
 
 def of_dense(raster: Any) -> tuple[tuple[np.ndarray, ...], int, int]:
     """(bands of each head group, queries, keys) of a bool (Sq, Sk) or (G, Sq, Sk); True is visible."""
-    visible = np.asarray(raster.detach().cpu() if hasattr(raster, "detach") else raster)
+    try:
+        visible = np.asarray(raster.detach().cpu() if hasattr(raster, "detach") else raster)
+    except ValueError:
+        raise ValueError("a raster must be bool (queries, keys), and its rows are of different lengths") from None
     if visible.dtype != bool or visible.ndim not in (2, 3):
-        raise ValueError(f"a raster must be bool (queries, keys) or (groups, queries, keys), and it is {visible.dtype} {visible.shape}")
+        raise ValueError("a raster must be bool (queries, keys) or (groups, queries, keys), and it is "
+                         f"{_kind(visible, raster)}{f' {visible.shape}' if visible.ndim else ''}")
     groups = visible if visible.ndim == 3 else visible[None]
     return tuple(band.of_runs(*_runs(group)) for group in groups), *visible.shape[-2:]
 
@@ -209,9 +243,12 @@ def of_block_mask(block_mask: BlockMask) -> tuple[tuple[np.ndarray, ...] | Block
 
 
 def _offsets(window: Window) -> tuple[int, int]:
-    if np.shape(window) != (2,) or min(window) < -1:
-        raise ValueError(f"a window is (left, right), each at least 0, or -1 for no bound; it is {window}")
-    left, right = window
+    try:
+        left, right = map(operator.index, window)
+    except (TypeError, ValueError):
+        left = right = -2
+    if min(left, right) < -1:
+        raise ValueError(f"a window is (left, right), whole numbers, each at least 0, or -1 for no bound; it is {window!r}")
     return (-INF if left < 0 else -left), (INF if right < 0 else right)
 
 

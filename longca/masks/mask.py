@@ -93,9 +93,7 @@ class Mask:
         """
         with forms.refused("These windows"):
             length = parse_length(seqlen)
-            if not windows:
-                raise ValueError("give at least one window, such as (1023, 0)")
-            return cls._of([forms.of_window(length, length, window) for window in windows], length, length)
+            return cls._of(forms.of_windows(length, windows), length, length)
 
     @classmethod
     def from_bands(cls, seqlen: int | str, bands: Any, *, seqlen_k: int | str | None = None) -> Mask:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,11 @@ def load(*sources: str | Path) -> pd.DataFrame:
 
 def _place(source: str | Path) -> Path:
     """The file or folder of a source: one that is there, else the results of a study."""
+    if not isinstance(source, (str, os.PathLike)):
+        several = isinstance(source, (list, tuple, set))
+        raise UserError(f"A source of records cannot be {source!r}",
+                        todo="Give each as an argument of its own: longca.load(*sources)" if several else
+                        "Give the name of a study, a folder of results or a file, as text or a path")
     path = Path(source)
     if path.suffix in FILES or holds_records(path):
         return path

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from longca.core.code.source import files_digest, reached
-from longca.core.record import Failed, Record
+from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.files import write_atomically
 
@@ -45,7 +45,7 @@ class CellFacts(NamedTuple):
     reason: str = ""
     """why there is no number, in one line"""
     log_start: str = ""
-    """first lines of an error's log"""
+    """first lines of an error's log, and the notes of where ranks were that died or were stopped"""
     is_control: bool = False
     num_disturbed: int = 0
     """records in a row during which others used the device"""
@@ -56,9 +56,10 @@ class CellFacts(NamedTuple):
         from longca.store.view import View
 
         view = View(record, Hardware())
-        log = record.outcome.log if isinstance(record.outcome, Failed) else ""
+        log = record.outcome.log.splitlines()[:LOG_LINES] if isinstance(record.outcome, Failed) else []
+        log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
-                   view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log.splitlines()[:LOG_LINES]), view.is_control,
+                   view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
                    view.num_disturbed)
 
 

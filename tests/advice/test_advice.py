@@ -18,6 +18,7 @@ from longca.core.errors import UserError
 from longca.core.schema import parse
 from longca.core.study import Study
 from longca.masks import build_mask
+from longca.masks.mask import Mask
 from tests.support import ROOT
 
 HEADS: dict[str, Any] = {"num_q_heads": 64, "num_kv_heads": 8}
@@ -96,19 +97,36 @@ def test_on_one_gpu_it_ranks_kernels():
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ({"gpus": 0}, "cannot run on 0 GPUs"),
+    ({"gpus": 0}, "The number of GPUs is 0. Give a whole number of at least 1"),
     ({"gpu": "H300"}, "Unknown GPU 'H300'"),
     ({"profile": "h200"}, "Unknown profile of messages 'h200'"),
     ({"kernels": ["sdpb"]}, "Nothing is known of the time of kernel 'sdpb'"),
     ({"strategies": ["ring"], "gpus": 2}, "Unknown strategy 'ring'"),
     ({"direction": "up"}, "Unknown direction 'up'"),
+    ({"gpus": "x"}, "The number of GPUs is 'x'"),
+    ({"gpus": 1.5}, "The number of GPUs is 1.5"),
+    ({"num_q_heads": None}, "Argument 'num_q_heads' is missing. Give the query heads of the call"),
+    ({"num_q_heads": "8"}, "The number of query heads is '8'"),
+    ({"mask": "causal"}, "The mask must be a longca.Mask, and it is str. Make one with longca.build_mask('causal', seqlen=\"128K\")"),
+    ({"mask": Mask.from_bands(8, [(0, 8, 0, 4, -8, 8)], seqlen_k=4), "gpus": 2}, "8 queries and 4 keys cannot be divided among 2 GPUs"),
+    ({"dtype": ["bf16"]}, "Unknown dtype ['bf16']: known: bf16"),
+    ({"direction": 3}, "Unknown direction 3"),
+    ({"profile": 3}, "Argument 'profile' is 3"),
+    ({"gpu": 3}, "Argument 'gpu' is 3"),
+    ({"kernels": "band"}, "Argument 'kernels' is 'band'. Give a list of names"),
+    ({"strategies": 3}, "Argument 'strategies' is 3. Give a list of names"),
+    ({"strategies": [3], "gpus": 2}, "Unknown strategy 3"),
+    ({"memory_bytes": "60G"}, "Argument 'memory_bytes' is '60G'. Give a number of bytes"),
+    ({"memory_bytes": float("nan")}, "Argument 'memory_bytes' is nan"),
+    ({"ranks_per_node": "x"}, "The number of GPUs of a node is 'x'"),
+    ({"fitted": 3}, "Argument 'fitted' is of type int"),
     ({"num_kv_heads": 7}, "cannot be shared evenly"),
     ({"gpus": 3, "kernels": ["band"], "memory_bytes": 1e6}, "Nothing fits into 977 KiB a GPU"),
     ({"gpus": 3, "strategies": ["usp"], "kernels": ["fa1"]}, "No strategy and kernel can run this call on 3 GPUs"),
 ])
 def test_bad_input_is_one_line(arguments: dict[str, Any], said: str):
     with pytest.raises(UserError) as error:
-        advise(build_mask("causal", seqlen="16K"), **(HEADS | arguments))
+        advise(**{"mask": build_mask("causal", seqlen="16K"), **HEADS, **arguments})
     assert said in str(error.value) and "\n" not in str(error.value)
 
 

@@ -46,6 +46,9 @@ def test_the_finding_counts_who_is_first_and_the_caption_stands_once(board):
     first = max(set(wins), key=wins.count)
     assert finding(board).startswith(f"{first} has the best median in {wins.count(first)} of {len(contested)} cases")
     assert finding(Scoreboard()) == ""
+    of_title = {table.title: table.caption for table in rate_tables(board, 200)}
+    assert of_title["GFLOP/s, backward, S=2K"].endswith("; also measured: S=512,1K, shown by `longca report`.")
+    assert "also measured" not in of_title["GFLOP/s, backward, 2 ranks, S=1K"], "no other length ran"
     captions = [table.caption for table in rate_tables(board, 200) if table.caption]
     assert len(captions) == len(set(captions)) and captions[-1].startswith("* the best")
 

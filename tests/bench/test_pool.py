@@ -52,6 +52,7 @@ def test_a_process_that_dies_is_an_error(pool, kernel, cause, log):
     result = pool.measure(kernel_cell(kernel), MEASURE)
     assert result.outcome.status == "error" and result.outcome.type == "WorkerDied"
     assert cause in result.outcome.message and log in result.outcome.log
+    assert result.notes == (("rank 0 was at crasher.py:5 in prepare",) if "SIGSEGV" in cause else ()), "the line of the plug-in, not ctypes"
     assert len(pids(pool)) <= MAX_CPU_GROUPS and all(map(is_running, pids(pool)))
 
 
@@ -59,6 +60,7 @@ def test_a_hang_ends_with_the_cells_time(pool):
     measure = MEASURE.model_copy(update={"timeout_s": 0.5})
     result = pool.measure(kernel_cell("sleeper"), measure)
     assert result.outcome.status == "timeout" and result.outcome.seconds == 0.5 and result.samples is None
+    assert result.notes == ("rank 0 was at sleeper.py:5 in prepare",)
     assert ("kernel", None, 1) not in pool._groups
 
 

@@ -65,6 +65,18 @@ def test_plain_is_one_line_a_cell_with_the_reason_and_an_eta(clock):
     assert lines[3].endswith(" …; at mine.py:7 in forward; logs in logs/)") and len(lines) == 4
 
 
+def test_a_hang_and_a_crash_name_the_line_as_an_error_does(clock):
+    show = PlainProgress(io.StringIO())
+    show.start(cells(4), [])
+    died = Failed(type="WorkerDied", message="worker died: it was killed by SIGSEGV", log="Fatal Python error: Segmentation fault\n" * 3)
+    for outcome in (TimedOut(seconds=2.0), died):
+        show.end(record(outcome).model_copy(update={"notes": ("q is copied", "rank 0 was at mine.py:7 in forward")}))
+        assert show.board.scores[-1].raised_at == "mine.py:7 in forward" and "; at mine.py:7 in forward" in show.line(None)
+    of_ranks = record(TimedOut(seconds=2.0), kind="cp", strategy="ulysses", world=2, num_kv_heads=2)
+    notes = ("rank 0 was at p2p.py:40 in wait", "rank 1 was at mine.py:7 in forward")
+    assert Score.of(of_ranks.model_copy(update={"notes": notes})).raised_at == "p2p.py:40 in wait (rank 0), mine.py:7 in forward (rank 1)"
+
+
 def test_a_timed_cell_shows_time_rate_and_its_share_of_the_best_so_far(clock):
     """The best may be from before the run."""
     show = PlainProgress(io.StringIO())

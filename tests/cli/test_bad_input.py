@@ -2,6 +2,10 @@
 
 import pytest
 
+from longca.core.study import load_study
+from longca.store.cells import CellStore
+from tests.records import record
+
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', %s}]"
 
 
@@ -54,6 +58,12 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
     (["report", "nosuch.json"], ["nosuch.json"]),
     (["export", "quick"], ["no records", "longca run"]),
     (["image", "get", "cpuu"], ["There is no image 'cpuu'", "cpu, "]),
+    (["bench", "none.py", "--head-dim", "0"], ["cannot have 0 as its head dim. Give a whole number from 1 to 65536"]),
+    (["list", "matrix", "-s", "0"], ["longca: '0' is not a length: use a whole number"]),
+    (["list", "matrix", "--dtype", "fp8"], ["Unknown dtype 'fp8'"]),
+    (["list", "matrix", "--heads", "99999999:1"], ["cannot have 99999999 heads. Give a whole number from 1 to 65536"]),
+    (["report", "h200-dense"], ["was not measured here", "reports/h200/h200-dense.parquet: give that file", "`longca run h200-dense`"]),
+    (["compare", "h200-dense", "quick"], ["was not measured here", "reports/h200/h200-dense.parquet"]),
     (["bench", "none.py", "-s", "8KK"], ["'8KK' is not a length"]),
     (["bench", "none.py", "-m", "causl"], ["Unknown mask 'causl'", "'causal'"]),
     (["bench", "none.py", "--dtype", "int8"], ["Unknown dtype 'int8'", "bf16"]),
@@ -68,6 +78,23 @@ def test_a_command_that_cannot_be(longca, arguments, expected):
     assert "Traceback" not in done.stderr
     for part in expected:
         assert part in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ["data", "show", "pile"], ["advise", "-m", "causal", "-s", "1M", "-w", "64"], ["list", "matrix", "-v", "--device", "cuda"], ["list"],
+    ["new", "kernel", "a_long_name"], ["export"],
+])
+def test_lines_fit_into_80_columns(longca, tiny, tmp_path, arguments):
+    """But for paths, which stay whole."""
+    if arguments == ["export"]:
+        CellStore(tmp_path / "results" / "tiny").write(record(load_study(str(tiny)).cells()[0], study="tiny"))
+        arguments = ["export", tiny]
+    if arguments[0] == "new":
+        arguments = [*arguments, "--to", tmp_path / "mine"]
+    done = longca(*arguments, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        assert len(line) <= 80 or not line.strip().count(" ") or str(tmp_path) in line.split()[-1], line
 
 
 def test_a_seed_below_zero(longca):
@@ -104,16 +131,19 @@ def test_a_table_that_cannot_be_written(longca, tiny, tmp_path, table):
 
 
 def test_all_problems_of_a_study_are_told_in_one_go(longca, tmp_path):
-    """Wrong keys and values together; then, where all keys are right, wrong names of all grids."""
+    """Wrong keys, values, names and parameters together; then, where all keys are right, names and parameters of all grids."""
     path = tmp_path / "bad.yaml"
-    path.write_text("measure: {repeats: 0}\ngrids:\n  - {kernl: naive, kernel: naive, mask: causal, seqlen: -4, heads: '3:2'}\n")
+    path.write_text("measure: {repeats: 0}\ngrids:\n"
+                    "  - {kernl: naive, kernel: sdp, mask: [causl, {causal: {a: 1}}], seqlen: -4, heads: '3:2'}\n"
+                    "  - {kernel: {}, mask: [3, {full: 3}], seqlen: 64, heads: 2, strategy: {usp: {head: 2}}}\n  - 3\n")
     lines = longca("plan", path).stderr.splitlines()
-    assert lines[0] == f"longca: {path} has 4 problems:" and len(lines) == 5
-    for part in ("'measure.repeats'", "'kernel'", "-4", "3 query heads"):
+    assert lines[0] == f"longca: {path} has 12 problems:" and len(lines) == 13
+    for part in ("'measure.repeats'", "'kernel'?", "-4", "3 query heads", "'grids.1.kernel.0'", "'grids.1.mask.0' = 3", "'full': 3",
+                 "'grids.2'", "Unknown kernel 'sdp'", "Unknown mask 'causl'", "'causal': unknown key 'a'", "'usp': unknown key 'head'"):
         assert sum(part in line for line in lines[1:]) == 1, part
     path.write_text("grids:\n  - {kernel: [naiv, naive], mask: causl, seqlen: 64, heads: 2}\n"
-                    "  - {kernel: naive, mask: {block_sparse_uniform: {blok: 1}}, seqlen: 64, heads: 2}\n")
+                    "  - {kernel: naive, mask: [{block_sparse_uniform: {blok: 1}}, {sliding_window: {window: -4}}], heads: 2}\n")
     done = longca("plan", path)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 4
-    for part in ("'naive'", "'causal'", "'block'"):
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 6
+    for part in ("'naive'", "'causal'", "'block'", "'window' = -4", "the lengths are not clear"):
         assert part in done.stderr

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from longca.bench.run.own_file import _as_plugin
 from longca.bench.workers.pool import Device
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
 from longca.kernels.own_file import LAYOUTS, OwnFilePrepared
@@ -106,6 +110,28 @@ def test_errors_name_the_line_or_what_is_expected(tmp_path, changes, said):
     assert found.status == "error" and said in found.message + found.log
 
 
+CLASS = "from longca.kernels.contract import Kernel\n\n\nclass Mine(Kernel):\n    label = 'mine'\n"
+SUPPORTS = "    def supports(self, call, traits, device_type):\n        return None\n"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("def forward(q, k):\n    return q\n", "'mine.py' is no kernel: forward(q, k) is called as forward(q, k, v, mask). docs/guide"),
+    ("def forward(q, k, v, mask, *, scale):\n    return q\n", "forward(q, k, v, mask, *, scale) is called as"),
+    ("def forward(*args):\n    return args[0]\ndef prepare(mask):\n    return mask\n", "prepare(mask) is called as prepare(mask, device)"),
+    ("def forward(*args):\n    return args[0]\ndef backward(dout, q):\n    return q\n", "backward(dout, q) is called as backward("),
+    ("forward = 3\n", "forward is of type int; it must be a function forward(q, k, v, mask)"),
+    ("LAYOUT = ['BHTD']\ndef forward(*args):\n    return args[0]\n", "LAYOUT is ['BHTD']; it must be one of BHTD, BTHD, HTD, THD"),
+    (f"{CLASS}    def supports(self, call):\n        return None\n", "supports(self, call) is called as supports(self, call, traits"),
+    (f"{CLASS}{SUPPORTS}    def prepare(self, problem):\n        return None\n", "prepare returned a NoneType; it must return a Prepared"),
+])
+def test_a_wrong_definition_is_refused_in_a_line(here, longca, tmp_path, text, said):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    done = longca("bench", path, *SMALL, "--rivals", "none")
+    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.strip().splitlines()) == 1, done.stdout + done.stderr
+    assert said in done.stderr and "longca-bench" not in done.stderr
+
+
 def test_the_first_wrong_row_is_found(tmp_path):
     """A row, a key and a row without keys that are known to be wrong are named."""
     spoilt = write(tmp_path, "spoilt", result="(scores.softmax(-1) @ v).index_fill(2, torch.tensor([41, 50]), 0.5)")
@@ -160,6 +186,20 @@ def test_the_command_over_worker_processes(longca, tmp_path):
     assert lines[1].startswith("causal backward: fragile failed: WorkerDied") and "SIGSEGV" in lines[1]
     assert "fragile.py, line 4, in backward" in lines[2]
     assert "100 %" in done.stdout and done.stderr == ""
+
+
+def test_files_beside_it_are_found_but_stand_for_no_library(longca, tmp_path, monkeypatch):
+    """A user's `random.py` and `torch.py` lie beside the kernel, which is the working folder, too."""
+    for name in ("random", "torch", "numpy", "argparse"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('this is no {name}')\n")
+    (tmp_path / "own_helper.py").write_text("def out(scores, v):\n    return scores.softmax(-1) @ v\n")
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, more="import random\nimport own_helper", result="own_helper.out(scores, v)")
+    done = longca("bench", path, *SMALL, "--rivals", "none")
+    assert done.returncode == 0 and done.stdout.startswith("mine is right"), done.stdout + done.stderr
+    command = subprocess.run([sys.executable, "-m", "longca", "list", "kernels"], capture_output=True, text=True, cwd=tmp_path, check=False,
+                             env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT.parent)})
+    assert command.returncode == 0, command.stderr
 
 
 def test_options_that_cannot_be(longca, tmp_path):

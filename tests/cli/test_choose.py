@@ -97,6 +97,9 @@ def test_the_records_that_come_with_the_project(longca):
     assert first["method"] in " ".join(done.stdout.split())[:60] and isinstance(first["time_ms"], float) and told["devices"] == [H200]
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert f"n = {told['num_cells']} cells" in done.stdout
+    after = " ".join(longca("choose", "causal", COLUMNS="80").stdout.split()).partition("; then ")[2].partition(" %")[0]
+    method, share = after.split(" at ")
+    assert f" {share} % " in next(line for line in longca("choose", "causal").stdout.splitlines() if line.split()[:1] == [method]), "once"
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")
     assert refused.returncode == 2 and "the nearest have 64:8 heads" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
     for arguments, said in ((["causl"], "'causal'"), (["causal", "-d", "up"], "'up'"), (["causal", "--dtype", "bf61"], "'bf16'"),

@@ -25,19 +25,35 @@ def folder(longca, tiny, tmp_path) -> Path:
     return folder
 
 
+class Terminal(io.StringIO):
+    """Somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def test_clean_says_what_and_asks_and_leaves_records(longca, tiny, folder, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     told = json.loads(longca("clean", tiny, "--json").stdout)
     assert {Path(path).name for path in told["would_remove"]} == {"logs", "report.html"} and told["num_bytes"] == 3004
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     refused = longca("clean", tiny)
     assert refused.returncode == 1 and "2.93 KiB" in refused.stdout and names(folder) == {"cells", "logs", "report.html", "notes.txt"}
     done = longca("clean", tiny, "--yes")
     assert done.returncode == 0 and names(folder) == {"cells", "notes.txt"}
     assert "Nothing to remove" not in done.stdout and longca("clean", tiny, "--yes").returncode == 0
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO(""), io.StringIO("y\n")])
+def test_clean_without_a_terminal_needs_yes(longca, tiny, folder, monkeypatch, stdin):
+    before = names(folder)
+    monkeypatch.setattr("sys.stdin", stdin)
+    done = longca("clean", tiny)
+    assert done.returncode == 2 and names(folder) == before
+    assert done.stderr == "longca: Nothing is removed: there is no terminal to ask at. Give `--yes` to remove without a question\n"
 
 
 def test_clean_removes_records_only_when_told(longca, tiny, folder):

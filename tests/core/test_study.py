@@ -158,7 +158,7 @@ def test_the_second_grid_is_named(plugins: Path, write_study: WriteStudy):
     ({"measure": {"repeats": 0}}, "'measure.repeats' = 0"), ({"measure": {"warmup": -1}}, "'measure.warmup' = -1"),
     ({"measure": {"timeout_s": 0}}, "'measure.timeout_s' = 0"), ({"seed": "x"}, "'seed' = 'x'"),
 ])
-def test_a_study_that_cannot_be(write_study: WriteStudy, study: dict[str, Any], expected: str):
+def test_a_study_that_cannot_be(plugins: Path, write_study: WriteStudy, study: dict[str, Any], expected: str):
     path = write_study(**study)
     with pytest.raises(UserError) as caught:
         load_study(str(path))

@@ -45,6 +45,14 @@ from .strategies import WITH_DOCUMENTS
     ("full_document", {"seqlen": 8, "documents": [[4, 4]]}, "must be a list of whole numbers"),
     ("full_document", {"seqlen": 8, "documents": 8}, "must be a list of whole numbers"),
     ("causal", {"seqlen": 8, "documents": [8]}, "'causal' has no documents"),
+    ("full_document", {"seqlen": 8, "documents": [[3], [5, 1]]}, "must be a list of whole numbers"),
+    (3, {"seqlen": 8}, "Unknown mask 3: known: "),
+    (["causal"], {"seqlen": 8}, "Unknown mask ['causal']: known: "),
+    ("causal", {"seqlen": 8, "seed": "x"}, "cannot have 'x' as its seed. Give a whole number of at least 0"),
+    ("causal", {"seqlen": 8, "seed": 1.5}, "cannot have 1.5 as its seed"),
+    ("causal", {"seqlen": True}, "cannot have True tokens"),
+    ("causal", {"seqlen": 8, "num_kv_heads": 2.5}, "cannot have 2.5 KV heads. Give a whole number of at least 1"),
+    ("causal_document", {"seqlen": 8, "corpus": 3}, "Unknown corpus 3: known: "),
 ])
 def test_mistakes_are_told_in_one_line(name, arguments, message):
     with pytest.raises(UserError) as caught:

@@ -185,7 +185,29 @@ def test_equality_and_hash():
     (lambda: Mask.from_bands(8, [[0, 9, 0, 8, -INF, INF]]), "leaves the 8 × 8 pairs"),
     (lambda: Mask.from_bands(8, [[0, 4, 0, 8, -INF, INF], [3, 8, 0, 8, -INF, INF]]), "disjoint, and .* are not"),
     (lambda: Mask.from_flashmask(np.zeros((8, 4), int), causal=True), r"\(1, heads, keys, 1 or 2\)"),
-    (lambda: Mask.from_slices([[0, 4]], [[0, 4]], [4], seqlen=8), "types 0 to 3"),
+    (lambda: Mask.from_slices([[0, 4]], [[0, 4]], [4], seqlen=8), "a type of slice is 0 for FULL, 1 for CAUSAL, .* and 4 is none of them"),
+    (lambda: Mask.from_slices([[0, 4]], [[0, 4]], ["causal"], seqlen=8), "0 for FULL, 1 for CAUSAL, .* whole numbers, and they are text"),
+    (lambda: Mask.from_slices([[0, 4, 8]], [[0, 4]], [1], seqlen=8), r"q_ranges must be \(n, 2\), a start and an end each"),
+    (lambda: Mask.from_slices(None, [[0, 4]], [1], seqlen=8), "q_ranges must be whole numbers, and they are NoneType"),
+    (lambda: Mask.from_documents([[3], [5, 2]]), "lists of different lengths"),
+    (lambda: Mask.from_documents([3, 5], window=("a", "b")), r"each at least 0, or -1 for no bound; it is \('a', 'b'\)"),
+    (lambda: Mask.from_windows(8, [(3, 0), (2, 0)]), r"give from_windows\(8, \(3, 0\), \(2, 0\)\)"),  # type: ignore[arg-type]
+    (lambda: Mask.from_windows(8, 3, 0), r"a window is a pair: give from_windows\(8, \(3, 0\)\)"),  # type: ignore[arg-type]
+    (lambda: Mask.from_windows(8, (3.5, 0)), "whole numbers, each at least 0"),  # type: ignore[arg-type]
+    (lambda: Mask.from_windows(8, (None, 0)), "whole numbers, each at least 0"),  # type: ignore[arg-type]
+    (lambda: Mask.from_bands(8, 3), r"a band is six numbers .* the shape \(\)"),
+    (lambda: Mask.from_bands(8, None), "a band is six numbers .* there are none in None"),
+    (lambda: Mask.from_flashmask([[1]], causal=True, seqlen_q="x"), "'seqlen_q' is 'x'"),  # type: ignore[arg-type]
+    (lambda: Mask.from_dense([[True], [True, False]]), "its rows are of different lengths"),
+    (lambda: build_mask("causal", seqlen=8).to_slices(3), "there is no head group 3: all heads are one group, 0"),
+    (lambda: build_mask("causal", seqlen=8).to_slices("x"), "there is no head group 'x'"),  # type: ignore[arg-type]
+    (lambda: Mask.from_windows(8, (1, 0), (2, 0)).to_slices(-1), "there is no head group -1: they are 0 to 1"),
+    (lambda: build_mask("causal", seqlen=8).to_dense("foo"), "'device' is 'foo': torch knows no such device. Give a device"),
+    (lambda: build_mask("causal", seqlen=8).to_dense("cuda:99"), "'device' is 'cuda:99': torch .* sees . GPUs"),
+    (lambda: build_mask("causal", seqlen=8).to_flex("foo"), "torch knows no such device"),
+    (lambda: build_mask("causal", seqlen=8).to_flex(num_q_heads="x"), "'num_q_heads' is 'x'. Give a whole number"),  # type: ignore[arg-type]
+    (lambda: build_mask("causal", seqlen=8).to_flex(block_size=0), "'block_size' is 0. Give a whole number"),
+    (lambda: build_mask("causal", seqlen=8).to_flex(block_size=(128,)), "'block_size' is"),  # type: ignore[arg-type]
     (lambda: Mask.from_slices([[0, 4]] * 2, [[0, 4]] * 2, [0, 1], seqlen=8), "disjoint"),
     (lambda: Mask.from_dense(np.zeros((3, 3))), "must be bool"),
     (lambda: Mask.from_dense(np.zeros((0, 3), bool)), "1 to 2147483647 queries"),

@@ -72,3 +72,14 @@ def test_a_study_without_records(folder: Path):
     (folder / "config/studies/new.yaml").write_text(TINY, encoding="utf-8")
     with pytest.raises(UserError, match=r"There are no records in 'results/new'\. Measure first"):
         longca.load("new")
+
+
+@pytest.mark.parametrize(("source", "message"), [
+    (3, "A source of records cannot be 3. Give the name of a study, a folder of results or a file"),
+    (None, "A source of records cannot be None. Give the name of a study"),
+    (["quick"], r"cannot be \['quick'\]. Give each as an argument of its own: longca.load\(\*sources\)"),
+])
+def test_what_is_no_source_is_refused_in_a_line(source: object, message: str):
+    with pytest.raises(UserError, match=message) as error:
+        longca.load(source)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)

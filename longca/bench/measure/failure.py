@@ -16,6 +16,8 @@ RAISED_AT = "raised at: "  # begins the line of a log that names the user's code
 SOURCE = Path(__file__).parents[3]
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _REQUEST = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
+_STACK = re.compile(r"^(?:Current thread .*|Stack) \(most recent call first\):\n((?:  .*\n?)*)", re.MULTILINE)
+_STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
@@ -49,6 +51,17 @@ def _users_code(error: BaseException) -> str:
             if _is_users(frame.filename):
                 return f"{frame.filename}:{frame.lineno} in {frame.name}"
     return ""
+
+
+def place_in_stack(printed: str) -> str:
+    """The place "file:line in function" in the last stack that `faulthandler` has printed; empty where it has printed none.
+
+    It is the innermost frame of a user's code, if there is one. Else it is the innermost one outside of torch.
+    """
+    stacks = _STACK.findall(printed)
+    frames = _STACK_FRAME.findall(stacks[-1]) if stacks else []
+    chosen = [frame for frame in frames if _is_users(frame[0])] or [frame for frame in frames if "/torch/" not in frame[0]] or frames
+    return f"{Path(chosen[0][0]).name}:{chosen[0][1]} in {chosen[0][2]}" if chosen else ""
 
 
 def _is_users(file: str) -> bool:

@@ -16,7 +16,7 @@ from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls, time_sustained
 from longca.core.cell import Cell
-from longca.core.plugin import Registry
+from longca.core.plugin import BrokenPlugin, Registry
 from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.kernels.contract import Forward, Prepared, Problem
@@ -54,6 +54,9 @@ class _KernelMeasurement(CellMeasurement):
         problem = self.problem(mask)
         with self.at("prepare", cost="prepare_ms"):
             prepared = kernel.prepare(problem)
+            if not isinstance(prepared, Prepared):
+                raise BrokenPlugin(f"Plug-in '{kernel.path}' cannot be used", todo="Mend or remove the file",
+                                   why=f"prepare returned a {type(prepared).__name__}; it must return a Prepared")
         self.take_costs(prepared)
         if isinstance(prepared, PreparedControl):
             return self._measure_control(prepared)

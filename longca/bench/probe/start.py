@@ -47,6 +47,7 @@ def run_on_ranks(seconds: float, ranks: int | None, device: str, timeout_s: floa
     ranks = ranks or (count if device_type == "cuda" else USUAL_RANKS)
     if device_type == "cuda" and ranks > count:
         raise UserError(f"{ranks} ranks need {ranks} GPUs", why=f"there are {count} here", todo="Give fewer, or start more with torchrun")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # of the ranks: a user's `random.py` in the working folder must not stand for Python's
     with tempfile.TemporaryDirectory() as folder:
         meeting, answer = (Path(folder) / "meeting").as_uri(), Path(folder) / "result"
         try:

@@ -34,7 +34,7 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     """Rates for each direction and number of ranks, all in one unit: a row for each mask, a column for each method.
 
     Each number is of the mask's longest sequence, the median where several cells of that length differ by heads, seed or the like.
-    Methods that do not fit into `width` characters have a table of their own below.
+    The caption names the lengths that are left out. Methods that do not fit into `width` characters have a table of their own below.
     """
     ranked = [score for score in board.scores if score.is_ranked and score.tflops is not None]
     names = ShortNames([score.cell for score in ranked])
@@ -48,7 +48,10 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     for world, direction in sorted(found, key=lambda key: (key[0], key[1] != "fwd")):
         by_mask = {mask: _longest(scores) for mask, scores in sorted(found[world, direction].items())}
         ranks = f", {world} ranks" if world else ""
-        tables += _tables(f"{unit}, {DIRECTIONS[direction]}{ranks}", by_mask, factor, names.common, marked, width)
+        shorter = {score.cell.seqlen for mask, scores in found[world, direction].items() for score in scores} - {
+            length for length, _ in by_mask.values()}
+        left_out = f"also measured: S={','.join(map(format_length, sorted(shorter)))}, shown by `longca report`" if shorter else ""
+        tables += _tables(f"{unit}, {DIRECTIONS[direction]}{ranks}", by_mask, factor, (names.common, left_out), marked, width)
     return [replace(table, caption="") if later and table.caption == later.caption else table
             for table, later in zip_longest(tables, tables[1:])]  # once for all tables in a row that it holds for
 
@@ -79,13 +82,13 @@ def _longest(scores: list[Score]) -> tuple[int, dict[str, list[float]]]:
     return length, rates
 
 
-def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], factor: float, common: str,
+def _tables(title: str, by_mask: dict[str, tuple[int, dict[str, list[float]]]], factor: float, notes: tuple[str, ...],
             marked: bool, width: int) -> list[Table]:
     lengths = {length for length, _ in by_mask.values()}
     if len(lengths) == 1:
         title += f", S={format_length(*lengths)}"
     several = any(len(values) > 1 for _, rates in by_mask.values() for values in rates.values())
-    caption = "; ".join(filter(None, (f"{BEST} the best" if marked else "", "median of the cells of each" if several else "", common)))
+    caption = "; ".join(filter(None, (f"{BEST} the best" if marked else "", "median of the cells of each" if several else "", *notes)))
     lead = max(map(len, by_mask)) + (GAP + 5 if len(lengths) > 1 else 0)
     tables = []
     for methods in _packed(sorted({method for _, rates in by_mask.values() for method in rates}), width - lead - GAP):

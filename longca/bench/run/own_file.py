@@ -18,13 +18,14 @@ from typing import Any
 
 from longca.bench.measure.result import Result, WrongRow
 from longca.bench.run.predict import Predictor
+from longca.bench.run.scores import Score
 from longca.bench.workers.pool import Pool
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.checkout import source
 from longca.core.errors import UserError
-from longca.core.plugin import Registry
+from longca.core.plugin import BrokenPlugin, Registry
 from longca.core.reading import CODE, read_file
-from longca.core.record import Environment, Failed, Record, TimedOut
+from longca.core.record import Environment, Failed, Record
 from longca.core.schema import parse
 from longca.core.study import Measure, Study
 
@@ -32,8 +33,8 @@ ADAPTER = "\n".join((  # line by line: to `longca.core.code.source` an import in
     '"""The kernel of a file that `longca bench` was given."""', "from pathlib import Path", "",
     "from longca.kernels.own_file import OwnFileKernel", "", "", "class Own(OwnFileKernel):", "    file = Path({file!r})", ""))
 ENDED_BADLY = ("incorrect", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
+UNDEFINED = "DefinitionError"  # of `longca.kernels.own_file`, which this process does not import
 NOTE = re.compile(r"^at (\S+, line \d+, in .*)$", re.MULTILINE)  # of `longca.kernels.own_file`
-FRAME = re.compile(r'File "([^"]+)", line (\d+)(?: in |, in )(\S+)')  # of a traceback, and of a stack that a dying process prints
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         announce: called with the title of each cell before it is measured.
 
     Raises:
-        UserError: the file is no kernel, a name is unknown, or there is no such device.
+        UserError: the file is no kernel, a name is unknown, or there is no such device. That the file is no kernel may show only in the
+            measuring process, where its code runs.
     """
     with ExitStack() as stack:
         kernel = stack.enter_context(_as_plugin(file))
@@ -91,6 +93,7 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         wrong_rows: dict[Cell, list[WrongRow]] = {}
         for cell in cells:  # before any rival
             own[cell] = measured(cell)
+            _refuse_undefined(file, own[cell])
             if own[cell].outcome.status == "incorrect":
                 wrong_rows[cell] = pool.wrong_rows(cell, measure)
         right = [cell for cell in cells if own[cell].outcome.status == "ok"]
@@ -100,12 +103,21 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
             for cell in right:
                 if name in names[cell]:
                     beside[cell].append(measured(_with_kernel(cell, name)))
-        results = [OwnFileResult(own[cell], beside[cell], wrong_rows.get(cell, []), _place(file, own[cell])) for cell in cells]
+        results = [OwnFileResult(own[cell], beside[cell], wrong_rows.get(cell, []), _place(own[cell])) for cell in cells]
         found = OwnFileRun(kernel, pool.device.name, results, logs)
     if not any(record.outcome.status in ENDED_BADLY for result in results for record in (result.own, *result.rivals)):
         shutil.rmtree(logs, ignore_errors=True)
         return replace(found, logs=None)
     return found
+
+
+def _refuse_undefined(file: Path, record: Record) -> None:
+    """Raise UserError where not a result was wrong, but what the file defines."""
+    outcome = record.outcome
+    if isinstance(outcome, Failed) and outcome.type == UNDEFINED:
+        raise UserError(f"'{file.name}' is no kernel", why=outcome.message, todo="docs/guide/own-kernel.md tells what a file defines")
+    if isinstance(outcome, Failed) and outcome.type == BrokenPlugin.__name__:
+        raise UserError(outcome.message.replace(str(Registry("kernel").paths()[record.cell.kernel]), str(file)))
 
 
 @contextmanager
@@ -144,17 +156,11 @@ def _record(cell: Cell, result: Result, started: datetime) -> Record:
                   started_at=started.isoformat(timespec="seconds"), seconds=(datetime.now(UTC) - started).total_seconds(), **measured)
 
 
-def _place(file: Path, record: Record) -> str:
-    """The place in the file where it went wrong; empty if nothing says so."""
-    texts = [record.outcome.message, record.outcome.log] if isinstance(record.outcome, Failed) else []
-    if isinstance(record.outcome, TimedOut):
-        texts = [note.partition(" was at ")[2] for note in record.notes]
-        return re.sub(r":(\d+) in ", r", line \1, in ", next(iter(texts), ""))  # as other failures are told
-    for text in texts:
-        if noted := NOTE.findall(text):
-            return noted[-1]
-    frames = [frame for text in texts for frame in FRAME.findall(text) if Path(frame[0]).name == file.name]
-    return f"{file.name}, line {frames[0][1]}, in {frames[0][2]}" if frames else ""
+def _place(record: Record) -> str:
+    """The place in the user's code where it went wrong; empty if nothing says so."""
+    if isinstance(record.outcome, Failed) and (noted := NOTE.findall(record.outcome.log)):
+        return noted[-1]
+    return re.sub(r"^(?:.*/)?([^/]*):(\d+) in ", r"\1, line \2, in ", Score.of(record).raised_at)  # as other failures are told
 
 
 @contextmanager

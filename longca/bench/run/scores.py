@@ -10,7 +10,7 @@ from typing import Any
 
 from longca.bench.measure.failure import RAISED_AT
 from longca.core.cell import AS_RELEASED, Cell
-from longca.core.record import Record
+from longca.core.record import WAS_AT, Record
 from longca.core.units import format_length
 from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale
@@ -36,7 +36,7 @@ class Score:
     reason: str = ""
     """why there is no number, in one line"""
     raised_at: str = ""
-    """file, line and function of the user's code where it broke"""
+    """file, line and function of the user's code where it broke; or where each rank was when it died or was stopped"""
     is_control: bool = False
     num_disturbed: int = 0
     """records of the cell in a row during which others used the device; 0 if none did this time"""
@@ -48,9 +48,8 @@ class Score:
     @classmethod
     def known(cls, cell: Cell, facts: CellFacts) -> Score:
         """The score of a cell by what is remembered of its record."""
-        raised = next((line.removeprefix(RAISED_AT) for line in facts.log_start.splitlines() if line.startswith(RAISED_AT)), "")
-        return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason, raised,
-                   facts.is_control, facts.num_disturbed)
+        return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason,
+                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed)
 
     @property
     def is_failed(self) -> bool:
@@ -158,6 +157,13 @@ class ShortNames:
                 "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}", "head_dim": f"D={cell.head_dim}", "dtype": cell.dtype,
                 "corpus": cell.corpus or "", "seed": f"seed={cell.seed}",
                 "load": " ".join([cell.input_values] * (cell.input_values != "normal") + ["sustained"] * cell.sustained)}
+
+
+def _place(lines: Sequence[str], world: int) -> str:
+    """The place in the code that these lines name, as `Score.raised_at`."""
+    raised = next((line.removeprefix(RAISED_AT) for line in lines if line.startswith(RAISED_AT)), "")
+    ranks = [line.partition(WAS_AT) for line in lines if WAS_AT in line]
+    return raised or ", ".join(place if world == 1 else f"{place} ({rank})" for rank, _, place in ranks)
 
 
 def _mask(cell: Cell) -> tuple[object, ...]:

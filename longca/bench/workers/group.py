@@ -14,7 +14,7 @@ from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import Failed, TimedOut
+from longca.core.record import WAS_AT, Failed, TimedOut
 from longca.core.study import Measure
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
@@ -37,7 +37,7 @@ class RankDied(Exception):
 
     def __init__(self, rank: Rank) -> None:
         self.cause = rank.cause_of_death()
-        self.log = rank.tail()
+        self.log, self.notes = rank.tail(), was_at(rank)
         where = f" on {rank.host}" if rank.host else ""
         super().__init__(self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}")
 
@@ -106,7 +106,7 @@ class Group:
             return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
         except RankDied as lost:
             self.close(gently=False)
-            return Result(outcome=as_failed("WorkerDied", f"worker died: {lost}", lost.log))
+            return Result(outcome=as_failed("WorkerDied", f"worker died: {lost}", lost.log), notes=lost.notes)
         results = {rank: Result.received(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
@@ -190,7 +190,7 @@ class Group:
         for rank in self.ranks:
             rank.ask_for_stack()
         time.sleep(TICK_SECONDS)
-        return tuple(f"rank {rank.placement.rank} was at {where}" for rank in self.ranks if (where := rank.whereabouts()))
+        return tuple(note for rank in self.ranks for note in was_at(rank))
 
     def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:
         for rank in self.ranks:
@@ -228,6 +228,12 @@ class Group:
                 if rank not in ready:  # a child of that process holds its pipe open
                     raise RankDied(rank)
         return answers
+
+
+def was_at(rank: Rank) -> tuple[str, ...]:
+    """The note that says where in the code a rank was; none where it has printed no stack."""
+    where = rank.whereabouts()
+    return (f"rank {rank.placement.rank}{WAS_AT}{where}",) if where else ()
 
 
 def _culprit(results: dict[int, Result], failed: list[int]) -> int:

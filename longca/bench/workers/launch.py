@@ -60,7 +60,7 @@ class Rank(Protocol):
         ...
 
     def whereabouts(self) -> str:
-        """File, line and function in the stack that it printed when asked; empty if it printed none."""
+        """File, line and function in the stack that it printed when asked, or as it died; empty if it printed none."""
         ...
 
     def cause_of_death(self) -> str:

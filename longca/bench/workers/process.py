@@ -1,7 +1,6 @@
 """A worker process on this machine: it is started, watched, and ended together with all processes that it has started."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.measure.environment import num_cores
+from longca.bench.measure.failure import place_in_stack
+from longca.core.plugin import PACKAGE_ROOT
 
 TAIL_CHARS = 4000
 DEATH_SECONDS = 10.0  # between the end of its connection and its own end: a driver may still be freeing memory
@@ -17,7 +18,7 @@ STACK_SIGNAL = signal.SIGUSR1
 # OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short cells took several times the
 # CPU time, and where other processes want the cores a spinning thread keeps away the one that it waits for
 WAIT_POLICY = "OMP_WAIT_POLICY"
-FRAME = re.compile(r'File "(.*?([^/"]+))", line (\d+) in (\S+)')  # of a stack as faulthandler prints it
+INSTALLED = ("site-packages", "dist-packages")  # folders that Python searches anyway, after its own library
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -47,15 +48,16 @@ class WorkerProcess:
         """
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._mark = self._stack_mark = 0
+        self._mark = 0
         options = {**options, "threads": num_threads, "parent": os.getpid()}
-        command = [sys.executable, "-u", "-m", "longca.bench.workers.worker"]
+        # -P: a user's `random.py` in the working folder must not stand for Python's
+        command = [sys.executable, "-P", "-u", "-m", "longca.bench.workers.worker"]
         command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                             pass_fds=tuple(descriptors), start_new_session=True,
-                                            env={WAIT_POLICY: "passive", **os.environ, "OMP_NUM_THREADS": str(num_threads),
-                                                 **(env or {})})
+                                            env={WAIT_POLICY: "passive", **os.environ, **_same_package(),
+                                                 "OMP_NUM_THREADS": str(num_threads), **(env or {})})
 
     @property
     def is_alive(self) -> bool:
@@ -73,15 +75,12 @@ class WorkerProcess:
 
     def ask_for_stack(self) -> None:
         """Have it print its stack; this works even while it waits inside a library."""
-        self._stack_mark = self.log.stat().st_size
         if self.is_alive:
             self.process.send_signal(STACK_SIGNAL)
 
     def whereabouts(self) -> str:
-        """File, line and function in the stack that it printed when asked; empty if it printed none. Frames of torch are skipped."""
-        frames = FRAME.findall(self._printed_since(self._stack_mark))
-        own = [frame for frame in frames if "/torch/" not in frame[0]]
-        return "{1}:{2} in {3}".format(*(own or frames)[0]) if frames else ""
+        """File, line and function in the stack that it printed last since `begin`: when asked, or as it died. Empty if it printed none."""
+        return place_in_stack(self._printed_since(self._mark))
 
     def cause_of_death(self) -> str:
         """The exit code or signal of the process, in words. Waits up to DEATH_SECONDS for its end."""
@@ -110,6 +109,21 @@ class WorkerProcess:
         with self.log.open("rb") as output:
             output.seek(mark)
             return output.read().decode(errors="replace")
+
+
+def _same_package() -> dict[str, str]:
+    """A variable by which a worker, which does not look into the working folder, imports the package that this process has imported.
+
+    It is empty where the package is installed, or the variable names its folder already.
+    """
+    root, given = PACKAGE_ROOT.parent, os.environ.get("PYTHONPATH", "")
+    if root.name in INSTALLED or root in _folders(given.split(os.pathsep)) or root not in _folders(sys.path):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), given)))}
+
+
+def _folders(entries: Sequence[str]) -> set[Path]:
+    return {Path(entry).resolve() for entry in entries}
 
 
 def network(address: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from longca.core.errors import UserError
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.process_group import TORCHRUN
+from longca.lowering.device import usable_device
 
 if TYPE_CHECKING:
     import torch
@@ -32,9 +33,9 @@ def join(group: Any, device: Any, timeout_s: float) -> Comm:
 
     if not dist.is_available():
         raise UserError("This torch has no torch.distributed", todo="Install a torch that is built with it")
-    if timeout_s <= 0:
-        raise UserError(f"Argument 'timeout' is {timeout_s}", todo="Give seconds, more than 0")
-    device_type = torch.device(device).type if device is not None else None
+    if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
+        raise UserError(f"Argument 'timeout' is {timeout_s!r}", todo="Give seconds, more than 0")
+    device_type = usable_device(device).type if device is not None else None
     if hasattr(group, "get_group") and hasattr(group, "ndim"):  # a DeviceMesh: its class cannot be imported from every build of torch
         if group.ndim != 1:
             raise UserError(f"Argument 'group' is a device mesh of {group.ndim} dimensions", why="ranks of context parallelism lie in one",
@@ -47,7 +48,7 @@ def join(group: Any, device: Any, timeout_s: float) -> Comm:
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         raise UserError("This process is not in the group of argument 'group'", todo="Call context_parallel on its members alone")
     if not isinstance(group, dist.ProcessGroup):
-        raise UserError(f"Argument 'group' is a {type(group).__name__}",
+        raise UserError(f"Argument 'group' is of type {type(group).__name__}",
                         todo="Give a process group of torch.distributed, a device mesh of one dimension, or None for all ranks")
     return Comm.over(group, _device(device, device_type, dist.get_backend_config(group)), timeout_s)
 

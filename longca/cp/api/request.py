@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from longca.core.cell import Scalar
-from longca.core.errors import UserError
+from longca.core.errors import UserError, whole_number
 from longca.core.plugin import Registry
 from longca.cp.api.group import all_or_none
 from longca.cp.contract import HeadStrategy
@@ -130,7 +130,11 @@ def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
     if isinstance(name, str) and (match := _WITH_PARAMS.fullmatch(name.strip())):
         name = match[1]
         pairs = [part.partition("=") for part in match[2].split(",") if part.strip()]
-        params |= {key.strip(): yaml.safe_load(value) for key, _, value in pairs}
+        try:
+            params |= {key.strip(): yaml.safe_load(value) for key, _, value in pairs}
+        except yaml.YAMLError:
+            raise UserError(f"Argument 'strategy' is '{strategy}'", why="a value in it cannot be read",
+                            todo='Write values as in "usp(heads=2)"') from None
     if not isinstance(name, str):
         raise UserError(f"Argument 'strategy' is {strategy!r}", todo='Give a name, as "usp", "usp(heads=2)" or ("usp", {"heads": 2})')
     if name == AUTO:
@@ -165,9 +169,8 @@ def _request(device: torch.device, strategy: Any, *, kernel: Any, num_q_heads: A
     import torch
 
     num_kv_heads = num_q_heads if num_kv_heads is None else num_kv_heads
-    for name, number in (("num_q_heads", num_q_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise UserError(f"Argument '{name}' is {number!r}", todo="Give a whole number of at least 1")
+    num_q_heads, num_kv_heads, head_dim = (whole_number(f"Argument '{name}'", number) for name, number in (
+        ("num_q_heads", num_q_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)))
     if num_q_heads % num_kv_heads:
         raise UserError(f"Argument 'num_kv_heads' is {num_kv_heads}", why=f"{num_q_heads} query heads cannot be shared evenly among them",
                         todo="Give a divisor of num_q_heads")

@@ -175,8 +175,8 @@ def _sentence(found: pd.DataFrame, kind: str) -> str:
     best = everywhere[0]
     if best.num_first == contested:
         return opening
-    least = f"{best.method} loses least: at its worst it reaches {floor(100 * best.worst)} % of the best" if len(everywhere) > 1 else \
-        f"only {best.method} runs them all: at its worst it reaches {floor(100 * best.worst)} % of the best"
+    least = f"{best.method} loses least: at its worst it reaches {share_text(best.worst)} of the best" if len(everywhere) > 1 else \
+        f"only {best.method} runs them all: at its worst it reaches {share_text(best.worst)} of the best"
     them = f"Of the {len(everywhere)} that run them all, " if len(everywhere) > 1 else "And "
     return f"{opening} {them}{least}."
 
@@ -232,10 +232,15 @@ def verdict(view: HeatMap, mask: str) -> str:
     tied = [method for method, entry in others if entry.tied]
     if tied:
         rest = next(((method, entry) for method, entry in others if not entry.tied), None)
-        after = f"; then {rest[0]} at {floor(100 * rest[1].share)} %" if rest else ""
+        after = f"; then {rest[0]} at {share_text(rest[1].share)}" if rest else ""
         return f"A tie of {len(tied) + 1} within the noise: {first} ({rate}) and {', '.join(tied)}{after}."
     second, behind = others[0]
     return f"{first} is the fastest of {len(ranking)}: {rate}, {ahead(best.tflops / behind.tflops)} {second}."
+
+
+def share_text(share: float) -> str:
+    """0.967 → "96 %". It is never rounded up: only the best has 100 %."""
+    return f"{floor(100 * share)} %"
 
 
 def ahead(lead: float) -> str:

@@ -1,0 +1,31 @@
+"""The check of a device that a user has named: torch's own errors tell of its insides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from longca.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def usable_device(device: Any) -> torch.device:
+    """The device of that name or number; the default one for None. It is not touched: a GPU holds no memory of this process by it.
+
+    Raises:
+        UserError: torch knows no such device, or sees no such GPU here.
+    """
+    import torch
+
+    try:
+        found = torch.get_default_device() if device is None else torch.device(device)
+    except (RuntimeError, TypeError):
+        raise _refused(device, "torch knows no such device") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise _refused(device, f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs")
+    return found
+
+
+def _refused(device: Any, why: str) -> UserError:
+    return UserError(f"Argument 'device' is {str(device)!r}", why=why, todo="Give a device that this torch has, as 'cpu' or 'cuda:0'")
