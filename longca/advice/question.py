@@ -72,7 +72,7 @@ class AdviceQuestion:
         return bool(self.network.kernel_ratio)
 
 
-def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = 128,
+def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128,
                 dtype: str = "bf16", direction: str = "both", profile: str | None = None, gpu: str | None = None,
                 memory_bytes: float | None = None, ranks_per_node: int | None = None, kernels: Sequence[str] | None = None,
                 strategies: Sequence[str] | None = None, fitted: FittedKernels | None = None) -> AdviceQuestion:
@@ -83,8 +83,6 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int | None = None, nu
     """
     _check_mask(mask)
     gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
-    if num_q_heads is None:
-        raise UserError("Argument 'num_q_heads' is missing", todo="Give the query heads of the call, as num_q_heads=64")
     num_q_heads = whole_number("The number of query heads", num_q_heads)
     num_kv_heads = num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
     if num_q_heads % num_kv_heads:

@@ -121,7 +121,7 @@ class Advice:
         return {"title": "The first options of `longca advise`", "measure": {"messages": messages}, "grids": grids}
 
 
-def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = 128,
+def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | None = None, head_dim: int = 128,
            dtype: str = "bf16", direction: str = "both", profile: str | None = None, gpu: str | None = None,
            memory_bytes: float | None = None, ranks_per_node: int | None = None, kernels: Sequence[str] | None = None,
            strategies: Sequence[str] | None = None, fitted: FittedKernels | None = None) -> Advice:
@@ -130,7 +130,6 @@ def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int | None = None, num_kv_
     Args:
         mask: of the whole sequence.
         gpus: over which the sequence is divided; 1 ranks kernels.
-        num_q_heads: query heads of the call. It must be given.
         num_kv_heads: as many as query heads if not given.
         direction: `fwd`, `bwd`, or `both` as in training.
         profile: of messages, a name in `config/hardware.yaml`.

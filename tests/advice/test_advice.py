@@ -105,7 +105,7 @@ def test_on_one_gpu_it_ranks_kernels():
     ({"direction": "up"}, "Unknown direction 'up'"),
     ({"gpus": "x"}, "The number of GPUs is 'x'"),
     ({"gpus": 1.5}, "The number of GPUs is 1.5"),
-    ({"num_q_heads": None}, "Argument 'num_q_heads' is missing. Give the query heads of the call"),
+    ({"num_q_heads": None}, "The number of query heads is None. Give a whole number of at least 1"),
     ({"num_q_heads": "8"}, "The number of query heads is '8'"),
     ({"mask": "causal"}, "The mask must be a longca.Mask, and it is str. Make one with longca.build_mask('causal', seqlen=\"128K\")"),
     ({"mask": Mask.from_bands(8, [(0, 8, 0, 4, -8, 8)], seqlen_k=4), "gpus": 2}, "8 queries and 4 keys cannot be divided among 2 GPUs"),
