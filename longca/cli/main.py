@@ -3,6 +3,7 @@
 import gc
 import importlib
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -18,7 +19,8 @@ COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 record
 NO_MEMORY = 3  # this machine cannot
 
 
-def build_app() -> typer.Typer:
+def build_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The command line with these sub-commands. Each is imported, which for all of them takes longer than most do."""
     app = typer.Typer(name="longca", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
                       context_settings={"help_option_names": ["-h", "--help"]},
                       help="Measure attention for long contexts, and report what was measured.",
@@ -28,13 +30,19 @@ def build_app() -> typer.Typer:
                 ) -> None:
         """Measure attention for long contexts, and report what was measured."""
 
-    for name in COMMANDS:
+    for name in names:
         module = importlib.import_module(f"longca.cli.{name}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
             app.command(name)(module.command)
     return app
+
+
+def asked(words: Sequence[str]) -> Sequence[str]:
+    """The sub-command that these words of a command line name; all where they name none, for help and for the nearest of a wrong name."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    return (first,) if first in COMMANDS else COMMANDS
 
 
 def _version(asked: bool) -> None:
@@ -53,7 +61,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
-        sys.exit(build_app()(prog_name="longca", standalone_mode=False) or 0)
+        sys.exit(build_app(asked(sys.argv[1:]))(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -71,13 +71,15 @@ class Registry:
         """Name → file, sorted by name. Two files of one name are an error, since records could not tell them apart."""
         found: dict[str, Path] = {}
         for folder in self.folders:
-            for path in sorted(folder.glob(f"*{self.kind.suffix}")):
-                if path.stem.startswith("_"):
+            files = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []  # quicker than `glob`: studies ask often
+            for file in files:
+                name = file.removesuffix(self.kind.suffix)
+                if name == file or not name or name.startswith("_"):
                     continue
-                if path.stem in found:
-                    raise UserError(f"Two {self.kind.plural} are named '{path.stem}'",
-                                    why=f"{found[path.stem]} and {path}", todo="Rename one of the files")
-                found[path.stem] = path
+                if name in found:
+                    raise UserError(f"Two {self.kind.plural} are named '{name}'",
+                                    why=f"{found[name]} and {folder / file}", todo="Rename one of the files")
+                found[name] = folder / file
         return dict(sorted(found.items()))
 
     def names(self) -> list[str]:
