@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,6 +85,7 @@ class PlanTraffic:
     """the comm stream of each step"""
 
     @classmethod
+    @lru_cache(maxsize=64)  # both directions, and the bytes that are sent, follow from one
     def of(cls, plan: Plan) -> PlanTraffic:
         """The traffic on GPUs, where a comm stream keeps its order without the host."""
         numbers = range(plan.num_steps)
