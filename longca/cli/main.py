@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -15,6 +16,7 @@ COMMANDS = (  # in the order of use
     "doctor", "list", "explain", "choose", "advise", "probe", "new", "bench", "plan", "run", "status", "export", "report", "claims",
     "paper", "compare", "archive", "verify", "data", "image", "config", "clean")
 
+MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
 COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
 NO_MEMORY = 3  # this machine cannot
 
@@ -55,13 +57,16 @@ def _version(asked: bool) -> None:
 
 def main() -> None:
     """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
+    names = asked(sys.argv[1:])
+    if not set(names) & set(MEASURING):  # numpy's library of linear algebra starts a thread for each core, for which nothing is to do
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(*COLLECT)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
-        sys.exit(build_app(asked(sys.argv[1:]))(prog_name="longca", standalone_mode=False) or 0)
+        sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":
