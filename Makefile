@@ -90,7 +90,7 @@ test-images-all: setup
 # pictures of the masks, the README's heat map
 docs: setup
 	python tools/architecture.py
-	python tools/schema.py
+	python -m tools.schema
 	python -m tools.reference
 	python -m tools.mask_pictures
 	python -m tools.heat_map

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from pydantic import BaseModel
 
+from tools.described import described_schema
 from tools.pages import ROOT
 
 FOLDER = ROOT / "docs/reference"
@@ -158,7 +159,7 @@ def _params(run: Callable[..., None]) -> list[tuple[str, str, str, str]]:
 
 def _fields(model: Any) -> list[tuple[str, str, str, str]]:
     """(key, values, default, meaning) of each field of a pydantic model."""
-    schema = model.model_json_schema()
+    schema = described_schema(model)
     rows = []
     for name, entry in schema.get("properties", {}).items():
         given = model.model_fields[name]

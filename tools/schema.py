@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 from longca.core.config import Config
+from tools.described import described_schema
 
 TARGET = Path("workflow/schemas/config.schema.json")
 
 
 def schema() -> str:
-    content = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    content = {"$schema": "https://json-schema.org/draft/2020-12/schema", **described_schema(Config)}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from longca.core.plugin import Plugin, Registry
 
@@ -83,13 +83,15 @@ class Claim(Plugin, ABC):
     """the hardware that judging all of it needs"""
     overturned_by: str
     """the result that would flip the verdict"""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """the columns of the table that it reads besides those of `longca.claims.evidence.points`"""
 
     @abstractmethod
     def judge(self, table: pd.DataFrame) -> Verdict:
         """The verdict of these records.
 
         Args:
-            table: `longca.store.table.derived` of all records, of one study or of several.
+            table: `longca.store.table.derived` of all records, of one study or of several; these columns at least.
         """
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.claims.contract import Gaps, Observation
 from longca.core.units import format_length
-from longca.store.table import is_ranked
+from longca.store.table import RANKED_BY, is_ranked
 from longca.store.text import format_bytes, number
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _IDENTITY = ("device", "kind", "kernel", "strategy", "world", "mask", "mask_para
 _NUMBERS = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high", "absolute_peak_bytes", "moved_bytes",
             "formula_bytes", "formula_replicated_bytes", "straggler_percent", "error_out", "error_dq", "density", "peak_tflops",
             "num_nodes")
+COLUMNS = tuple(dict.fromkeys((*_IDENTITY, *_NUMBERS, *RANKED_BY, "cell_id", "seed", "status", "reason", "device_type")))
+"""the columns of the derived table from which points are made"""
 _NOT_ASKED = "unavailable"  # a method that is not installed
 Wanted = Any  # a value, several values, or a predicate
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.cli.options import Json, Results, print_json
-from longca.cli.records import open_runs
+from longca.cli.records import places_of_runs
 
 if TYPE_CHECKING:
     from longca.claims.contract import Claim, Verdict
@@ -30,8 +30,9 @@ def command(
     Says which hold, which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
     from longca.claims.contract import all_claims, summary
+    from longca.claims.evidence import COLUMNS
     from longca.core.errors import UserError
-    from longca.store.table import derived
+    from longca.store.load import load_columns
 
     if predicted:
         _predicted({int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set()), as_json)
@@ -43,14 +44,15 @@ def command(
     if strange:
         raise UserError(f"There is no claim '{strange[0]}'", why=f"they have the numbers 1 to {claims[-1].number}",
                         todo="`longca list claims` shows all")
-    loaded = open_runs(sources, results)
-    table = derived(loaded.records)
-    judged = [(claim, claim.judge(table)) for claim in claims if not wanted or claim.number in wanted]
+    asked = [claim for claim in claims if not wanted or claim.number in wanted]
+    columns = dict.fromkeys((*COLUMNS, *(name for claim in asked for name in claim.columns)))
+    table, problems = load_columns(places_of_runs(sources, results), tuple(columns))
+    judged = [(claim, claim.judge(table)) for claim in asked]
     if as_json:
         print_json({"summary": summary(verdict for _, verdict in judged), "claims": [_facts(*both) for both in judged],
-                    "problems": [vars(problem) for problem in loaded.problems]})
+                    "problems": [vars(problem) for problem in problems]})
         return
-    for problem in loaded.problems:
+    for problem in problems:
         print(f"skipped {problem}")
     if wanted:
         print("\n\n".join(_whole(claim, verdict) for claim, verdict in judged))

@@ -2,7 +2,9 @@
 
 import gc
 import importlib
+import os
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -14,11 +16,13 @@ COMMANDS = (  # in the order of use
     "doctor", "list", "explain", "choose", "advise", "probe", "new", "bench", "plan", "run", "status", "export", "report", "claims",
     "paper", "compare", "archive", "verify", "data", "image", "config", "clean")
 
+MEASURING = ("doctor", "probe", "bench", "run")  # their processes have as many threads as libraries want
 COLLECT = (100_000, 20, 20)  # garbage is looked for seldom: with 100,000 records in memory the usual thresholds cost a third of the time
 NO_MEMORY = 3  # this machine cannot
 
 
-def build_app() -> typer.Typer:
+def build_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The command line with these sub-commands. Each is imported, which for all of them takes longer than most do."""
     app = typer.Typer(name="longca", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
                       context_settings={"help_option_names": ["-h", "--help"]},
                       help="Measure attention for long contexts, and report what was measured.",
@@ -28,13 +32,19 @@ def build_app() -> typer.Typer:
                 ) -> None:
         """Measure attention for long contexts, and report what was measured."""
 
-    for name in COMMANDS:
+    for name in names:
         module = importlib.import_module(f"longca.cli.{name}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
             app.command(name)(module.command)
     return app
+
+
+def asked(words: Sequence[str]) -> Sequence[str]:
+    """The sub-command that these words of a command line name; all where they name none, for help and for the nearest of a wrong name."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    return (first,) if first in COMMANDS else COMMANDS
 
 
 def _version(asked: bool) -> None:
@@ -47,13 +57,16 @@ def _version(asked: bool) -> None:
 
 def main() -> None:
     """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
+    names = asked(sys.argv[1:])
+    if not set(names) & set(MEASURING):  # numpy's library of linear algebra starts a thread for each core, for which nothing is to do
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(*COLLECT)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
-        sys.exit(build_app()(prog_name="longca", standalone_mode=False) or 0)
+        sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -70,19 +70,24 @@ class Registry:
 
     def paths(self) -> dict[str, Path]:
         """Name → file, sorted by name. Two files of one name are an error, since records could not tell them apart."""
-        found: dict[str, Path] = {}
+        return {name: folder / file for name, (folder, file) in sorted(self._files().items())}
+
+    def _files(self) -> dict[str, tuple[Path, str]]:
+        """Name → folder and file in it. A study asks thousands of times: so there is no `glob`, and no `Path` of each file."""
+        found: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
-            for path in sorted(folder.glob(f"*{self.kind.suffix}")):
-                if path.stem.startswith("_"):
+            for file in sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []:
+                name = file.removesuffix(self.kind.suffix)
+                if name == file or not name or name.startswith("_"):
                     continue
-                if path.stem in found:
-                    raise UserError(f"Two {self.kind.plural} are named '{path.stem}'",
-                                    why=f"{found[path.stem]} and {path}", todo="Rename one of the files")
-                found[path.stem] = path
-        return dict(sorted(found.items()))
+                if name in found:
+                    raise UserError(f"Two {self.kind.plural} are named '{name}'",
+                                    why=f"{Path(*found[name])} and {folder / file}", todo="Rename one of the files")
+                found[name] = folder, file
+        return found
 
     def names(self) -> list[str]:
-        return list(self.paths())
+        return sorted(self._files())
 
     def load(self, name: str) -> Any:
         """The plug-in of that name.
@@ -91,9 +96,10 @@ class Registry:
             UserError: no file has that name (the nearest names are given).
             BrokenPlugin: the file does not hold one plug-in.
         """
-        path = self.paths().get(name) if isinstance(name, str) else None
-        if path is None:
-            raise unknown(self.kind.name, name, self.paths(), todo=f"`longca list {self.kind.plural}` shows all")
+        files = self._files()
+        if not isinstance(name, str) or name not in files:
+            raise unknown(self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all")
+        path = Path(*files[name])
         module_name, _, class_name = self.kind.contract.partition(":")
         contract = getattr(importlib.import_module(module_name), class_name)
         if self.kind.suffix == ".py":

@@ -37,7 +37,7 @@ class Frozen(BaseModel):
     survive JSON, as strings).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings", allow_inf_nan=False,
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=False,
                               str_max_length=MOST_TEXT)
 
 

@@ -317,7 +317,7 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
     node = np.arange(mesh.world) // ranks_per_node
     sent, between = np.zeros(mesh.world), np.zeros(mesh.world)
     backward = call.direction == "bwd"
-    traffic_of: dict[range, PlanTraffic] = {}
+    traffic_of: dict[range, np.ndarray] = {}  # tokens by (receiver, sender)
     for head_rank in range(mesh.heads if mesh.ring > 1 else 0):
         ranks = np.array(mesh.ring_of(head_rank))
         for chunk in work.chunks:
@@ -325,13 +325,11 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
                 continue
             groups, heads = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
             if groups not in traffic_of:
-                traffic_of[groups] = PlanTraffic.of(work.plan_of(groups))
-            traffic = traffic_of[groups]
-            for step in (*traffic.kv, *(traffic.dkv if backward else ())):
-                sender, receiver = ranks[step.sender], ranks[step.receiver]
-                moved = step.tokens * 2 * heads * row
-                sent += np.bincount(sender, moved, mesh.world)
-                between += np.bincount(sender, moved * (node[sender] != node[receiver]), mesh.world)
+                traffic_of[groups] = PlanTraffic.of(work.plan_of(groups)).tokens(backward=backward)[0]
+            moved, bytes_of_token = traffic_of[groups], 2 * heads * row
+            leaves = node[ranks[:, None]] != node[ranks]
+            sent[ranks] += moved.sum(axis=0) * bytes_of_token
+            between[ranks] += (moved * leaves).sum(axis=0) * bytes_of_token
     if mesh.heads > 1:
         heads = _heads_sent(work, backward)
         for rank in range(mesh.world):

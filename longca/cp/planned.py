@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from longca.cp.schedule.cost import UnitCosts
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.plan import Plan, Schedule
+    from longca.cp.schedule.planner import ScoredPlan
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
@@ -64,12 +65,13 @@ class PlannedStrategy(HeadStrategy):
         if traits.is_block_grid:
             reasons = (kernel.supports(local, known, device_type) for local, known in self._block_calls(call, world, traits))
             return next(filter(None, reasons), None)
-        misfits = []
-        for plan in self._plans(mask(), call, world):
-            misfits.append(support.misfit(plan))
+        choices, misfits = [], []
+        for choice in self._choices(mask(), call, world):  # in no order: a plan that fits settles it, and the others are not made
+            choices.append(choice)
+            misfits.append(support.misfit(choice.plan))
             if misfits[-1] is None:
                 return None
-        return misfits[0]
+        return misfits[_by_promise(choices)[0]]
 
     def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> str | None:
         try:
@@ -130,13 +132,18 @@ class PlannedStrategy(HeadStrategy):
         Args:
             sharding: of all plans. None: of each schedule the one that promises to be quickest.
         """
+        choices = list(self._choices(mask, call, world, sharding))
+        return [choices[number].plan for number in _by_promise(choices)]
+
+    def _choices(self, mask: Mask, call: CallSpec, world: int, sharding: Sharding | None = None) -> Iterator[ScoredPlan]:
+        """The plan of each schedule, the simplest first, on shardings as of `_plans`. Each is made when it is asked for."""
         mesh = self.mesh(world, call.num_kv_heads)
         costs = unit_costs(call, mesh, mask)
         schedules, planner = self.schedules(mesh), self._planners.setdefault(costs, Planner(costs))
-        choices = ([planner.choice(mask, mesh.ring, schedule) for schedule in schedules] if sharding is None else
-                   planner.choices_on(mask, sharding, schedules))
-        order = sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)
-        return [choices[number].plan for number in order]
+        if sharding is not None:
+            yield from planner.choices_on(mask, sharding, schedules)
+        else:
+            yield from (planner.choice(mask, mesh.ring, schedule) for schedule in schedules)
 
     def _support(self, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> KernelSupport:
         return KernelSupport(kernel, device_type, call, self._heads(call, world))
@@ -150,3 +157,8 @@ class PlannedStrategy(HeadStrategy):
     @cached_property
     def _planners(self) -> dict[UnitCosts, Planner]:
         return {}
+
+
+def _by_promise(choices: Sequence[ScoredPlan]) -> list[int]:
+    """Places of the plans of schedules that are given the simplest first, the most promising plan's first."""
+    return sorted(range(len(choices)), key=lambda number: choices[number].cost.total_s * GAIN_OF_SCHEDULE ** number)

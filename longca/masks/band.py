@@ -71,8 +71,8 @@ def tight(bands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def areas(bands: np.ndarray) -> np.ndarray:
     """Exact number of visible pairs of each band, (n,) int64."""
     q0, q1, k0, k1, lo, hi = bands.T
-    below = np.clip(lo - 1, k0 - q1, k1 - 1 - q0)
-    upto = np.clip(hi, k0 - q1, k1 - 1 - q0)
+    least, most = k0 - q1, k1 - 1 - q0
+    below, upto = (np.minimum(np.maximum(offset, least), most) for offset in (lo - 1, hi))  # `clip` takes longer on few bands
     return np.maximum(_pairs_upto(q0, q1, k0, k1, upto) - _pairs_upto(q0, q1, k0, k1, below), 0)
 
 
@@ -84,7 +84,7 @@ def _pairs_upto(q0: np.ndarray, q1: np.ndarray, k0: np.ndarray, k1: np.ndarray, 
 
 def _clamped_sum(x: np.ndarray, width: np.ndarray) -> np.ndarray:
     """Sum of clamp(t, 0, width) over all t < x."""
-    ramp = np.clip(x, 0, width + 1)
+    ramp = np.minimum(np.maximum(x, 0), width + 1)
     return ramp * (ramp - 1) // 2 + np.maximum(x - width - 1, 0) * width
 
 

@@ -1,6 +1,7 @@
 """Block masks: chosen (q-block, k-block) pairs, per head group. A compact form of many full bands."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -87,9 +88,16 @@ class BlockGrid:
 
     def solid(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`visible` (M, N) and both bounds of one group, without its empty blocks."""
+        if self._is_solid:
+            return self.visible[group], self.q_bounds[group], self.k_bounds[group]
         one = slice(group, group + 1)
         visible, q_bounds, k_bounds = _without_empty(self.visible[one], self.q_bounds[one], self.k_bounds[one])
         return visible[0], q_bounds[0], k_bounds[0]
+
+    @cached_property
+    def _is_solid(self) -> bool:
+        """No block of any group is empty."""
+        return bool(np.diff(self.q_bounds, axis=1).all() and np.diff(self.k_bounds, axis=1).all())
 
 
 def _without_empty(visible: np.ndarray, q_bounds: np.ndarray, k_bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

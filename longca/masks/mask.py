@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
@@ -276,7 +277,9 @@ class Mask:
 
     def named(self, name: str, params: Mapping[str, object]) -> Mask:
         """The same mask under a name, with further parameters; its own stand above them."""
-        return Mask(self.seqlen_q, self.seqlen_k, self._groups, grid=self.grid, params={**params, **self.params}, name=name)
+        found = copy(self)
+        found.name, found._params = name, {**params, **self._params}
+        return found
 
     @cached_property
     def traits(self) -> Traits:

@@ -91,6 +91,8 @@ def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:
 def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     """The same pairs, each band in one segment: only a band that is no more than a diagonal can lie in several."""
     diagonal = (bands[:, LO] == 0) & (bands[:, HI] == 0)
+    if not diagonal.any():
+        return bands
     begin, end = bands[diagonal, Q0], bands[diagonal, Q1]
     owner, segment = spread(np.searchsorted(bounds, begin, side="right") - 1, np.searchsorted(bounds, end))
     begin, end = np.maximum(begin[owner], bounds[segment]), np.minimum(end[owner], bounds[segment + 1])

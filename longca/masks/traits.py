@@ -40,6 +40,8 @@ def derive(mask: Bands, area: int) -> Traits:
     Args:
         area: visible pairs, over all groups.
     """
+    if area == mask.num_groups * mask.seqlen_q * mask.seqlen_k and mask.grid is None and area > mask.num_groups:
+        return _of_full(mask, area)
     num_bands, empty_rows, row_runs, col_runs = _grid_runs(mask.grid) if mask.grid is not None else _band_runs(mask)
     square = mask.seqlen_q == mask.seqlen_k
     segments = diagonal_segments(mask)
@@ -60,6 +62,14 @@ def derive(mask: Bands, area: int) -> Traits:
         max_row_intervals=row_runs,
         max_col_intervals=col_runs,
     )
+
+
+def _of_full(mask: Bands, area: int) -> Traits:
+    """The traits of bands that are all pairs, more than one: most steps of a ring have such a mask."""
+    square = mask.seqlen_q == mask.seqlen_k
+    return Traits(mask.seqlen_q, mask.seqlen_k, mask.num_groups, num_bands=sum(map(len, mask.groups)), area=area, full=True, causal=False,
+                  num_segments=int(square), window=(-1, -1) if square else None, block_size=None, is_block_grid=False, empty_rows=False,
+                  max_row_intervals=1, max_col_intervals=1)
 
 
 def _looks_ahead(mask: Bands) -> bool:
@@ -85,14 +95,18 @@ def _grid_runs(grid: BlockGrid) -> tuple[int, bool, int, int]:
 def most_row_runs(bands: np.ndarray) -> int:
     """Most runs of visible keys in one row, touching ones joined; for disjoint bands in normal form, (n, 6).
 
-    Looks at few rows: between two rows where a band begins, ends, or one of its ends starts or stops moving, all ends
-    are fixed or move by one a row. Two runs then touch in all rows of such a stretch, in none, or in its first or last
-    one, so that its first two rows show its most runs: the second is free of such a touch, or there is no third.
+    There is one where no two bands share a row. Else looks at few rows: between two rows where a band begins, ends, or one of its ends
+    starts or stops moving, all ends are fixed or move by one a row. Two runs then touch in all rows of such a stretch, in none, or in its
+    first or last one, so that its first two rows show its most runs: the second is free of such a touch, or there is no third.
     """
     if len(bands) == 0:
         return 0
     q0, q1, k0, k1, lo, hi = bands.T
-    turns = np.concatenate([q0, q1, np.clip(k0 - lo, q0, q1), np.clip(k1 - hi, q0, q1)])
+    order = np.argsort(q0)
+    if (q0[order[1:]] >= q1[order[:-1]]).all():
+        return 1
+    starts, ends = (np.minimum(np.maximum(row, q0), q1) for row in (k0 - lo, k1 - hi))  # of the rows in which an end moves
+    turns = np.concatenate([q0, q1, starts, ends])
     rows = np.unique(np.concatenate([turns, turns + 1]))
     owner, number = spread(np.searchsorted(rows, q0), np.searchsorted(rows, q1))
     row = rows[number]

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.lowering.tiles import col_tiles, row_tiles
+from longca.masks import band
+from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     from longca.lowering.ranges import Runs
-    from longca.masks.mask import Mask
 
 MOST_GROUPS = 2
 MOST_ROWS, PIECE_ROWS = 1 << 19, 4096  # of the queries that are counted, and of a piece
@@ -155,8 +156,12 @@ def _block_lines(mask: Mask, tokens: int, keys: int, group: int, *, columns: boo
 def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
     """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs. Columns are taken to be as long as rows."""
     count = MOST_ROWS // PIECE_ROWS
-    starts = np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS
-    pieces = [tile_statistics(mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)), shape, heads_per_kv) for start in starts.tolist()]
+    starts = (np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS).tolist()
+    if mask.grid is None and PIECE_ROWS % shape.tokens(heads_per_kv) == 0:  # no tile reaches into two pieces
+        parts = [_one_below_the_other(mask, starts[:-1]), _one_below_the_other(mask, starts[-1:])]  # the last one tells `WorkSpread.last`
+    else:
+        parts = [mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)) for start in starts]
+    pieces = [tile_statistics(part, shape, heads_per_kv) for part in parts]
     area, full, partial = (sum(getattr(piece, name) for piece in pieces) for name in ("area", "full", "partial"))
     factor = mask.area / mask.num_groups / area if area else 0.0
     full, partial = full * factor, partial * factor
@@ -164,6 +169,17 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
     rows = WorkSpread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
     rows = WorkSpread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
     return TileStatistics(mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, lambda: rows)
+
+
+def _one_below_the_other(mask: Mask, starts: list[int]) -> Mask:
+    """The pieces of a mask of bands that begin at these queries, as one mask of as many rows: they are counted in one pass."""
+    key = "pieces of rows", tuple(starts)
+    if key not in mask.kept:
+        height = PIECE_ROWS
+        groups = tuple(np.concatenate([band.shift(band.cut(bands, (start, start + height), (0, mask.seqlen_k)), number * height - start, 0)
+                                       for number, start in enumerate(starts)]) for bands in mask.groups)
+        mask.kept[key] = Mask(len(starts) * height, mask.seqlen_k, groups)
+    return mask.kept[key]
 
 
 def _by_line(runs: Runs, num_lines: int) -> np.ndarray:

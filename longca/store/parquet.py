@@ -44,7 +44,8 @@ def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection
     wanted = {name: types[kind] for name, kind in columns.items()}
     with _told():
         file = _opened(path, columns)
-        present = [name for name in columns if name in file.schema_arrow.names]
+        there = set(file.schema_arrow.names)
+        present = [name for name in columns if name in there]
         if not set(columns) - set(present) <= set(optional):
             raise KeyError("a column is not there")
         table = _within_limits(path, file.read(present, use_threads=False))

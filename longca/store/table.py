@@ -18,6 +18,8 @@ from longca.store.view import Ceilings, Singles, View
 if TYPE_CHECKING:
     import pandas as pd
 
+RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained")
+"""the columns that `is_ranked` reads"""
 FRAME_TYPES = {"str": "object", "int": "Int64", "float": "float64", "bool": "boolean", "floats": "object"}
 
 

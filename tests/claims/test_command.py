@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.claims.contract import all_claims
+from longca.cli.claims import command
 from longca.cli.records import COMMITTED
 from longca.core.cell import Cell
 from longca.store.columns import COLUMNS
@@ -87,3 +88,23 @@ def test_the_claim_of_the_page_is_judged(tmp_path, monkeypatch):
     for rate, status in ((600, "holds"), (300, "contradicted")):
         verdict = claim.judge(table(grid(rate, kernel="band"), grid(400, kernel="flex")))
         assert verdict.status == status and f"{rate / 400:.2f}×" in verdict.finding
+
+
+def test_a_claim_gets_the_columns_that_it_names_and_no_record_is_decoded(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "claims" / "newest_torch.py"
+    path.parent.mkdir()
+    path.write_text("""
+from longca.claims.contract import Claim, Observation, decided
+
+
+class NewestTorch(Claim):
+    number, label, sentence, source, trust, gpus, overturned_by = 25, "Torch", "It is there.", "This project", "paper", "one GPU", "None"
+    columns = ("torch",)
+
+    def judge(self, table):
+        return decided(f"{len(table)} rows", [Observation(version, bool(version)) for version in table.torch])
+""", encoding="utf-8")
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+    monkeypatch.setattr("longca.store.load.Decoder.decode", None)
+    command(["25", str(COMMITTED / "power.parquet")])
+    assert "Verdict        holds" in capsys.readouterr().out

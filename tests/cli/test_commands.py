@@ -8,6 +8,7 @@ import torch
 
 from longca.bench.measure.environment import device_name
 from longca.bench.run.method_version import method_version
+from longca.cli.main import COMMANDS, asked
 from longca.cli.options import print_table
 from longca.core.record import Others
 from longca.core.study import load_study
@@ -113,3 +114,14 @@ def test_data_show_and_masks(longca, tiny):
     assert {row["mask"] for row in masks} == {"full", "causal_document", "causal"}
     drawn = json.loads(longca("data", "sample", tiny).stdout)
     assert all(sum(row["lengths"]) == row["seqlen"] for row in drawn)
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["plan", "quick"], ("plan",)), (["--help"], COMMANDS), ([], COMMANDS), (["plam"], COMMANDS), (["--version", "list"], ("list",))])
+def test_only_the_command_that_is_asked_for_is_imported(words: list[str], expected: tuple[str, ...]):
+    assert asked(words) == expected
+
+
+def test_the_nearest_command_of_a_wrong_name_is_told(longca):
+    done = longca("plam")
+    assert done.returncode == 2 and "No such command 'plam'" in done.stderr and "plan" in done.stderr

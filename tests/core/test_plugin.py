@@ -97,8 +97,8 @@ def test_a_mended_file_loads(plugins: Path):
 
 
 def test_a_broken_file_of_the_package_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = plugin.PACKAGE_ROOT / "kernels" / "backends" / "not_there.py"
-    monkeypatch.setattr(Registry, "paths", lambda self: {"not_there": path})
+    folder = plugin.PACKAGE_ROOT / "kernels" / "backends"
+    monkeypatch.setattr(Registry, "_files", lambda self: {"not_there": (folder, "not_there.py")})
     with pytest.raises(UserError, match=r"not_there\.py' cannot be imported: ModuleNotFoundError"):
         Registry("kernel").load("not_there")
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from longca.cp.partition.factory import partition_mask
-from longca.cp.partition.load_balance import CANDIDATES, TARGET_IMBALANCE, make_sharding
+from longca.cp.partition.load_balance import CANDIDATES, TARGET_IMBALANCE, best_swap, make_sharding
 from longca.cp.partition.mesh import Mesh
 from longca.cp.partition.sharding import StripedSharding
-from longca.cp.schedule.cost import UnitCosts, cost_of
+from longca.cp.schedule.cost import UnitCosts, cost_of, costs_of
 from longca.cp.schedule.gather import Gather
 from longca.cp.schedule.plan import Plan, Step, Transfer
 from longca.cp.schedule.planner import Planner
@@ -302,3 +302,34 @@ def test_what_does_not_go_together_is_refused():
         partition_mask(Mask(64, 32, mask.groups), make_sharding("zigzag", mask, 4))
     with pytest.raises(ValueError, match="not in -1"):
         Gather(-1).plan(mask, make_sharding("zigzag", mask, 4))
+
+
+@pytest.mark.parametrize("schedule", [Ring(), Ring(two_way=True), Ring(window=3), Gather(2)])
+def test_plans_are_estimated_together_as_alone(schedule: Ring | Gather):
+    mask = build_mask("causal_document", seqlen=6 * 512 + 5)
+    plans = [schedule.plan(mask, make_sharding(name, mask, 6)) for name in ("contiguous", "zigzag", "heap-64", "stripes")]
+    together = costs_of(plans, RATES)
+    assert together == [cost_of(plan, RATES) for plan in plans] and len(set(together)) > 1
+
+
+@quick
+@given(st.lists(st.lists(st.integers(0, 40), min_size=5, max_size=5), min_size=1, max_size=4),
+       st.lists(st.integers(0, 60), min_size=5, max_size=5))
+def test_the_best_swap_is_the_best_of_all(others: list[list[int]], ours: list[int]):
+    """Ours has the most; each pair of chunks is tried."""
+    mine, theirs = np.sort(ours), np.sort(others, axis=1)
+    area, areas = int(mine.sum()), theirs.sum(axis=1)
+    assume(area >= areas.max())
+    larger, one, rank, other = best_swap(mine, theirs, area, areas, np.arange(len(theirs)) + 7)
+    moved = {(i, k, j): int(mine[i] - theirs[k, j]) for i in range(5) for k in range(len(theirs)) for j in range(5)}
+    assert larger == min(max(area - less, areas[k] + less) for (_, k, _), less in moved.items())
+    less = moved[one, rank - 7, other]
+    assert larger == max(area - less, areas[rank - 7] + less)
+
+
+def test_a_step_without_hidden_pairs_is_one_band():
+    """The first of three chunks of keys, seen by all queries of a later rank whose own chunks lie apart."""
+    plan = Ring().plan(build_mask("causal", seqlen=600), make_sharding("zigzag", build_mask("causal", seqlen=600), 3))
+    step = next(step for step in plan.steps(2) if step.number)
+    assert step.mask.traits.full and len(step.mask.groups[0]) == 1
+    assert step.mask.area == step.area and (step.mask.seqlen_q, step.mask.seqlen_k) == (200, step.num_keys)

@@ -9,7 +9,10 @@ import torch
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.cp.planned import PlannedStrategy
+from longca.cp.schedule.plan import Schedule
+from longca.cp.schedule.planner import Planner, ScoredPlan
 from longca.cp.traffic_formula import formula_bytes
+from longca.masks import Mask
 from longca.masks.build import cell_mask
 from tests.cp.case import STATIC_MASKS, Case
 from tests.cp.peak import Peak
@@ -185,3 +188,19 @@ def test_memory_of_a_ring_does_not_grow_with_ranks(strategy: str, mask: str):
     few, many = peaks(strategy, mask, 6), peaks(strategy, mask, 16)
     assert many[0] <= few[0] * 1.05
     assert many[1] <= few[1] * 1.05
+
+
+def test_schedules_are_planned_until_one_fits(monkeypatch: pytest.MonkeyPatch):
+    """A full mask fits `fa3` on the simplest ring, and a window with global tokens on none: then all are asked."""
+    planned = []
+    choice = Planner.choice
+
+    def counted(self: Planner, mask: Mask, world: int, schedule: Schedule, *rest: str) -> ScoredPlan:
+        planned.append(str(schedule))
+        return choice(self, mask, world, schedule, *rest)
+
+    monkeypatch.setattr(Planner, "choice", counted)
+    assert refusal(cell("ring_p2p", "full", kernel="fa3", seqlen=4096)) is None and planned == ["a ring"]
+    planned.clear()
+    assert "segments of tokens" in str(refusal(cell("ring_p2p", "global_sliding_window", kernel="fa3", seqlen=4096)))
+    assert planned == ["a ring", "a ring both ways"]

@@ -1,5 +1,6 @@
 """Traits against brute force on the raster, however a mask is cut into bands."""
 
+import math
 from dataclasses import replace
 from itertools import combinations
 
@@ -229,3 +230,14 @@ def test_long_masks_are_told_from_few_rows():
     assert traits.max_row_intervals == 1 and not traits.empty_rows and traits.num_segments == 0
     wide = build_mask("global_sliding_window", seqlen=1 << 19).traits
     assert (wide.max_row_intervals, wide.max_col_intervals) == (2, 2)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 1), (1, 3), (2, 2), (6, 6), (6, 4)])
+def test_full_masks_of_one_band_and_of_several(seqlen_q: int, seqlen_k: int, groups: int):
+    whole = (0, seqlen_q, 0, seqlen_k, -math.inf, math.inf)
+    below, above = (0, seqlen_q, 0, seqlen_k, -math.inf, 0), (0, seqlen_q, 0, seqlen_k, 1, math.inf)
+    for bands in ([whole], [below, above]):
+        mask = Mask.from_bands(seqlen_q, [np.array(bands)] * groups, seqlen_k=seqlen_k)
+        assert mask.traits.full
+        assert_traits(mask)

@@ -48,6 +48,20 @@ def test_pieces_tell_of_the_whole(monkeypatch: pytest.MonkeyPatch):
     assert pieces.computed == pytest.approx(whole.computed, rel=0.02) and pieces.partial == pytest.approx(whole.partial, rel=0.25)
 
 
+@pytest.mark.parametrize("shape", [TileShape(128, 128, 16), TileShape(192, 128)])
+def test_pieces_are_counted_together_as_alone(shape: TileShape, monkeypatch: pytest.MonkeyPatch):
+    """Also where tiles would reach from one piece into the next."""
+    mask = build_mask("causal_document", seqlen=65536, corpus="prolong64k")
+    monkeypatch.setattr(statistics_module, "MOST_ROWS", 16384)
+    starts = np.linspace(0, mask.seqlen_q - 4096, 4).astype(int) // 4096 * 4096
+    alone = [tile_statistics(mask.crop((start, start + 4096), (0, mask.seqlen_k)), shape, 8) for start in starts.tolist()]
+    found = tile_statistics(mask, shape, 8)
+    scale = mask.area / sum(piece.area for piece in alone)
+    assert (found.full, found.partial) == (sum(piece.full for piece in alone) * scale, sum(piece.partial for piece in alone) * scale)
+    assert found.of_rows.pairs.tolist() == sorted((pairs for piece in alone for pairs in piece.of_rows.pairs.tolist()), reverse=True)
+    assert found.of_rows.last == alone[-1].of_rows.pairs[-1]
+
+
 def test_least_squares_without_negative_costs_are_the_best_of_all_sets_of_columns():
     rng = np.random.default_rng(0)
     for _ in range(30):

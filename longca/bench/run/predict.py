@@ -1,13 +1,8 @@
 """Predictions for cells before they are run: support, operations, memory and time. No torch, no tensors."""
 
-import multiprocessing
-import os
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from longca.bench.run.shards import estimate_seconds
@@ -23,7 +18,6 @@ EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 TENSORS_HELD = {("kernel", "fwd"): 1.3, ("kernel", "bwd"): 2.0, ("cp", "fwd"): 3.5, ("cp", "bwd"): 3.2}
 """the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the committed records stay below, the
 kernel's own storage of S² apart"""
-MANY = 1000  # cells of context parallelism, some of which are planned, from which on processes share the work
 
 
 @dataclass(frozen=True)
@@ -59,22 +53,11 @@ class Predictor:
         self._plans: dict[Any, Any] = {}  # of all strategies
 
     def predict_all(self, cells: Sequence[Cell]) -> dict[str, Prediction]:
-        """cell_id → prediction. Many cells of context parallelism are divided among the cores, where this system can fork processes."""
+        """cell_id → prediction."""
         groups: dict[tuple[Any, ...], list[Cell]] = {}
         for cell in cells:  # those of one mask and its other seeds stay together: drawn once, divided among ranks once
             groups.setdefault((-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []).append(cell)
-        ordered = [groups[key] for key in sorted(groups)]  # many ranks take longest
-        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        if sum(cell.kind == "cp" for cell in cells) < MANY or num_cores == 1 or sys.platform != "linux":
-            found = self._predict_groups(ordered)
-        else:  # one share for each process, which then loads each plug-in once
-            shares = [ordered[number::num_cores] for number in range(num_cores)]
-            with ProcessPoolExecutor(num_cores, multiprocessing.get_context("fork")) as pool:
-                found = list(chain.from_iterable(pool.map(self._predict_groups, shares)))
-        return {prediction.cell.cell_id: prediction for prediction in found}
-
-    def _predict_groups(self, groups: list[list[Cell]]) -> list[Prediction]:
-        return [self.predict(cell) for group in groups for cell in group]
+        return {cell.cell_id: self.predict(cell) for key in sorted(groups) for cell in groups[key]}
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)

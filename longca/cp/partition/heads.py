@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from longca.cp.partition.sharding import even_ranges
 
@@ -72,6 +72,7 @@ class HeadPlan:
         return groups if whole or len(groups) == 1 else None
 
 
+@lru_cache(maxsize=64)  # a study asks for each of a few plans thousands of times
 def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
     """Divides the heads, in order, among `world` ranks.
 

@@ -73,12 +73,13 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     held = np.arange(len(work)).reshape(world, per_rank)
     held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)  # of each rank, the smallest first
     area = work[held].sum(axis=1)
+    enough = TARGET_IMBALANCE * area.mean()
     for _ in range(MAX_SWAPS):
         most = int(area.argmax())
-        if area[most] <= TARGET_IMBALANCE * area.mean():
+        if area[most] <= enough:
             break
-        larger, one, taker, other = min(_best_swap(work[held[most]], work[held[rank]], area[most], area[rank], int(rank))
-                                        for rank in np.argsort(area)[:SWAP_PARTNERS])
+        partners = np.argsort(area)[:SWAP_PARTNERS]
+        larger, one, taker, other = best_swap(work[held[most]], work[held[partners]], int(area[most]), area[partners], partners)
         if larger >= area[most]:
             break
         held[most, one], held[taker, other] = held[taker, other], held[most, one]
@@ -90,14 +91,27 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     return ChunkedSharding(f"level-{chunk}", lengths, owners, world)
 
 
-def _best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_area: int, rank: int) -> tuple[int, int, int, int]:
-    """(the larger of both areas after the swap, index of our chunk, the other rank, index of its chunk); chunks' areas rise."""
-    at = np.searchsorted(theirs, ours - (our_area - their_area) / 2)
-    nearest = np.clip(np.stack([at - 1, at]), 0, len(theirs) - 1)
-    less = ours - theirs[nearest]
-    larger = np.maximum(our_area - less, their_area + less)
-    side, one = np.unravel_index(larger.argmin(), larger.shape)
-    return int(larger[side, one]), int(one), rank, int(nearest[side, one])
+def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: np.ndarray, ranks: np.ndarray
+               ) -> tuple[int, int, int, int]:
+    """(the larger of both areas after the swap, index of our chunk, the other rank, index of its chunk).
+
+    Args:
+        ours, theirs: the areas of our chunks (n,), and of those of other ranks (ranks, n); they rise.
+        our_area, their_areas, ranks: the sum of ours, the sums of theirs, and the other ranks, (ranks,) each.
+    """
+    # All ranks are searched at once, on one axis: the numbers of each lie above those of the rank before. They are twice the areas, so that
+    # half a difference is a whole number.
+    num_chunks, rows = theirs.shape[1], np.arange(len(theirs))[:, None]
+    apart, first, shares = rows * (4 * our_area + 2), rows * num_chunks, their_areas[:, None]
+    wanted = np.minimum(np.maximum(2 * ours - (our_area - shares), -1), 2 * our_area + 1)
+    at = (2 * theirs + apart).ravel().searchsorted(wanted + apart)
+    nearest = np.minimum(np.maximum(np.concatenate([at - 1, at], axis=1), first), first + num_chunks - 1)
+    less = np.concatenate([ours, ours]) - theirs.ravel()[nearest]
+    larger = np.maximum(our_area - less, shares + less)
+    place = larger.argmin(axis=1)
+    chosen = rows[:, 0], place
+    return min(zip(larger[chosen].tolist(), (place % num_chunks).tolist(), ranks.tolist(), (nearest[chosen] % num_chunks).tolist(),
+                   strict=True))
 
 
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:

@@ -64,6 +64,17 @@ class MaskPartition:
         """
         raise NotImplementedError
 
+    @cached_property
+    def num_needed(self) -> np.ndarray:
+        """The number of keys of rank s that some query of rank r sees, (P, P) int64 by (r, s)."""
+        return np.where(self.areas > 0, self.sharding.count_in(self.needed_keys), 0)
+
+    @cached_property
+    def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
+        """(start, end) of these keys as local indices of s, from the first to the last, (P, P) each; start > end for none."""
+        start, end = self.sharding.hulls(self.needed_keys)
+        return np.where(self.areas > 0, start, self.sharding.seqlen), np.where(self.areas > 0, end, 0)
+
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
         """The mask of a rank's queries and these keys, both in local order: the key ranges lie one after the other.
 

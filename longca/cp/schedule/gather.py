@@ -58,7 +58,7 @@ class GatherPlan(Plan):
             raise ValueError(f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}")
         self.num_steps = 1 + max(stages, 1)
         ranks = np.arange(self.world)
-        num_kv = np.where(partition.areas > 0, self.sharding.count_in(partition.needed_keys), 0)
+        num_kv = partition.num_needed.copy()
         remote = (num_kv > 0) & (ranks[:, None] != ranks)
         # owners in the order of a ring, so that in no stage all ranks want the same one
         nearest = (ranks[:, None] - ranks) % self.world  # (rank, distance) → owner; of a rank and an owner, their distance too
@@ -67,6 +67,7 @@ class GatherPlan(Plan):
         self._step = np.where(remote, 1 + place * stages // np.maximum(remote.sum(axis=1), 1)[:, None], -1)
         """the step in which a rank computes with an owner's KV, (P, P) by (rank, owner); −1 for never"""
         self._step[ranks, ranks] = 0 if stages else 1
+        self._there = np.nonzero(self._step >= 0)
         self.step_areas, self.step_band_rows = self._by_step(partition.areas, 1), self._by_step(partition.band_rows, 1)
         num_kv[ranks, ranks] = 0
         self._num_kv = num_kv
@@ -75,9 +76,8 @@ class GatherPlan(Plan):
 
     def _by_step(self, counts: np.ndarray, axis: int) -> np.ndarray:
         """The counts (P, P) of each step, added up over an axis, (P, T). All steps at once: they may be as many as ranks."""
-        there = np.nonzero(self._step >= 0)
         found = np.zeros((self.world, self.num_steps), dtype=counts.dtype)
-        np.add.at(found, (there[1 - axis], self._step[there]), counts[there])
+        np.add.at(found, (self._there[1 - axis], self._step[self._there]), counts[self._there])
         return found
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:

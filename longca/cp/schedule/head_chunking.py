@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, zip_longest
 
 from longca.core.cell import BACKWARD_FLOPS_RATIO, CallSpec
@@ -77,6 +77,7 @@ def choose_chunks(heads: HeadPlan, num_groups: int, cost: HeadCost, needs_backwa
     return next((chunks for chunks in candidates if len(chunks) >= len(weights)), candidates[-1])
 
 
+@lru_cache(maxsize=256)  # advice asks for the same few again with each kernel
 def split_heads(heads: HeadPlan, weights: ChunkWeights, num_groups: int = 1, parts: int = 1) -> tuple[HeadChunk, ...] | None:
     """Divides the heads into chunks, in order and as near to the weights as possible. None where that cannot be done.
 

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from longca.cp.partition.mask_partition import MaskPartition
+from longca.masks import band
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class Step:
     @cached_property
     def mask(self) -> Mask:
         """The call's mask in local indices: queries in the order of the rank, keys in the order of `keys`."""
+        whole, num_rows = self.partition.mask, int(self.partition.sharding.num_tokens[self.rank])
+        if whole.grid is None and self.area == whole.num_groups * num_rows * self.num_keys:  # most of causal and full masks
+            every = band.make(0, num_rows, 0, self.num_keys)
+            return Mask(num_rows, self.num_keys, (every,) * whole.num_groups, name=whole.name)
         return self.partition.local_mask(self.rank, self.keys)
 
     @property

@@ -10,7 +10,7 @@ from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import CANDIDATES, make_sharding, worth_trying
 from longca.cp.partition.mask_partition import MaskPartition
 from longca.cp.partition.sharding import Sharding
-from longca.cp.schedule.cost import PlanCost, UnitCosts, cost_of
+from longca.cp.schedule.cost import PlanCost, UnitCosts, cost_of, costs_of
 from longca.cp.schedule.plan import Plan, Schedule
 from longca.masks.mask import Mask
 
@@ -65,8 +65,8 @@ class Planner:
         """The plans on the shardings of these names, the cheapest first. Default: all candidates that may be the best."""
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
-        plans = (schedule.plan_of(self._partition(mask, world, name)) for name in names)
-        return sorted((ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans), key=lambda choice: choice.cost.total_s)
+        plans = [schedule.plan_of(self._partition(mask, world, name)) for name in names]
+        return sorted(map(ScoredPlan, plans, costs_of(plans, self.costs)), key=lambda choice: choice.cost.total_s)
 
     def choices_on(self, mask: Mask, sharding: Sharding, schedules: Sequence[Schedule]) -> list[ScoredPlan]:
         """The plans of these schedules on a sharding at hand, in their order. They are not kept."""

@@ -14,6 +14,7 @@ a transfer that nobody waits for is left out. There are three ways round. The ow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,21 +62,19 @@ class RingPlan(Plan):
             raise ValueError(f"{self.world} ranks are no whole number of windows of {window}" if not two_way
                              else "a double ring goes one way: leave `window` or `two_way` out")
         self.num_steps, self._window, self._two_way = self.world, window or self.world, two_way
-        ranks = np.arange(self.world)
-        self._owner = np.stack([self._walk(ranks, number, -1) for number in range(self.world)], axis=1)
+        ranks, steps = np.arange(self.world)[:, None], np.arange(self.world)
+        self._before: list[int] = self._forwarded_from(steps).tolist()
+        self._owner = self._walk(ranks, steps, -1)
         """the owner of the KV that a rank has in a step, (P, T)"""
-        rows = ranks[:, None]
-        self.step_areas, self.step_band_rows = partition.areas[rows, self._owner], partition.band_rows[rows, self._owner]
-        self._needed = self._needed_hulls()
+        self.step_areas, self.step_band_rows = partition.areas[ranks, self._owner], partition.band_rows[ranks, self._owner]
+        self._needed = partition.needed_hulls
         self._start, self._end = self._held_ranges()
         self.received_kv = np.maximum(self._end - self._start, 0)
         self.received_kv[:, 0] = 0
-        self.sent_kv = np.stack([self.received_kv[self._receiver(ranks, number), number] for number in range(self.world)], axis=1)
+        self.sent_kv = self.received_kv[self._receiver(ranks, steps), steps]
 
     def forwarded_from(self, number: int) -> int:
-        if self._two_way:
-            return max(number - 2, 0)
-        return number - 1 if number % self._window else number - self._window
+        return self._before[number]
 
     def post_after(self, number: int) -> int:
         return self.forwarded_from(number) - 1
@@ -95,7 +94,7 @@ class RingPlan(Plan):
         return self._needed_of(rank, int(self._owner[rank, number]))
 
     def senders(self, number: int) -> np.ndarray:
-        return self._walk(self._owner[:, number], self.forwarded_from(number), 1)
+        return self._senders[:, number]
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
@@ -106,13 +105,13 @@ class RingPlan(Plan):
     def sends(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
-        receiver = int(self._receiver(np.asarray(rank), number))
+        receiver = int(self._receiver(np.asarray(rank), np.asarray(number)))
         return [Transfer(receiver, *part) for part in self.held_kv(receiver, number)]
 
     def dkv_receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
-        peer = int(self._walk(np.asarray(rank), number, 1))
+        peer = int(self._walk(np.asarray(rank), np.asarray(number), 1))
         return [Transfer(peer, *part) for part in self._needed_of(peer, rank)]
 
     def messages(self, number: int) -> StepMessages:
@@ -124,38 +123,40 @@ class RingPlan(Plan):
         width = np.maximum(self._needed[1][ranks, owner] - self._needed[0][ranks, owner], 0)
         return StepMessages.of(owner, ranks, width * (number > 0))
 
-    def _walk(self, rank: np.ndarray, number: int, way: int) -> np.ndarray:
+    @cached_property
+    def _senders(self) -> np.ndarray:
+        """The rank from which a rank gets the KV of a step, (P, T). Without meaning in step 0."""
+        return self._walk(self._owner, self._forwarded_from(np.arange(self.world)), 1)
+
+    def _forwarded_from(self, number: np.ndarray) -> np.ndarray:
+        """`forwarded_from` of several steps; of step 0, step 0."""
+        before = number - 2 if self._two_way else np.where(number % self._window, number - 1, number - self._window)
+        return np.maximum(before, 0)
+
+    def _walk(self, rank: np.ndarray, number: np.ndarray, way: int) -> np.ndarray:
         """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""
         if self._two_way:
-            return (rank + way * ((number + 1) // 2 if number % 2 else -(number // 2))) % self.world
-        outer, inner = divmod(number, self._window)
+            return (rank + way * np.where(number % 2, (number + 1) // 2, -(number // 2))) % self.world
+        outer, inner = np.divmod(number, self._window)
         windows = self.world // self._window
         return (rank // self._window + way * outer) % windows * self._window + (rank + way * inner) % self._window
 
-    def _receiver(self, rank: np.ndarray, number: int) -> np.ndarray:
+    def _receiver(self, rank: np.ndarray, number: np.ndarray) -> np.ndarray:
         """The rank to which a rank passes KV for a step; itself for step 0."""
-        owner = self._walk(rank, self.forwarded_from(number), -1) if number else rank
-        return self._walk(owner, number, 1)
+        return self._walk(self._walk(rank, self._forwarded_from(number), -1), number, 1)
 
     def _needed_of(self, rank: int, owner: int) -> tuple[KvRange, ...]:
         """The KV of an owner that a rank computes with, from the first token that it sees to the last."""
         start, end = (int(hull[rank, owner]) for hull in self._needed)
         return ((owner, start, end),) if start < end else ()
 
-    def _needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of the KV of each owner that each rank needs, (P, P) each by (rank, owner); start > end for none."""
-        start, end = self.sharding.hulls(self.partition.needed_keys)
-        seen = self.partition.areas > 0
-        return np.where(seen, start, self.sharding.seqlen), np.where(seen, end, 0)
-
     def _held_ranges(self) -> tuple[np.ndarray, np.ndarray]:
         """(start, end) of the KV that a rank gets for each step, (P, T) each: for itself and for all ranks after it."""
-        ranks = np.arange(self.world)[:, None]
-        at = np.stack([self._walk(ranks[:, 0], number, 1) for number in range(self.world)], axis=1)  # (owner, step) → rank
-        start, end = (hull[at, ranks] for hull in self._needed)
+        owners, steps = np.arange(self.world), np.arange(self.world)[:, None]
+        at = self._walk(owners, steps, 1)  # (step, owner) → rank
+        start, end = (hull[at, owners] for hull in self._needed)
         for number in range(self.world - 1, 0, -1):
-            before = self.forwarded_from(number)
-            start[:, before] = np.minimum(start[:, before], start[:, number])
-            end[:, before] = np.maximum(end[:, before], end[:, number])
-        steps = np.arange(self.world)
-        return start[self._owner, steps], end[self._owner, steps]
+            before = self._before[number]
+            np.minimum(start[before], start[number], out=start[before])
+            np.maximum(end[before], end[number], out=end[before])
+        return start[steps.T, self._owner], end[steps.T, self._owner]

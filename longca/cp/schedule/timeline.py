@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,6 +85,7 @@ class PlanTraffic:
     """the comm stream of each step"""
 
     @classmethod
+    @lru_cache(maxsize=64)  # both directions, and the bytes that are sent, follow from one
     def of(cls, plan: Plan) -> PlanTraffic:
         """The traffic on GPUs, where a comm stream keeps its order without the host."""
         numbers = range(plan.num_steps)
@@ -246,9 +247,10 @@ class WorkTimeline:
         known: dict[Hashable, Timeline] = {}
         for head_rank in range(mesh.heads):
             work_s = np.zeros((mesh.ring, num_chunks))
+            nodes = np.unique(np.asarray(mesh.ring_of(head_rank)) // links.ranks_per_node, return_inverse=True)[1].tobytes()
             for place in range(num_chunks):
                 if (place, head_rank) in self._steps:
-                    line = self._line(place, head_rank, links, known)
+                    line = self._line(place, head_rank, nodes, links, known)
                     compute_s[:, head_rank] += line.compute_s
                     work_s[:, place] = line.total_s(links.overlap_slowdown)
             for ring_rank in range(mesh.ring):
@@ -257,13 +259,16 @@ class WorkTimeline:
                     links.overlap_slowdown)
         return compute_s, total_s
 
-    def _line(self, place: int, head_rank: int, links: LinkSpeeds, known: dict[Hashable, Timeline]) -> Timeline:
-        """The time line of one ring with one chunk of heads. Rings with the same work on the same nodes have the same one."""
+    def _line(self, place: int, head_rank: int, nodes: bytes, links: LinkSpeeds, known: dict[Hashable, Timeline]) -> Timeline:
+        """The time line of one ring with one chunk of heads. Rings with the same work that lie alike on nodes have the same one.
+
+        Args:
+            nodes: which ranks of the ring share a node.
+        """
         work, ranks, step_s = self._work, self._work.mesh.ring_of(head_rank), self._steps[place, head_rank]
         chunk = work.chunks[place]
         groups, num_kv = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
-        nodes = np.unique(np.asarray(ranks) // links.ranks_per_node, return_inverse=True)[1]
-        key = id(step_s), groups, num_kv, nodes.tobytes()
+        key = id(step_s), groups, num_kv, nodes
         if key not in known:
             if groups not in self._traffic:
                 self._traffic[groups] = PlanTraffic.of(work.plan_of(groups))

@@ -59,10 +59,10 @@ def _unfit_heads(call: CallSpec, world: int, traits: Traits) -> str | None:
 
 def _local_calls(call: CallSpec, world: int, traits: Traits) -> list[tuple[CallSpec, Traits]]:
     plan = plan_heads(call.num_q_heads, call.num_kv_heads, world)
-    found: dict[CallSpec, Traits] = {}
+    found: dict[tuple[int, int], int] = {}  # heads of a call → head groups of its mask
     for rank, share in enumerate(plan.ranks):
         groups = plan.mask_groups(rank, traits.num_groups)
         if share.q and groups is not None:
-            local = replace(call, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
-            found[local] = replace(traits, num_groups=len(groups))
-    return list(found.items())
+            found[len(share.q), len(share.local_kv)] = len(groups)
+    return [(replace(call, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads), replace(traits, num_groups=num_groups))
+            for (num_q_heads, num_kv_heads), num_groups in found.items()]

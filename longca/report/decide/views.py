@@ -87,7 +87,7 @@ def decision(table: pd.DataFrame) -> Decision | None:
     """None if nothing was timed."""
     named = labelled(table)
     named = named[is_ranked(named)]
-    found = {kind: points for kind in ("kernel", "cp") if len(points := cases(table, kind))}
+    found = {kind: points for kind in ("kernel", "cp") if (named.kind == kind).any() and len(points := cases(table, kind))}
     if not found:
         return None
     order, views = mask_order(named), []
