@@ -48,7 +48,7 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     for world, direction in sorted(found, key=lambda key: (key[0], key[1] != "fwd")):
         by_mask = {mask: _longest(scores) for mask, scores in sorted(found[world, direction].items())}
         ranks = f", {world} ranks" if world else ""
-        shorter = {score.cell.seqlen for mask, scores in found[world, direction].items() for score in scores} - {
+        shorter = {score.cell.seqlen for scores in found[world, direction].values() for score in scores} - {
             length for length, _ in by_mask.values()}
         left_out = f"also measured: S={','.join(map(format_length, sorted(shorter)))}, shown by `longca report`" if shorter else ""
         tables += _tables(f"{unit}, {DIRECTIONS[direction]}{ranks}", by_mask, factor, (names.common, left_out), marked, width)

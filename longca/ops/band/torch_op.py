@@ -36,10 +36,10 @@ def unflatten(tables: Sequence[Tensor], numbers: Sequence[int], q: Tensor, k: Te
     kernels = {}
     for place, kernel in enumerate(list(BandKernel)[:len(tables) // NUM_TABLES]):
         of_schedule = dict(zip(TABLES, tables[place * NUM_TABLES:(place + 1) * NUM_TABLES], strict=True))
-        values = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
-        others = {name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=False)}
-        schedule = TileSchedule(**of_schedule, **others)
-        kernels[kernel] = schedule, TileConfig(*values[len(NUMBERS):])
+        of_kernel = numbers[place * NUM_NUMBERS:(place + 1) * NUM_NUMBERS]
+        values, config = of_kernel[:len(NUMBERS)], of_kernel[len(NUMBERS):]
+        others = {name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=True)}
+        kernels[kernel] = TileSchedule(**of_schedule, **others), TileConfig(*config)
     return BandPlan(len(q), len(k), q.shape[1], k.shape[1], q.shape[2], q.device, kernels)
 
 

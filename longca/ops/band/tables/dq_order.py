@@ -63,8 +63,7 @@ def _is_narrow_window(mask: Mask) -> bool:
 
 
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
-    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group. From the first row splits of a row tile are
-    neighbours, and need no slots; a kernel that goes from the last row takes no splits."""
+    """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group. These must be whole row tiles."""
     waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
