@@ -70,7 +70,11 @@ PARTS: Mapping[str, Part] = {
     "cp": Part("band in h200-cp on two GPUs", run("h200-cp", "-w 2 -k band --seed 0"), all_gpus=True),
     "draws": Part("ten draws of documents on two GPUs", run("h200-cp", "-w 2 --seed 0..9 -m full_document,causal_document "
                   "-c ring_p2p,ring_allgather,paper_style* -s 16K"), all_gpus=True),
-    "ahead": Part("what was predicted ahead", run("h200-ahead"), all_gpus=True),
+    "h100-fwd": Part("band forward in h100-cp on one GPU", run("h100-cp", "-w 1 -d fwd")),
+    "h100-bwd": Part("band backward in h100-cp on one GPU", run("h100-cp", "-w 1 -d bwd")),
+    "h100-cp": Part("band in h100-cp on two GPUs", run("h100-cp", "-w 2 --seed 0"), all_gpus=True),
+    "h100-draws": Part("more draws of documents in h100-cp", run("h100-cp", "-w 2 --seed 1..9"), all_gpus=True),
+    "ahead": Part("what was predicted ahead", run("ahead"), all_gpus=True),
     "public": Part("the public face beside cells", f"benchmarks.cp.public --out {OUT}", all_gpus=True),
     "curves": Part("training on one and two GPUs", "tools.training_curves --run --gpus", all_gpus=True,
                    files=("docs/guide/training/gpu_curves.csv", "docs/guide/training/gpu_runs.csv")),

@@ -1,7 +1,7 @@
 """Writes down what is predicted of a study that nobody has run, and puts it beside the records once somebody has.
 
     python -m benchmarks.predict.ahead --write docs/results/h200/prediction.md         before
-    python -m benchmarks.predict.ahead --check results/h200-ahead                      after `longca run h200-ahead` on two H200s
+    python -m benchmarks.predict.ahead --check results/ahead                      after `longca run ahead` on two H200s
 
 Predictions are read from docs/results/h200/predicted_ahead.csv when they are checked, and are not made again.
 """
@@ -29,7 +29,7 @@ from longca.store.load import load
 from tools.pages import ROOT
 from tools.table import Table, add_options
 
-STUDY, FILE = "h200-ahead", ROOT / "docs/results/h200/predicted_ahead.csv"
+STUDY, FILE = "ahead", ROOT / "docs/results/h200/predicted_ahead.csv"
 PROFILE = "h200-copy-engines"
 
 

@@ -21,7 +21,7 @@ def lines() -> dict[str, dict[str, str]]:
 
 
 def test_they_are_cells_of_the_study_and_of_no_record(lines):
-    cells = {cell.cell_id: cell for cell in load_study("h200-ahead").cells()}
+    cells = {cell.cell_id: cell for cell in load_study("ahead").cells()}
     assert len(lines) > 80 and lines.keys() <= cells.keys()
     assert not lines.keys() & {record.cell_id for record in load(ROOT / "reports/h200/h200-cp.parquet").records}
     assert all(float(row["low_ms"]) < float(row["predicted_ms"]) < float(row["high_ms"]) for row in lines.values())
