@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from longca.bench.run.runner import Summary
     from longca.core.cell import Cell
 
+MEASURED_BADLY = ("disturbed", "noisy")  # what `--retry` takes beside a status
 MOST_FAILURES = 5  # named at the end; each has its line above
 
 
@@ -49,7 +50,7 @@ def command(
     seed: SeedFilter = "",
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
-    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed'")] = "",
+    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed,noisy'")] = "",
     known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this records.parquet has",
                                                      show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
@@ -88,8 +89,8 @@ def command(
         cells = list(by_name[shard].cells)
     cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
-    for status in statuses - {*STATUSES, "disturbed"}:
-        raise unknown("status", status, (*STATUSES, "disturbed"))
+    for status in statuses - {*STATUSES, *MEASURED_BADLY}:
+        raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
     if known:
         cells = _unknown(cells, known, statuses)
     cells, broken = loadable(cells)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,48 +127,59 @@ def test_what_disturbs_a_cpu(cores, num_cores, disturbs):
     assert bool(text) == disturbs and (not text or f"of {num_cores} cores busy" in text)
 
 
-def test_a_disturbed_cell_is_marked_and_measured_again_once(tmp_path, monkeypatch):
-    measured = record(CELL)
-    load = {"cores": 5.0}
+@pytest.fixture
+def runs(tmp_path, monkeypatch) -> "Runs":
+    return Runs(tmp_path, monkeypatch)
 
-    class FakePool:
-        device = Device(type="cpu", name="fake", num_devices=1)
 
-        def __init__(self, *_: object, **__: object) -> None:
-            """Nothing to start."""
+class Runs:
+    """Runs of one cell, whose worker gives the times and the load of others that are set here."""
 
-        def __enter__(self) -> "FakePool":
-            return self
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times_ms, self.others_cores, self.said, self._folder = [1.0, 1.0, 1.0, 1.0], 0.0, io.StringIO(), folder
+        monkeypatch.setattr(runner, "Pool", self._pool)
+        monkeypatch.setattr(runner, "method_versions", lambda cells, _: lambda _: dict.fromkeys((cell.cell_id for cell in cells), "1"))
 
-        def __exit__(self, *_: object) -> None:
-            """Nothing to end."""
+    def _pool(self, *_: object, **__: object) -> AbstractContextManager[Any]:
+        return nullcontext(SimpleNamespace(device=Device(type="cpu", name="fake", num_devices=1), measure=self._measure))
 
-        def measure(self, *_: object) -> Result:
-            facts = measured.model_dump(include=set(Result.model_fields) - {"others"})
-            return Result(**facts, nodes=measured.environment.nodes, software=measured.environment.software,
-                          others=Others(cpu_cores=load["cores"]))
+    def _measure(self, *_: object) -> Result:
+        measured = record(CELL)
+        facts = measured.model_dump(include=set(Result.model_fields) - {"others"})
+        facts["samples"]["time_ms"] = [self.times_ms]
+        return Result(**facts, nodes=measured.environment.nodes, software=measured.environment.software,
+                      others=Others(cpu_cores=self.others_cores))
 
-    monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(runner, "method_versions", lambda cells, _: lambda _: dict.fromkeys((cell.cell_id for cell in cells), "1"))
+    def run(self, retry: set[str] = frozenset(), disturbed: str = "again") -> int:
+        """The number of cells that are measured."""
+        return run_cells(STUDY, [CELL], Config(results=self._folder, device="cpu", disturbed=disturbed), retry=retry,
+                         progress=PlainProgress(self.said)).num_measured
 
-    said = io.StringIO()
+    @property
+    def stored(self) -> View:
+        return View(CellStore(self._folder / STUDY.name).read(CELL.cell_id), Hardware())
 
-    def run(retry: set[str] = frozenset(), disturbed: str = "again") -> int:
-        return run_cells(STUDY, [CELL], Config(results=tmp_path, device="cpu", disturbed=disturbed), retry=retry,
-                         progress=PlainProgress(said)).num_measured
 
-    def stored() -> View:
-        return View(CellStore(tmp_path / STUDY.name).read(CELL.cell_id), Hardware())
+def test_a_disturbed_cell_is_marked_and_measured_again_once(runs):
+    runs.others_cores = 5.0
+    assert runs.run() == 1 and runs.stored.disturbance.startswith("others kept 5.0 of ") and runs.stored.record.others.again == 0
+    assert runs.run(disturbed="keep") == 0
+    assert "Measured again" not in runs.said.getvalue()
+    assert runs.run() == 1 and runs.stored.disturbance and runs.stored.record.others.again == 1
+    assert "Measured again: 1 cell during which others used the device" in runs.said.getvalue()
+    assert runs.run() == 0, "a busy machine must not keep a study from its end"
+    runs.others_cores = 0.1
+    assert runs.run(retry={"disturbed"}) == 1 and runs.stored.disturbance == "" and runs.stored.record.others.again == 2
+    assert runs.run(retry={"disturbed"}) == runs.run() == 0
 
-    assert run() == 1 and stored().disturbance.startswith("others kept 5.0 of ") and stored().record.others.again == 0
-    assert run(disturbed="keep") == 0
-    assert "Measured again" not in said.getvalue()
-    assert run() == 1 and stored().disturbance and stored().record.others.again == 1
-    assert "Measured again: 1 cell during which others used the device" in said.getvalue()
-    assert run() == 0, "a busy machine must not keep a study from its end"
-    load["cores"] = 0.1
-    assert run(retry={"disturbed"}) == 1 and stored().disturbance == "" and stored().record.others.again == 2
-    assert run(retry={"disturbed"}) == run() == 0
+
+def test_a_noisy_cell_is_measured_again_where_that_is_asked_for(runs):
+    """The middle half of its samples spreads over more than a tenth of their median."""
+    runs.times_ms = [1.0, 1.0, 1.2, 1.2]
+    assert runs.run() == 1 and runs.stored.noise > 0.1 and runs.run() == 0
+    runs.times_ms = [1.0, 1.0, 1.05, 1.05]
+    assert runs.run(retry={"noisy"}) == 1 and runs.stored.noise < 0.1
+    assert runs.run(retry={"noisy"}) == 0
 
 
 def test_records_from_before_are_not_told_to_be_disturbed():

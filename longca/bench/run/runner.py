@@ -73,7 +73,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     """Measure those of the cells that have no record of today's method, in random order.
 
     Args:
-        retry: statuses whose cells are measured again; "disturbed" for those that were measured while others used the device.
+        retry: statuses whose cells are measured again; "disturbed" for those that were measured while others used the device,
+            "noisy" for those whose samples differ much.
         force: measure all cells again.
         part: name of the shard to which the cells belong. Runs of different parts may share the folder of results.
         log: a file that gets one line for each cell.
@@ -217,7 +218,7 @@ def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequenc
             continue
         if found.num_disturbed and ("disturbed" in retry or (disturbed == "again" and found.num_disturbed == 1)):
             in_a_row[cell.cell_id] = found.num_disturbed
-        elif found.status not in retry:
+        elif found.status not in retry and not (found.is_noisy and "noisy" in retry):
             kept[cell.cell_id] = Score.known(cell, found)
     if in_a_row:
         show.note(f"Measured again: {plural(len(in_a_row), 'cell')} during which others used the device")
