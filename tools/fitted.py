@@ -1,4 +1,4 @@
-"""Writes longca/predict/fitted.json, by which calls are predicted, from the committed records of one device.
+"""Writes longca/predict/models/, by which calls are predicted, from the committed records of each device.
 
     python -m tools.fitted
 """
@@ -14,34 +14,37 @@ from longca.cp.runtime.steps import step_masks
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.masks.mask import Mask
 from longca.ops.band.tables.backward_rule import are_long, last_sees_nearly_all
-from longca.predict.fitted import FILE, FittedKernels, fit_records, is_earlier, load_fitted
+from longca.predict.fitted import FOLDER, FittedKernels, fit_records, is_earlier, load_fitted
 from longca.predict.kernel import Interval
 from longca.predict.ways import EARLIER, EARLIER_MEANS, FROM_FIRST, FROM_LAST, ONE_PASS, way_of
 from longca.store.hardware import load_hardware
 from longca.store.load import load
 from tools.pages import ROOT
 
-RECORDS = ("h200-dense", "h200-sparse", "h200-cp")
+RECORDS = {"h100": ("h100-cp",), "h200": ("h200-dense", "h200-sparse", "h200-cp")}
 OLDER_BACKWARD = "50cde0b"  # of this commit are most 4-GPU records backward; `band` then added dQ in an order that some masks made slow
 OLDER_RULE = "8337dc1"  # of this commit are records backward on 2 GPUs; 551eeac, half an hour later, took one pass for fewer masks
 FEWEST = 10  # records of a strategy with a kernel, for an interval of their own
 
 
-def content() -> FittedKernels:
-    """The models of all kernels, and the residuals of strategies."""
-    records = load(*(ROOT / f"reports/h200/{name}.parquet" for name in RECORDS)).records
-    fitted = fit_records(records, RECORDS)
+def content(device: str) -> FittedKernels:
+    """The models of all kernels that a device has records of, and the residuals of strategies."""
+    records = load(*(ROOT / f"reports/{device}/{name}.parquet" for name in RECORDS[device])).records
+    fitted = fit_records(records, RECORDS[device])
     return replace(fitted, strategies=intervals(measured_cells(records), fitted))
 
 
 def intervals(cells: list[MeasuredCell], fitted: FittedKernels) -> dict[str, Interval]:
-    """The residuals of each strategy, of each with one kernel, and of each with one kernel in one direction, by today's kernels."""
+    """The residuals of each strategy, of each with one kernel, and of each with one kernel in one direction, by today's kernels.
+
+    Noisy records are left out: they tell of what delayed them.
+    """
     hardware = load_hardware()
     networks, found = {one.name: links_of(one) for one in hardware.networks}, dict[str, list[float]]()
     bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
-        if device is not None and not is_older(cell, fitted):
+        if device is not None and not cell.is_noisy and not is_older(cell, fitted):
             residual, name = cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1, str(cell.record.cell.strategy)
             for key in (name, method := f"{name}+{cell.record.cell.kernel}", f"{method} {cell.record.cell.direction}"):
                 found.setdefault(key, []).append(residual)
@@ -81,4 +84,5 @@ def was_one_pass(mask: Mask, num_kv_heads: int) -> bool:
 
 
 if __name__ == "__main__":
-    FILE.write_text(content().text(), encoding="utf-8")
+    for name in RECORDS:
+        (FOLDER / f"{name}.json").write_text(content(name).text(), encoding="utf-8")

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.predict.held_out import REPEATS_WITHIN, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
-from longca.advice.recorded import OWN, PAPER, measured_cells
+from benchmarks.predict.held_out import REPEATS_WITHIN, WITHOUT_OLDER, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
+from benchmarks.predict.links import fitted_of
+from longca.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
 from longca.core.units import format_length
-from longca.predict.fitted import load_fitted
+from longca.predict.fitted import FittedKernels
 from longca.predict.kernel import Interval
 from longca.store.load import load
 from tools.fitted import is_older
@@ -28,6 +30,8 @@ from tools.table import Table, add_options
 
 MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9  # wanted: the median error, that of 95 % of cells, and the coverage of intervals
 RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
+FEWEST = 10  # cells of a number of GPUs, to be told apart
+OLDER = "all but the older backward"
 EMPTY = "–"
 
 
@@ -41,18 +45,29 @@ def median_and_most(errors: Iterable[float]) -> str:
     return f"{100 * np.median(size):.1f} / {100 * np.quantile(size, 0.95):.1f}" if len(size) else EMPTY
 
 
-def kernels() -> Table:
+def short(device: str) -> str:
+    """"NVIDIA H100 80GB HBM3" → "H100"."""
+    return device.removeprefix("NVIDIA ").split()[0]
+
+
+def worlds(cells: Iterable[MeasuredCell]) -> list[int]:
+    """The numbers of GPUs that have more than a few cells."""
+    counts = Counter(cell.record.cell.world for cell in cells)
+    return [world for world in sorted(counts) if counts[world] >= FEWEST]
+
+
+def kernels(fitted: FittedKernels) -> Table:
     """The errors of kernels on one GPU."""
     rows, found = [], []
-    for model in load_fitted().models:
+    for model in fitted.models:
         masks, lengths, calls = model.by_mask, model.by_length, (*filter(None, [model.way]), *model.form)
         found.append({"kernel": model.kernel, "direction": model.direction, "calls": " ".join(calls), "records": masks.num_records,
                       "mask_median": masks.median, "mask_p95": masks.p95, "length_median": lengths.median, "length_p95": lengths.p95,
                       "throttle": model.throttle})
         rows.append((model.kernel, model.direction, ", ".join(calls) or "all", str(masks.num_records), percent(masks.median),
                      percent(masks.p95), percent(lengths.median), percent(lengths.p95), f"{100 * model.throttle:.0f} %"))
-    caption = ("Errors of kernels on one H200, of records that were held out by mask and by length: median, and what 95 % stay below. "
-               "Last, by how much long calls are slower, at the clock of the power limit.")
+    caption = (f"Errors of kernels on one {short(fitted.device)}, of records that were held out by mask and by length: median, and what "
+               "95 % stay below. Last, by how much long calls are slower, at the clock of the power limit.")
     columns = ("kernel", "", "calls", "records", "by mask", "95 %", "by length", "95 %", "long calls")
     return Table("predict_kernels", caption, columns, tuple(rows), tuple(found), columns[:3])
 
@@ -81,9 +96,12 @@ def masks(residuals: Sequence[Residual]) -> Table:
     """The errors of own strategies by mask."""
     rows, found = [], []
     own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
+    columns = ["mask"]
+    for world in worlds(one.cell for one in own):
+        columns += [f"{world} GPUs, forward", "backward"]
     for mask in sorted({one.cell.record.cell.mask for one in own}):
         texts = []
-        for world in (2, 4):
+        for world in worlds(one.cell for one in own):
             for direction in ("fwd", "bwd"):
                 here = [one.error for one in own if (one.cell.record.cell.mask, one.cell.record.cell.world, one.cell.record.cell.direction)
                         == (mask, world, direction)]
@@ -92,21 +110,21 @@ def masks(residuals: Sequence[Residual]) -> Table:
                     found.append({"mask": mask, "world": world, "direction": direction, "cells": len(here),
                                   "median": float(np.median(np.abs(here))), "bias": float(np.median(here))})
         rows.append((mask, *texts))
-    columns = ("mask", "2 GPUs, forward", "backward", "4 GPUs, forward", "backward")
-    return Table("predict_masks", "The same by mask, own strategies.", columns, tuple(rows), tuple(found), columns[:1])
+    return Table("predict_masks", "The same by mask, own strategies.", tuple(columns), tuple(rows), tuple(found), ("mask",))
 
 
 def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.ndarray]]) -> Table:
     """Errors and coverage by the way of holding out, against what is wanted."""
-    ways = {"by mask, kernels fitted without it": np.array([one.error for one in residuals]),
-            "by mask, own strategies, without the older backward": np.array([
-                one.error for one in residuals if one.cell.record.cell.strategy in OWN and not is_older(one.cell)]),
-            "by mask, own strategies": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN]),
-            "by mask, own strategies, 2 GPUs": np.array([one.error for one in residuals if one.cell.record.cell.strategy in OWN
-                                                         and one.cell.record.cell.world == 2]),
-            **{f"by {way}, messages fitted without {name}": values for way, parts in groups.items() for name, values in parts.items()}}
+    own, older = [one for one in residuals if one.cell.record.cell.strategy in OWN], any(is_older(one.cell) for one in residuals)
+    ways = {"by mask, kernels fitted without it": residuals,
+            **({f"by mask, own strategies{WITHOUT_OLDER}": [one for one in own if not is_older(one.cell)]} if older else {}),
+            "by mask, own strategies": own,
+            **{f"by mask, own strategies, {world} GPUs": [one for one in own if one.cell.record.cell.world == world]
+               for world in worlds(one.cell for one in own)[:-1]}}
+    errors_of = {way: np.array([one.error for one in here]) for way, here in ways.items()} | {
+        f"by {way}, messages fitted without {name}": values for way, parts in groups.items() for name, values in parts.items()}
     rows, found = [], []
-    for way, errors in ways.items():
+    for way, errors in errors_of.items():
         size = np.abs(errors)
         median, most, inside = float(np.median(size)), float(np.quantile(size, 0.95)), float((size <= MOST).mean())
         met = "met" if median <= MEDIAN and inside >= 0.95 else "missed"
@@ -122,7 +140,8 @@ def coverage(residuals: Sequence[Residual]) -> Table:
     ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
             "direction": lambda one: one.cell.record.cell.direction}
     rows, found = [], []
-    residuals = [one for one in residuals if not is_older(one.cell)]
+    every, residuals = len(residuals), [one for one in residuals if not is_older(one.cell)]
+    older = len(residuals) < every
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):
@@ -139,7 +158,7 @@ def coverage(residuals: Sequence[Residual]) -> Table:
         found.append({"intervals_without": way, "cells": total, "coverage": share, "verdict": met})
         rows.append((f"intervals of the same strategy, without the {way}", str(total), percent(share), met))
     columns = ("intervals", "cells", "inside", "verdict")
-    caption = "Intervals are to hold 90 % of the cells, give or take 5. Without the older backward."
+    caption = f"Intervals are to hold 90 % of the cells, give or take 5{WITHOUT_OLDER if older else ''}."
     return Table("predict_coverage", caption, columns, tuple(rows), tuple(found),
                  (columns[0], columns[-1]))
 
@@ -148,9 +167,11 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
     """How often each rule takes the best strategy, and what it costs where it does not."""
     rows, lines = [], []
     for rule in dict.fromkeys(one.rule for one in found):
-        of_rule = {"all": found, "2 GPUs": [one for one in found if one.setting[0] == 2],
-                   "4 GPUs": [one for one in found if one.setting[0] == 4],
-                   "all but the older backward": [one for one in found if not one.is_older]}
+        of_rule = {"all": found}
+        if len(ranks := sorted({int(str(one.setting[0])) for one in found})) > 1:
+            of_rule |= {f"{world} GPUs": [one for one in found if one.setting[0] == world] for world in ranks}
+        if any(one.is_older for one in found):
+            of_rule[OLDER] = [one for one in found if not one.is_older]
         for name, here in of_rule.items():
             regrets = np.array([one.regret for one in here if one.rule == rule])
             right = np.array([one.is_right for one in here if one.rule == rule])
@@ -173,28 +194,30 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
 def wrong(found: Sequence[Choice]) -> Table:
     """The settings in which the predicted best costs more than is wanted."""
     here = sorted((one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret)
-    lines, rows = [], []
+    lines, rows, older = [], [], any(one.is_older for one in found)
     for one in here:
         world, seqlen, mask, _, kernel, direction, _ = one.setting
         where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
         lines.append({"setting": where, "mask": mask, "kernel": kernel, "direction": direction, "taken": one.taken, "best": one.best,
                       "regret": one.regret, "older_backward": one.is_older})
         facts = str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)
-        rows.append((where, *facts, "yes" if one.is_older else ""))
-    columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret", "older backward")
+        rows.append((where, *facts, *(["yes" if one.is_older else ""] if older else [])))
+    columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret", "older backward")[:7 + older]
     return Table("predict_wrong", "The predicted best where it is beyond the noise of the measured best.", columns, tuple(rows),
-                 tuple(lines), (*columns[:6], columns[7]))
+                 tuple(lines), (*columns[:6], *columns[7:]))
 
 
-def conclusion(ways: Sequence[Mapping[str, Any]], intervals: Sequence[Mapping[str, Any]], rules: Sequence[Mapping[str, Any]]) -> str:
+def conclusion(where: str, ways: Sequence[Mapping[str, Any]], intervals: Sequence[Mapping[str, Any]],
+               rules: Sequence[Mapping[str, Any]]) -> str:
     """What all tables say together, and what is missed by how much.
 
     Args:
+        where: GPUs of the cells.
         ways, intervals, rules: the unrounded lines of `splits`, `coverage` and `choice_table`.
     """
     first = ways[0]
     ours = [one for one in rules if one["rule"] == "predicted"]
-    every, today = (next(one for one in ours if one["settings"] == name) for name in ("all", "all but the older backward"))
+    every, today = ours[0], next((one for one in ours if one["settings"] == OLDER), ours[0])
     others = [one for one in rules if one["rule"] != "predicted" and one["settings"] == today["settings"]]
     best = min(others, key=lambda one: float(one["mean_regret"]))
     inside = [float(one["coverage"]) for one in intervals]
@@ -207,14 +230,15 @@ def conclusion(ways: Sequence[Mapping[str, Any]], intervals: Sequence[Mapping[st
               (float(today["most_regret"]) <= MOST_REGRET, f"largest regret {percent(float(today['most_regret']))}, wanted "
                                                            f"{percent(MOST_REGRET)}"))
     missed += [text for met, text in wanted if not met]
-    return (f"**{first['cells']} cells on 2 and 4 H200s whose mask was held out are predicted with a median error of "
+    older = "" if today is every else (
+        f" With the records of an older backward, which the fitted kernels no longer are, {percent(float(every['right']))} of "
+        f"{every['count']} and {percent(float(every['mean_regret']))}.")
+    return (f"**{first['cells']} cells on {where} whose mask was held out are predicted with a median error of "
             f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. Intervals hold "
             f"{percent(min(inside))} to {percent(max(inside))} of cells that were held out, wanted {percent(COVERAGE)}. The predicted best "
             f"strategy is the best or within noise of it in {percent(float(today['right']))} of {today['count']} settings and costs "
             f"{percent(float(today['mean_regret']))} in the mean, {percent(float(today['most_regret']))} at most; {best['rule']} costs "
-            f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.** With the records of an older backward, "
-            f"which the fitted kernels no longer are, {percent(float(every['right']))} of {every['count']} and "
-            f"{percent(float(every['mean_regret']))}.\n\n"
+            f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.**{older}\n\n"
             + (f"Missed: {'; '.join(missed)}." if missed else "Nothing that was wanted is missed."))
 
 
@@ -231,9 +255,10 @@ def main(arguments: Sequence[str]) -> int:
                             "strategy": lambda cell: str(cell.record.cell.strategy)})
     first, intervals = splits(residuals, groups), coverage(residuals)
     rules = choice_table(choices(residuals), repeated(settings_of(residuals)))
-    for table in (first, strategies(residuals), masks(residuals), intervals, rules, wrong(choices(residuals)), kernels()):
+    fitted = fitted_of(cells)
+    for table in (first, strategies(residuals), masks(residuals), intervals, rules, wrong(choices(residuals)), kernels(fitted)):
         table.publish(options)
-    text = conclusion(first.records, intervals.records, rules.records)
+    text = conclusion(f"{' and '.join(map(str, worlds(cells)))} {short(fitted.device)}s", first.records, intervals.records, rules.records)
     print(text)
     for page in options.write:
         page.write_text(put(page.read_text(encoding="utf-8"), "predict_conclusion", text), encoding="utf-8")

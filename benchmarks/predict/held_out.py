@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.predict.links import GPU, misses, predicted
+from benchmarks.predict.links import fitted_of, misses, predicted
 from longca.advice.recorded import OWN, MeasuredCell
 from longca.core.record import Record
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
@@ -23,6 +23,7 @@ from longca.store.hardware import load_hardware
 from tools.fitted import is_older
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
+WITHOUT_OLDER = ", without the older backward"
 REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
 
 
@@ -41,7 +42,7 @@ class Residual:
 
 def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
     """The cells, each predicted by kernels that were fitted without its mask."""
-    kernels = {cell.record.cell.kernel for cell in cells}
+    kernels, device = {cell.record.cell.kernel for cell in cells}, fitted_of(cells).device
     singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(singles, samples(singles), strict=True):
@@ -53,14 +54,14 @@ def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Re
         for key in sorted({(cell.record.cell.kernel, cell.record.cell.direction) for cell in here}):
             rest = [sample for sample in groups.get(key, ()) if sample.mask.split()[0] != mask]
             models += fit_forms(*key, rest, judged=False) if len(rest) >= FEWEST else []
-        found += with_kernels(here, FittedKernels(GPU, (), tuple(models)))
+        found += with_kernels(here, FittedKernels(device, (), tuple(models)))
     return found
 
 
 def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[Residual]:
     """The cells whose kernel is among the fitted ones."""
     hardware = load_hardware()
-    networks, bandwidth = {one.name: links_of(one) for one in hardware.networks}, (hardware.bandwidth_gb_s(GPU) or 0) * 1e9
+    networks, bandwidth = {one.name: links_of(one) for one in hardware.networks}, (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     found = []
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
@@ -72,7 +73,7 @@ def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[R
 def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[MeasuredCell], Hashable]]) -> dict[str, dict[str, np.ndarray]]:
     """Residuals of each group of cells, with the speeds of messages that fit the other groups best.
 
-    Each group stands there twice: with all cells, and without those that ran an older backward, whose kernels no fit knows.
+    Where some cells ran an older backward, whose kernels no fit knows, each group stands there twice: with and without these.
 
     Args:
         ways: name of a way to group → the group of a cell.
@@ -82,7 +83,7 @@ def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[Measure
     found: dict[str, dict[str, np.ndarray]] = {}
     for way, group in ways.items():
         groups, found[way] = [group(cell) for cell in cells], {}
-        for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~older, ", without the older backward")):
+        for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~older, WITHOUT_OLDER))[:1 + older.any()]:
             for name in sorted(set(groups), key=str):
                 inside = np.array([other == name for other in groups])
                 best = int(misses(ratios[:, ~inside & kept]).argmin())

@@ -1,8 +1,9 @@
-"""Fits the speed of messages and of elementwise passes to the measured cells of context parallelism; kernels are those of `fitted.json`.
+"""Fits the speed of messages and of elementwise passes to the measured cells of context parallelism; kernels are those that are fitted on
+the records' GPU.
 
     python -m benchmarks.predict.links reports/h200/h200-cp.parquet
 
-Each of a few values of every number is tried with each of the others. It prints the best, which stand in `config/hardware.yaml` as
+Each of a few values of every number is tried with each of the others. It prints the best; those of H200s stand in `config/hardware.yaml` as
 `h200-copy-engines` and in `longca/cp/forecast.py` as PASS_EFFICIENCY, and what other values would cost. No GPU is needed.
 """
 
@@ -17,20 +18,35 @@ from pathlib import Path
 import numpy as np
 
 from longca.advice.recorded import MeasuredCell, measured_cells
+from longca.core.errors import UserError
 from longca.cp.schedule.timeline import LinkSpeeds
-from longca.predict.fitted import load_fitted
+from longca.predict.fitted import FittedKernels, fitted_on
 from longca.store.hardware import load_hardware
 from longca.store.load import load
 
-GPU = "NVIDIA H200"
 GRID = {"intra_gb_s": (220, 260, 300, 340, 380, 420), "intra_us": (5, 15, 30, 60), "overlap": (0.0, 0.15, 0.3, 0.45),
         "pass efficiency": (0.4, 0.55, 0.7, 0.85)}
 Point = tuple[float, ...]
 
 
+def fitted_of(cells: Sequence[MeasuredCell]) -> FittedKernels:
+    """The models of kernels on the GPU that ran all these cells.
+
+    Raises:
+        UserError: they are of several GPUs, or of one without models.
+    """
+    names = {str(cell.record.environment.nodes[0].gpu.get("name")) for cell in cells if cell.record.environment is not None}
+    found = fitted_on(names) if len(names) == 1 else None
+    if found is None:
+        raise UserError(f"Records of {', '.join(sorted(names)) or 'no GPU'} cannot be judged", todo="Give those of one GPU that "
+                        "`python -m tools.fitted` fits")
+    return found
+
+
 def predicted(cells: Sequence[MeasuredCell], points: Sequence[Point]) -> np.ndarray:
     """Predicted over measured seconds of each cell at each point of the grid, (points, cells)."""
-    fitted, bandwidth = load_fitted(), (load_hardware().bandwidth_gb_s(GPU) or 0) * 1e9
+    fitted = fitted_of(cells)
+    bandwidth = (load_hardware().bandwidth_gb_s(fitted.device) or 0) * 1e9
     found = np.full((len(points), len(cells)), np.nan)
     for number, (gb_s, us, overlap, efficiency) in enumerate(points):
         links = LinkSpeeds(gb_s * 1e9, message_s=us * 1e-6, overlap_slowdown=overlap)

@@ -13,7 +13,7 @@ from longca.core.errors import UserError, check_name, unknown, whole_number
 from longca.core.plugin import Registry
 from longca.cp.forecast import PROFILES
 from longca.masks.mask import Mask
-from longca.predict.fitted import FittedKernels, load_fitted
+from longca.predict.fitted import FittedKernels, fitted_on, load_fitted
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 USUAL_NETWORK = PROFILES["symmetric"]
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+BY_PEAK = "share of peak"  # the source of a model that is of another GPU
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 
 
@@ -42,6 +43,9 @@ class AdviceQuestion:
     kernels: tuple[str, ...]
     strategies: tuple[str, ...]
     fitted: FittedKernels
+    """of this GPU, where there are such"""
+    reference: FittedKernels
+    """for the kernels that `fitted` does not know"""
 
     @property
     def is_fitted_gpu(self) -> bool:
@@ -52,19 +56,22 @@ class AdviceQuestion:
         return replace(self.call, direction=direction).flops(self.mask.area, self.mask.num_groups)
 
     def model(self, kernel: str, direction: str) -> CallModel | None:
-        """The fitted kernel for this mask; on a GPU without records scaled by the peaks of both GPUs, and marked so."""
-        found = self.fitted.find(kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads)
-        if found is None:
+        """The fitted kernel for this mask; without records on this GPU scaled by the peaks of both GPUs, and marked so."""
+        for models in (self.fitted, self.reference):
+            found = models.find(kernel, direction, self.mask.traits, self.call.num_q_heads // self.call.num_kv_heads)
+            if found is not None:
+                break
+        else:
             return None
         probed = self.network.kernel_ratio.get(f"{kernel} {direction}")
         if probed is not None:
             return found.scaled(probed, "probe", self.network.wider)
-        if self.is_fitted_gpu:
+        if models.device in self.gpu.gpu_names:
             return found
-        known = load_hardware().find(self.fitted.device)
+        known = load_hardware().find(models.device)
         assert known is not None, "the fitted device is in config/hardware.yaml"
         ratio = known.peak_tflops.value / self.gpu.peak_tflops.value
-        return found.scaled(ratio, "share of peak", OTHER_GPU_WIDER)
+        return found.scaled(ratio, BY_PEAK, OTHER_GPU_WIDER)
 
     @property
     def is_probed(self) -> bool:
@@ -102,24 +109,27 @@ def question_of(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: in
         raise UserError(f"Argument 'memory_bytes' is {memory_bytes!r}", todo="Give a number of bytes, such as 60e9")
     if fitted is not None and not isinstance(fitted, FittedKernels):
         raise UserError(f"Argument 'fitted' is of type {type(fitted).__name__}", todo="Leave it out, or fit records with fit_records")
-    hardware, models = load_hardware(), load_fitted() if fitted is None else fitted
+    hardware = load_hardware()
     network = _network(profile or USUAL_NETWORK, hardware)
     if ranks_per_node is not None:
         network = network.model_copy(update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)})
     model = hardware.named(str(gpu or network.gpu))
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
-    known = set(models.kernels)
+    reference = load_fitted() if fitted is None else fitted
+    own = None if fitted is not None or network.kernel_ratio else fitted_on(model.gpu_names)  # a probe's ratios are to the reference
+    models = own or reference
+    known = sorted({*models.kernels, *reference.kernels})
     for name in kernels or ():
         if name not in known:
-            raise UserError(f"Nothing is known of the time of kernel '{name}'", why=f"records of {models.device} have "
-                            f"{', '.join(sorted(known))}", todo="Take one of these, or give records of yours")
+            raise UserError(f"Nothing is known of the time of kernel '{name}'", why=f"records of {reference.device} have "
+                            f"{', '.join(known)}", todo="Take one of these, or give records of yours")
     every = tuple(name for name in Registry("strategy").names() if not Registry("strategy").load(name).baseline)
     for name in strategies or ():
         check_name("strategy", name, Registry("strategy").names())
     call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
     return AdviceQuestion(mask, gpus, call, DIRECTIONS[direction], model, network, memory_bytes,
-                          tuple(kernels or (models.kernels if gpus == 1 else _for_parts(models))), tuple(strategies or every), models)
+                          tuple(kernels or (known if gpus == 1 else _for_parts(known))), tuple(strategies or every), models, reference)
 
 
 def _check_mask(mask: object) -> None:
@@ -129,9 +139,9 @@ def _check_mask(mask: object) -> None:
         raise UserError(f"The mask must be a longca.Mask, and it is {type(mask).__name__}", todo=f"Make one with {example}")
 
 
-def _for_parts(models: FittedKernels) -> list[str]:
+def _for_parts(known: Collection[str]) -> list[str]:
     """Kernels that can attend to some keys now and to others later, one of each family; `band` first."""
-    return [name for name in ("band", "fa3", "fa4") if name in models.kernels]
+    return [name for name in ("band", "fa3", "fa4") if name in known]
 
 
 def _network(name: str, hardware: Hardware) -> Network:

@@ -12,7 +12,7 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict
-from longca.advice.question import OTHER_GPU_WIDER, question_of
+from longca.advice.question import BY_PEAK, OTHER_GPU_WIDER, question_of
 from longca.core.errors import UserError
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
@@ -206,9 +206,12 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
     network, call = question.network, question.call
     if network.wider > 1:
         found.append(f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as wide")
-    if not question.is_fitted_gpu and not question.is_probed:
-        found.append(f"{question.gpu.name}: there are no records of it; kernels are those of {question.fitted.device} by the share of "
-                     f"their peaks, with intervals {OTHER_GPU_WIDER:g} times as wide")
+    lent = [name for name in question.kernels if any(model is not None and model.usual.source == BY_PEAK
+                                                     for model in (question.model(name, way) for way in question.directions))]
+    if lent:
+        whose = f"{', '.join(lent)} on it; these are" if question.is_fitted_gpu else "it; kernels are"
+        found.append(f"{question.gpu.name}: there are no records of {whose} those of {question.reference.device} by the share of their "
+                     f"peaks, with intervals {OTHER_GPU_WIDER:g} times as wide")
     if question.gpus > network.ranks_per_node:
         low, high = NETWORK_RANGE
         found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold {low:g} to "

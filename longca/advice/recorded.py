@@ -58,6 +58,10 @@ class MeasuredCell:
         return self._view.noise
 
     @property
+    def is_noisy(self) -> bool:
+        return self._view.is_noisy
+
+    @property
     def profile(self) -> str:
         """The profile of its messages: those in the style of the study wait for collectives, which records do not name."""
         return PROFILES["nccl" if self.work is None else "symmetric"]

@@ -1,12 +1,13 @@
 """The fitted models of kernels: made of records, kept as JSON, and read again.
 
-`fitted.json` beside this file is made of the project's own records by `python -m tools.fitted`. Anybody's records are fitted alike.
+`models/` has a file for each device of which this project has records; `python -m tools.fitted` makes them. Anybody's records are fitted
+alike.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
-FILE = Path(__file__).parent / "fitted.json"
+FOLDER = Path(__file__).parent / "models"
+REFERENCE = FOLDER / "h200.json"  # has most kernels: other GPUs are told by it
 BANDS = ("band", "band_atomic")
 MOST_BLOCK_TOKENS = 70_000  # longer block masks are left out: they take gigabytes, and their tiles are those of shorter ones
 
@@ -68,8 +70,8 @@ class FittedKernels:
                 f' "strategies": {{\n  {strategies}\n }}}}\n')
 
 
-def load_fitted(path: Path = FILE) -> FittedKernels:
-    """Reads fitted models.
+def load_fitted(path: Path = REFERENCE) -> FittedKernels:
+    """Reads fitted models, by default those of the device that has most.
 
     Raises:
         UserError: the file is not there, or is none of these.
@@ -84,6 +86,11 @@ def load_fitted(path: Path = FILE) -> FittedKernels:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
                         todo="`python -m tools.fitted` makes them") from None
+
+
+def fitted_on(names: Container[str]) -> FittedKernels | None:
+    """The models of this project for a device that the driver calls by one of these names; None without any."""
+    return next((found for found in map(load_fitted, sorted(FOLDER.glob("*.json"))) if found.device in names), None)
 
 
 def interval_of(fitted: FittedKernels, strategy: str, kernel: str, direction: str) -> Interval | None:

@@ -22,7 +22,6 @@ from longca.store.files import write_atomically
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file
-NOISY = 0.1  # of the median: samples of a call that nothing delays stay within a few percent
 LOG_LINES = 2  # the first ones of an error's log: they say where it was raised
 
 
@@ -50,12 +49,7 @@ class CellFacts(NamedTuple):
     is_control: bool = False
     num_disturbed: int = 0
     """records in a row during which others used the device"""
-    noise: float | None = None
-    """the middle half of the samples over their median"""
-
-    @property
-    def is_noisy(self) -> bool:
-        return self.noise is not None and self.noise > NOISY
+    is_noisy: bool = False
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -67,11 +61,11 @@ class CellFacts(NamedTuple):
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
-                   view.num_disturbed, view.noise)
+                   view.num_disturbed, view.is_noisy)
 
 
 Floats = list[float | None]
-Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], Floats]
+Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool]]
 
 
 class _Index(NamedTuple):

@@ -13,6 +13,7 @@ from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
 MOST_OF_REASON = 10_000  # characters
+NOISY = 0.1  # from this share of the median on, the middle half of the samples is wider than that of calls that nothing delays
 SETTLED_MS = 160.0  # calls timed alone that last as long: a GPU's reading of power is a mean over a second, which shorter ones do not fill
 Place = tuple[str, str, str]  # study, device, dtype
 
@@ -94,6 +95,11 @@ class View:
         """Interquartile range over median."""
         _, low, middle, high = self.quartiles_ms
         return (high - low) / middle if low is not None and middle and high is not None else None
+
+    @property
+    def is_noisy(self) -> bool:
+        """The samples differ by more than calls do that nothing delays."""
+        return self.noise is not None and self.noise > NOISY
 
     @cached_property
     def flops(self) -> int | None:
