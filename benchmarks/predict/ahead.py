@@ -1,7 +1,7 @@
 """Writes down what is predicted of a study that nobody has run, and puts it beside the records once somebody has.
 
-    python -m benchmarks.predict.ahead --gpu 'H100 SXM' --write docs/results/h100/ahead.md      before
-    python -m benchmarks.predict.ahead --gpu 'H100 SXM' --check results/ahead                   after `longca run ahead` on two of these
+    python -m benchmarks.predict.ahead --gpu 'H100 SXM' --write docs/results/h100/two-gpus.md   before
+    python -m benchmarks.predict.ahead --gpu 'H100 SXM' --check results/ahead                     after `longca run ahead` on two of these
 
 Predictions are read from predicted_ahead.csv, beside the page of that GPU, when they are checked, and are not made again.
 """

@@ -83,6 +83,8 @@ def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[Measure
     found: dict[str, dict[str, np.ndarray]] = {}
     for way, group in ways.items():
         groups, found[way] = [group(cell) for cell in cells], {}
+        if len(set(groups)) == 1:
+            continue  # nothing is left to be fitted on
         for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~older, WITHOUT_OLDER))[:1 + older.any()]:
             for name in sorted(set(groups), key=str):
                 inside = np.array([other == name for other in groups])
@@ -145,21 +147,31 @@ def _plan(one: Residual) -> str:
 
 
 def choices(residuals: Sequence[Residual]) -> list[Choice]:
-    """What rules take in each setting in which the same kernel ran three own strategies or more."""
+    """What rules take in each setting in which the same kernel ran three own strategies or more.
+
+    Strategies that made the same plan took the quickest of its records: what delays a call only lengthens it.
+    """
     settings, found = settings_of(residuals), []
     sure = float(np.quantile(repeated(settings), REPEATS_WITHIN))
     for key, ran in settings.items():
         if len(ran) < 3:
             continue
-        best = min(ran, key=lambda name: ran[name].cell.seconds)
+        seconds = _seconds_of_plans(ran)
+        best = min(ran, key=lambda name: seconds[name])
         rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
                  "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
         older = any(is_older(one.cell) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
-            found.append(Choice(key, rule, taken, best, ran[taken].cell.seconds / ran[best].cell.seconds - 1, noise, older))
+            found.append(Choice(key, rule, taken, best, seconds[taken] / seconds[best] - 1, noise, older))
     return found
+
+
+def _seconds_of_plans(ran: Mapping[str, Residual]) -> dict[str, float]:
+    """Strategy → the least seconds among the strategies with its plan."""
+    plans = {name: _plan(one) or name for name, one in ran.items()}
+    return {name: min(one.cell.seconds for other, one in ran.items() if plans[other] == plan) for name, plan in plans.items()}
 
 
 def _present_s(one: Residual) -> float:

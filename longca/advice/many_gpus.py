@@ -18,6 +18,8 @@ from longca.claims.contract import all_claims
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.masks.build import build_mask
+from longca.predict.fitted import fitted_on
+from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,5 +168,8 @@ def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, Predicte
 
 def setting() -> str:
     """The settings that all cells share, in words."""
-    return (f"{format_length(PER_RANK)} tokens a GPU, {HEADS[0]}:{HEADS[1]} heads, kernel {KERNEL} by its share of an H200's peak, network "
-            f"{PROFILE}")
+    hardware = load_hardware()
+    gpu = hardware.named(next(one.gpu for one in hardware.networks if one.name == PROFILE))
+    own = fitted_on(gpu.gpu_names)
+    kernel = f"{KERNEL} as fitted on records of it" if own is not None and KERNEL in own.kernels else f"{KERNEL} by the share of peaks"
+    return f"{format_length(PER_RANK)} tokens a GPU ({gpu.name}), {HEADS[0]}:{HEADS[1]} heads, kernel {kernel}, network {PROFILE}"

@@ -18,7 +18,7 @@ from longca.core.units import format_length
 from longca.cp.forecast import links_of
 from longca.predict.fitted import interval_of
 from longca.predict.kernel import widest
-from longca.store.text import format_bytes, number
+from longca.store.text import format_bytes, number, plural
 
 if TYPE_CHECKING:
     from longca.advice.question import AdviceQuestion
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from longca.predict.fitted import FittedKernels
     from longca.predict.kernel import Interval
 
-RECORDED_RANKS = 4  # the most that records of context parallelism have
-WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond these
+WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond the ranks of records
 NETWORK_RANGE = (0.6, 1.25)  # of an assumed rate between nodes
 COMPARED = 8  # options whose order is looked at when something changes
 CHANGES = (("half the rate between nodes", 1.0, 0.5), ("twice the rate between nodes", 1.0, 2.0), ("half the rate inside a node", 0.5, 1.0),
@@ -195,7 +194,7 @@ def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
 
 def _wider(question: AdviceQuestion) -> float:
     """The factor by which an interval is wider than that of held-out records."""
-    ranks = WIDER_BY_RANKS * max(log2(question.gpus / RECORDED_RANKS), 0)
+    ranks = WIDER_BY_RANKS * max(log2(question.gpus / question.fitted.ranks), 0)
     ranks += question.network.wider - 1
     unusual = (question.call.head_dim != 128) + (question.call.dtype != "bf16")
     return (1 + ranks) * 1.5 ** unusual
@@ -216,8 +215,9 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
         low, high = NETWORK_RANGE
         found.append(f"between nodes, {network.inter_gb_s.value:g} GB/s a GPU ({network.inter_gb_s.source}); intervals hold {low:g} to "
                      f"{high:g} times as much")
-    if question.gpus > RECORDED_RANKS:
-        found.append(f"more than {RECORDED_RANKS} ranks: records end there; intervals are {_wider(question):.2g} times as wide")
+    if question.gpus > question.fitted.ranks:
+        found.append(f"more than {plural(question.fitted.ranks, 'rank')}: records end there; intervals are {_wider(question):.2g} times as "
+                     "wide")
     if question.gpus > 1 and not network.measured:
         found.append(f"messages inside a node: {network.intra_gb_s.source}")
     if call.head_dim != 128 or call.dtype != "bf16":

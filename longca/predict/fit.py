@@ -88,7 +88,10 @@ def fit_forms(kernel: str, direction: str, samples: Sequence[Sample], *, judged:
 
 
 def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: bool) -> list[KernelModel]:
-    """The models of one way. Of SPLITS it takes the one with the least Bayesian information criterion."""
+    """The models of one way. Of SPLITS it takes the one with the least Bayesian information criterion.
+
+    Where all records have bands, or all have blocks, the models are for such masks alone.
+    """
     best, chosen, least = [list(samples)], tuple[str, ...](), np.inf
     for split in SPLITS:
         parts: dict[tuple[str, ...], list[Sample]] = {}
@@ -101,6 +104,8 @@ def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: boo
         criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
         if criterion < least:
             least, best, chosen = criterion, list(parts.values()), split
+    if "blocks" not in chosen and len({sample.labels["blocks"] for sample in samples}) == 1:
+        chosen = *chosen, "blocks"
     return [fit_kernel(kernel, direction, part, tuple(part[0].labels[name] for name in chosen), judged=judged) for part in best]
 
 

@@ -42,6 +42,8 @@ class FittedKernels:
     records: tuple[str, ...]
     """the files that they were fitted on"""
     models: tuple[KernelModel, ...]
+    ranks: int = 1
+    """of the largest world among the records"""
     strategies: Mapping[str, Interval] = field(default_factory=dict)
     """by strategy, residuals of records of context parallelism; none where these were not looked at"""
 
@@ -66,7 +68,8 @@ class FittedKernels:
         """The JSON: one line for each model."""
         models = ",\n  ".join(json.dumps(_rounded(asdict(model))) for model in self.models)
         strategies = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(_rounded(asdict(one)))}" for name, one in self.strategies.items())
-        return (f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "models": [\n  {models}\n ],\n'
+        return (f'{{"device": {json.dumps(self.device)},\n "records": {json.dumps(self.records)},\n "ranks": {self.ranks},\n'
+                f' "models": [\n  {models}\n ],\n'
                 f' "strategies": {{\n  {strategies}\n }}}}\n')
 
 
@@ -82,7 +85,7 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
                                       "by_mask": Interval(**one["by_mask"]),
                                       "by_length": Interval(**one["by_length"])}) for one in content["models"])
         strategies = {name: Interval(**one) for name, one in content.get("strategies", {}).items()}
-        return FittedKernels(content["device"], tuple(content["records"]), models, strategies)
+        return FittedKernels(content["device"], tuple(content["records"]), models, content["ranks"], strategies)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{path}' holds no fitted kernels", why=" ".join(str(error).split())[:120],
                         todo="`python -m tools.fitted` makes them") from None
@@ -109,6 +112,7 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     Raises:
         UserError: there are no records to fit, or they are of several devices.
     """
+    records = list(records)
     timed = to_fit(records)
     devices = sorted({_device(record) for record in timed})
     if not timed:
@@ -120,7 +124,8 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     for record, sample in zip(timed, samples(timed), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
     models = (model for key in sorted(groups) if len(groups[key]) >= FEWEST for model in fit_forms(*key, groups[key]))
-    return FittedKernels(devices[0], names, tuple(models))
+    ranks = max(record.cell.world for record in records if record.outcome.status == "ok")
+    return FittedKernels(devices[0], names, tuple(models), ranks)
 
 
 def to_fit(records: Iterable[Record]) -> list[Record]:

@@ -141,3 +141,17 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
     assert content["grids"][0]["corpus"] == "pile" and len(parse(Study, {"name": "check", **content}, "it").cells()) == 3
     refused = run("--memory", "lots")
     assert refused.returncode == 2 and refused.stderr == "longca: 'lots' is no amount of memory. Write a number of bytes such as 60G\n"
+
+
+def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks():
+    found = advise(build_mask("causal", seqlen="32K"), gpu="H100 SXM", kernels=["band", "fa3"], **HEADS)
+    assert any("fa3 on it" in text and "share of their peaks" in text for text in found.assumptions)
+    own, lent = (next(one for one in found.options if one.candidate.kernel == name) for name in ("band", "fa3"))
+    assert own.high_s / own.low_s < lent.high_s / lent.low_s
+
+
+def test_masks_of_blocks_are_not_predicted_by_records_of_bands():
+    """Records of `band` on an H100 have bands alone, those on an H200 both."""
+    mask = build_mask("block_sparse_uniform", seqlen="16K", block=128, density=0.5)
+    found = advise(mask, gpu="H100 SXM", kernels=["band"], **HEADS)
+    assert any("band on it" in text for text in found.assumptions)

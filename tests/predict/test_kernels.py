@@ -115,10 +115,10 @@ def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_ha
 
 
 def test_calls_of_two_kinds_are_fitted_apart_where_they_differ(made: list[Sample]):
-    assert [model.form for model in fit_forms("made", "fwd", made, judged=False)] == [()]
+    assert [model.form for model in fit_forms("made", "fwd", made, judged=False)] == [("bands",)]
     slow = [Sample(one.amounts, 3 * one.seconds, one.mask, one.seqlen, LABELS | {"heads": "equal"}) for one in made]
     models = fit_forms("made", "fwd", made + slow, judged=False)
-    assert {model.form for model in models} == {("grouped",), ("equal",)}
+    assert {model.form for model in models} == {("grouped", "bands"), ("equal", "bands")}, "none has blocks"
     assert all(model.by_mask.median < 0.01 for model in models)
 
 
