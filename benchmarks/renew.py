@@ -40,9 +40,9 @@ def run(study: str, options: str = "") -> str:
     return f"longca run {study} {options} --progress plain --results {OUT}"
 
 
-def rest(study: str) -> str:
+def rest(study: str, options: str = "", gpu: str = "h200") -> str:
     """The command that measures what the committed records of a study lack."""
-    return run(study, f"--known reports/h200/{study}.parquet")
+    return run(study, f"{options} --known reports/{gpu}/{study}.parquet")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ class Part:
     """what it writes elsewhere in the checkout, if it does"""
 
 
+HALVES = {  # of the masks, with about as much work each: all kernels run one mask on one GPU
+    "a": "full,causal_document,sliding_window,shared_question,prefix_lm,global_sliding_window",
+    "b": "causal,full_document,causal_sliding_window,causal_blockwise,prefix_lm_document,block_causal_document"}
 PARTS: Mapping[str, Part] = {
     "band": Part("band attention beside its rivals: 32K, 8K and 128K", COMPARE),
     "orders": Part("ways to the gradients, also with other numbers of heads at once",
@@ -70,6 +73,8 @@ PARTS: Mapping[str, Part] = {
     "cp": Part("band in h200-cp on two GPUs", run("h200-cp", "-w 2 -k band --seed 0"), all_gpus=True),
     "draws": Part("ten draws of documents on two GPUs", run("h200-cp", "-w 2 --seed 0..9 -m full_document,causal_document "
                   "-c ring_p2p,ring_allgather,paper_style* -s 16K"), all_gpus=True),
+    **{f"h100-dense-{half}": Part(f"what reports/h100/h100-dense.parquet lacks, half {half} of the masks",
+                                  rest("h100-dense", f"-m {masks}", "h100")) for half, masks in HALVES.items()},
     "h100-fwd": Part("band forward in h100-cp on one GPU", run("h100-cp", "-w 1 -d fwd")),
     "h100-bwd": Part("band backward in h100-cp on one GPU", run("h100-cp", "-w 1 -d bwd")),
     "h100-cp": Part("band in h100-cp on two GPUs", run("h100-cp", "-w 2 --seed 0"), all_gpus=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from longca.report.contract import Figure
-from longca.report.findings import fastest, who_wins
+from longca.report.findings import contested, fastest, who_wins
 from longca.report.rates import draw_rates, rate_points
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Throughput(Figure):
     def title(self, data: pd.DataFrame) -> str:
         winners = fastest(data, ["mask_label", "setting"])
         what = "panel" if data.detail.any() else "mask"
-        return f"{self.word}: {who_wins(winners, what)}, each at the longest length that two or more ran"
+        where = ", each at the longest length that two or more ran" if len(contested(winners)) else ""
+        return f"{self.word}: {who_wins(winners, what)}{where}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

@@ -80,6 +80,13 @@ def test_strategies_come_first_where_there_are_as_many():
     assert {view.ranks for view in found.views} == {ALONE, "2", "4"}
 
 
+def test_a_setting_with_a_comparison_comes_before_larger_ones_without():
+    lonely = [record(cell("sdpa", mask, seqlen=seqlen)) for mask in ("full", "causal") for seqlen in (4096, 8192)]
+    rivals = [record(cell("sdpa", kind="cp", strategy=strategy, world=2)) for strategy in ("ulysses", "usp")]
+    found = decision(derived([*lonely, *rivals]))
+    assert found and found.default.ranks == "2" and "the fastest strategy" in found.finding
+
+
 def test_nothing_to_decide():
     assert decision(derived([])) is None and decision(derived([record(cell(), OutOfMemory(requested_bytes=None, where="fwd"))])) is None
     lone = decision(derived([record(cell())]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from math import floor
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,12 @@ class HeatMap:
     """(mask, method) → its result"""
     missing: dict[tuple[str, str], tuple[str, str]]
     """(mask, method) → (status, cell id) of what has no number"""
+
+    @property
+    def num_compared(self) -> int:
+        """The results on masks that several methods ran."""
+        counts = Counter(mask for mask, _ in self.entries)
+        return sum(count for count in counts.values() if count > 1)
 
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
         """The methods of one mask, the best first."""
@@ -130,11 +137,16 @@ def _missing(named: pd.DataFrame) -> dict[tuple[Any, ...], dict[tuple[str, str],
 
 
 def _default(views: list[HeatMap]) -> HeatMap:
-    """With the most ranks, then of the longest length with nearly as many points as any, then of the setting with the most; forward."""
+    """With the most ranks, then of the longest length with nearly as many points as any, then of the setting with the most; forward.
+
+    Points that nothing is compared with count only where nothing is compared at all.
+    """
+    views = [view for view in views if view.num_compared] or views
+
     def sizes(chosen: list[HeatMap], of: Callable[[HeatMap], Any]) -> dict[Any, int]:
         found: dict[Any, int] = {}
         for view in chosen:
-            found[of(view)] = found.get(of(view), 0) + len(view.entries)
+            found[of(view)] = found.get(of(view), 0) + (view.num_compared or len(view.entries))
         return found
 
     for of, size in ((lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)), (lambda view: view.seqlen, int)):

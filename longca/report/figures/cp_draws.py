@@ -1,0 +1,58 @@
+"""How much a strategy's rate depends on the documents that are drawn: each draw beside the middle one of its setting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longca.report.contract import Figure
+from longca.report.look.dot_rows import dots, percent_scale, strips, tick
+from longca.store.table import is_ranked
+from longca.store.text import number, plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Canvas
+
+    from longca.report.look.style import Style
+
+SETTING = ["method", "world", "mask", "seqlen", "num_q_heads", "num_kv_heads", "direction"]
+COLUMNS = [*SETTING, "seed", "tflops_per_device", "of_median_percent", "varies", "cell_id"]
+FEWEST = 5  # draws of a setting
+ROW_IN = 0.36
+LINEAR = 10.0  # percent up to which the scale is linear
+TICKS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 100)
+
+
+class CpDraws(Figure):
+    label = "Draws of documents"
+    section = "cp"
+    order = 150
+    caption = ("TFLOP/s of one draw of documents beside the middle draw of its setting, one dot a draw; all masks, lengths and directions "
+               "that have five draws or more. A strategy whose dots lie close together divides any documents evenly. The work of a draw "
+               "does not count: rates are of the pairs that its mask shows. The scale is linear to 10 %, then logarithmic.")
+
+    def data(self, table: pd.DataFrame) -> pd.DataFrame:
+        timed = (table.kind == "cp") & (table.status == "ok") & is_ranked(table) & table.tflops_per_device.notna()
+        rows = table.loc[timed, [*SETTING, "seed", "tflops_per_device", "cell_id"]].astype({"tflops_per_device": float})
+        groups = rows.groupby(SETTING)
+        rates = groups.tflops_per_device
+        rows = rows.assign(of_median_percent=100 * (rows.tflops_per_device / rates.transform("median") - 1),
+                           varies=rates.transform("max") / rates.transform("min"))
+        return rows[groups.seed.transform("nunique") >= FEWEST].sort_values([*SETTING, "seed"], kind="stable", ignore_index=True)[COLUMNS]
+
+    def title(self, data: pd.DataFrame) -> str:
+        varies = data.groupby("method").varies.median().sort_values(kind="stable")
+        draws = plural(int(data.groupby(SETTING).seed.nunique().max()), "draw")
+        found = f"Over {draws} of documents the rate of {varies.index[-1]} varies {number(varies.iloc[-1])} times"
+        return f"{found}, that of {varies.index[0]} {number(varies.iloc[0])} times" if len(varies) > 1 else found
+
+    def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
+        groups = list(data.groupby(["method", "world"], sort=True))
+        canvas, ax = strips(style, [f"{method} ×{world}" for (method, world), _ in groups], ROW_IN)
+        for position, (_, cells) in enumerate(groups):
+            values = cells.of_median_percent.to_numpy(float)
+            dots(ax, style, position, values, cells)
+            tick(ax, position, 0.0)
+        ends = min(float(data.of_median_percent.min()) * 1.05, -LINEAR * 1.1), max(float(data.of_median_percent.max()) * 1.05, LINEAR * 1.1)
+        percent_scale(ax, "rate beside that of the middle draw", ends, TICKS, linear=(LINEAR, 1.5), signed=True)
+        return canvas
