@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "dispatch": {"core", "masks", "lowering", "ops", "kernels"},
     "predict": {"core", "masks", "lowering", "store", "ops.band.tables.backward_rule"},
     "claims": {"core", "store"},
-    "report": {"core", "store", "advice"},
+    "report": {"core", "store", "advice", "predict"},
     "paper": {"core", "data", "masks", "store", "published", "claims", "report", "advice", "cp.partition", "cp.schedule"},
     "compare": {"core", "store", "published", "report"},
     "archive": {"core", "store", "report"},

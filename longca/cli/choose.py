@@ -97,6 +97,9 @@ def _print(ranking: CallRanking) -> None:
                  for method, placed in ranking.methods])
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", WIDTH, subsequent_indent="  "))
+    if ranking.earlier:
+        print(textwrap.fill(f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h100/band.md has these", WIDTH,
+                            subsequent_indent="  "))
     amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}"
     print(textwrap.fill(f"{amount}, on {' and '.join(ranking.devices)}; records of {', '.join(ranking.studies)}", WIDTH))
     print()
@@ -112,6 +115,7 @@ def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
 
 def _plain(ranking: CallRanking) -> dict[str, Any]:
     return {"finding": ranking.finding, "setting": ranking.setting, "devices": ranking.devices, "studies": ranking.studies,
+            "earlier": ranking.earlier,
             "num_cells": ranking.num_cells, "num_samples": ranking.num_samples,
             "methods": [{"method": method, "place": placed.place, "tied": placed.tied, "time_ms": placed.ms,
                          "tflops_per_device": placed.tflops, "tflops_per_device_low": placed.low, "tflops_per_device_high": placed.high,

@@ -20,7 +20,7 @@ from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.kernel import Interval, KernelModel, amounts, form_labels, widest
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
-from longca.predict.ways import EARLIER, EARLIER_RECORDS, PRESENT, covers_all, items_of, way_of
+from longca.predict.ways import EARLIER, PRESENT, covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
     from longca.core.record import Record
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "models"
 REFERENCE = FOLDER / "h200.json"  # has most kernels: other GPUs are told by it
-BANDS = ("band", "band_atomic")
 MOST_BLOCK_TOKENS = 70_000  # longer block masks are left out: they take gigabytes, and their tiles are those of shorter ones
 
 
@@ -136,9 +135,8 @@ def to_fit(records: Iterable[Record]) -> list[Record]:
 
 
 def is_earlier(record: Record) -> bool:
-    """Tells whether a record of `band` was measured before its present kernels, and the rule by which it takes one."""
-    sha = record.environment.source.git_sha if record.environment else None
-    return record.cell.kernel in BANDS and (sha or "").startswith(EARLIER_RECORDS)
+    """`ran_earlier` of a record."""
+    return record.environment is not None and ran_earlier(record.cell.kernel, record.environment.source.git_sha or "")
 
 
 def _calls(record: Record) -> tuple[str, str, bool]:

@@ -30,11 +30,17 @@ TWO_KERNELS = "two kernels"
 ONE_PASS = "one pass"  # from the last row, by the rule of earlier records
 FROM_LAST, FROM_FIRST = "one pass from the last row", "one pass from the first row"
 EARLIER, PRESENT = (ONE_PASS, TWO_KERNELS), (FROM_LAST, FROM_FIRST, TWO_KERNELS)  # ways of `band` backward by either rule
+BANDS = ("band", "band_atomic")
 OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
 IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
 EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of `band` by the earlier rule
 EARLIER_MEANS = 3000, 4000  # (queries, keys) of the earlier rule, which took two kernels for all masks whose last query sees few keys
+
+
+def ran_earlier(kernel: str, git_sha: str) -> bool:
+    """Tells whether records of a kernel at a commit are of `band` before its present kernels, and the rule by which it takes one."""
+    return kernel in BANDS and git_sha.startswith(EARLIER_RECORDS)
 
 
 def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int, known: Collection[str] = PRESENT) -> str:

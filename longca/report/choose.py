@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
+from longca.predict.ways import ran_earlier
 from longca.report.decide.views import HeatMap, Placed, decision, verdict
 from longca.report.series import DIRECTIONS, join, labelled
 from longca.store.table import is_ranked
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 COLUMNS = ("cell_id", "study", "kind", "method", "kernel", "is_control", "world", "mask", "mask_family", "mask_params",
            "mask_density_asked", "corpus", "seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "seed",
            "input_values", "sustained", "status", "reason", "num_samples", "time_ms_median", "density", "tflops_per_device",
-           "tflops_per_device_low", "tflops_per_device_high", "device")
+           "tflops_per_device_low", "tflops_per_device_high", "device", "git_sha")
 """the columns of the derived table that a choice needs"""
 AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
 WEIGHTS = {"direction": 16.0, "dtype": 8.0, "world": 4.0, "head_dim": 4.0, "num_q_heads": 2.0, "num_kv_heads": 1.0, "seqlen": 1.0}
@@ -65,6 +66,8 @@ class CallRanking:
     methods: list[tuple[str, Placed]]
     missing: list[tuple[str, str, str]]
     """(method, status, reason)"""
+    earlier: list[str]
+    """methods with records of this project's kernels before the present ones"""
     devices: tuple[str, ...]
     studies: tuple[str, ...]
 
@@ -118,7 +121,9 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     documents = " and ".join(sorted(set(ran.corpus) - {""}))
     setting = join(f"{question.mask} ({', '.join(params)})" if params else question.mask, f"documents of {documents}" if documents else "",
                    _setting({axis: getattr(question, axis) for axis in AXES}))
-    return CallRanking(verdict(view, mask), setting, methods, missing, tuple(sorted(set(ran.device))), tuple(sorted(set(ran.study))))
+    earlier = {row.method for row in ran.itertuples() if ran_earlier(str(row.kernel), str(row.git_sha))}
+    return CallRanking(verdict(view, mask), setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
+                       tuple(sorted(set(ran.study))))
 
 
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:

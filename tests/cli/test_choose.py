@@ -8,6 +8,7 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.core.record import OutOfMemory
+from longca.predict.ways import EARLIER_RECORDS
 from longca.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
 from longca.store.export import export
 from longca.store.load import load_columns
@@ -86,6 +87,16 @@ def test_columns_alone_give_what_whole_records_give(records, table, tmp_path):
     (tmp_path / "records.parquet").write_bytes(b"PAR1")
     lost, problems = load_columns([tmp_path / "records.parquet"], COLUMNS)
     assert len(lost) == 0 and "damaged" in str(problems[0])
+
+
+def test_records_of_earlier_kernels_are_named(table):
+    cell = Cell(kind="kernel", kernel="band", mask="causal", seqlen=32768, num_q_heads=64, num_kv_heads=8, head_dim=128, dtype="bf16",
+                direction="fwd")
+    present = derived([record(cell, tflops=650.0, gpu=H200)])[list(COLUMNS)]
+    earlier = present.assign(git_sha=EARLIER_RECORDS[0] + "0" * 33)
+    for added, expected in ((present, []), (earlier, ["band"])):
+        ranking, = rankings(pd.concat([table, added], ignore_index=True), question())
+        assert ranking.earlier == expected and "band" in dict(ranking.methods)
 
 
 def test_the_records_that_come_with_the_project(longca):
