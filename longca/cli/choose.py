@@ -98,8 +98,8 @@ def _print(ranking: CallRanking) -> None:
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", WIDTH, subsequent_indent="  "))
     if ranking.earlier:
-        print(textwrap.fill(f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h100/band.md has these", WIDTH,
-                            subsequent_indent="  "))
+        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h100/band.md has these"
+        print(textwrap.fill(told, WIDTH, subsequent_indent="  "))
     amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}"
     print(textwrap.fill(f"{amount}, on {' and '.join(ranking.devices)}; records of {', '.join(ranking.studies)}", WIDTH))
     print()
