@@ -2,8 +2,9 @@
 
     python -m benchmarks.predict.ahead --gpu 'H100 SXM' --write docs/results/h100/two-gpus.md   before
     python -m benchmarks.predict.ahead --gpu 'H100 SXM' --check results/ahead                     after `longca run ahead` on two of these
+    python -m benchmarks.predict.ahead --gpu 'H100 SXM' --study h200-cp8                          of another study
 
-Predictions are read from predicted_ahead.csv, beside the page of that GPU, when they are checked, and are not made again.
+Predictions are read from predicted_<study>.csv, beside the pages of that GPU, when they are checked, and are not made again.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from typing import Any
 
 from longca.advice.option import candidate_of, predict
 from longca.advice.question import AdviceQuestion, question_of
+from longca.advice.ranking import option_of
 from longca.core.cell import Cell
 from longca.core.record import Record
 from longca.core.study import load_study
 from longca.core.units import format_length
+from longca.cp.forecast import links_of
 from longca.masks.build import cell_mask, mask_name
-from longca.predict.fitted import interval_of
 from longca.store.load import load
 from tools.pages import ROOT
 from tools.table import Table, add_options
 
-STUDY, FILE = "ahead", "predicted_ahead.csv"
+STUDY = "ahead"
 FOLDERS = {"H100 SXM": ROOT / "docs/results/h100", "H200 SXM": ROOT / "docs/results/h200"}  # GPU → that of its pages
 PROFILE = "h200-copy-engines"
+TOLD = ("window", "num_global", "paper_compat")  # parameters of masks that a line names
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,17 @@ class AheadCell:
     """predicted by the kernels of the reference GPU and the share of peaks, as for a GPU without records; None on that GPU"""
 
 
-def predicted(gpu: str) -> list[AheadCell]:
-    """What is predicted of each cell of the study that is for several GPUs and can run."""
+def predicted(study: str, gpu: str, ranks: int | None = None) -> list[AheadCell]:
+    """What is predicted of each cell of a study that is for several GPUs, or for so many ranks, and that can run."""
     found, plans = [], {}
-    for cell in load_study(STUDY).cells():
-        if cell.kind != "cp" or cell.strategy is None:
+    for cell in load_study(study).cells():
+        if cell.kind != "cp" or ranks not in (None, cell.world):
             continue
-        name = mask_name(cell)
-        if (name, cell.num_q_heads) not in plans:
-            mask = cell_mask(cell)
-            plans[name, cell.num_q_heads] = question_of(mask, gpus=cell.world, num_q_heads=cell.num_q_heads, num_kv_heads=cell.num_kv_heads,
-                                                        profile=PROFILE, gpu=gpu), {}
-        both, shared = plans[name, cell.num_q_heads]
-        found += _predicted(cell, both, shared)
+        key = mask_name(cell), cell.num_q_heads, cell.num_kv_heads, cell.world
+        if key not in plans:
+            plans[key] = question_of(cell_mask(cell), gpus=cell.world, num_q_heads=cell.num_q_heads, num_kv_heads=cell.num_kv_heads,
+                                     profile=PROFILE, gpu=gpu), {}
+        found += _predicted(cell, *plans[key])
     return found
 
 
@@ -71,17 +72,18 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
     # a cell of one direction is planned for that direction, as the engine does it
     call = replace(both.call, direction=cell.direction)
     question = replace(both, call=call, directions=(cell.direction,))
-    one = candidate_of(question, str(cell.strategy), cell.kernel, shared)
+    one = candidate_of(question, str(cell.strategy), cell.kernel, shared, cell.strategy_params)
     if isinstance(one, str):
         return []
-    made, interval = predict(one, question).seconds * 1e3, interval_of(
-        question.fitted, str(cell.strategy), cell.kernel, cell.direction)
+    links = links_of(question.network)
+    made = predict(one, question, links)
+    option = option_of(one, made, question, links, made.seconds)
     lent = replace(question, fitted=question.reference)
-    by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
-    assert interval is not None, "records of strategies are fitted"
-    mask = " ".join([cell.mask, *(f"{key}={value}" for key, value in cell.mask_params.items() if key in ("window", "num_global"))])
-    return [AheadCell(cell.cell_id, cell.method, mask, cell.seqlen // cell.world, f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction,
-                      round(made, 3), round(made * (1 + interval.low), 3), round(made * (1 + interval.high), 3), by_peak)]
+    by_peak = None if lent.is_fitted_gpu else round(predict(one, lent, links).seconds * 1e3, 3)
+    params = (f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False)
+    return [AheadCell(cell.cell_id, cell.method, " ".join([cell.mask, *params]), cell.seqlen // cell.world,
+                      f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction, round(made.seconds * 1e3, 3), round(option.low_s * 1e3, 3),
+                      round(option.high_s * 1e3, 3), by_peak)]
 
 
 def written(path: Path) -> list[AheadCell]:
@@ -126,13 +128,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predict.ahead", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--check", type=Path, nargs="+", help="records of the study: a folder of results, .parquet or .json")
     parser.add_argument("--gpu", choices=FOLDERS, default="H200 SXM", help="the GPUs' model (H200 SXM)")
+    parser.add_argument("--study", default=STUDY, help=f"whose cells are predicted ({STUDY})")
+    parser.add_argument("--ranks", type=int, help="only cells of so many")
     add_options(parser)
     options = parser.parse_args(arguments)
-    path = FOLDERS[options.gpu] / FILE
+    path = FOLDERS[options.gpu] / f"predicted_{options.study}.csv"
     if options.check:
         table(written(path), measured_ms(load(*options.check).records)).publish(options)
         return 0
-    cells = predicted(options.gpu)
+    cells = predicted(options.study, options.gpu, options.ranks)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(asdict(cells[0])), lineterminator="\n")
         writer.writeheader()

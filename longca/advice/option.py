@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +105,15 @@ def candidates(question: AdviceQuestion) -> tuple[list[Candidate], dict[str, str
     return found, refused
 
 
-def candidate_of(question: AdviceQuestion, strategy: str, kernel: str, shared: dict[Any, Any]) -> Candidate | str:
-    """One strategy as it chooses by itself, or the reason why it cannot run.
+def candidate_of(question: AdviceQuestion, strategy: str, kernel: str, shared: dict[Any, Any],
+                 params: Mapping[str, Scalar] | None = None) -> Candidate | str:
+    """One strategy, or the reason why it cannot run.
 
     Args:
+        params: of the strategy; what is not given it chooses by itself.
         shared: plans of strategies that divide the tokens alike; its own are added.
     """
-    one = Candidate(strategy, (), kernel, None)
+    one = Candidate(strategy, tuple((params or {}).items()), kernel, None)
     made, reason = _planned(one, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared)
     refused = reason or _unfitted(question, kernel)
     return made if refused is None else refused

@@ -33,6 +33,15 @@ def test_they_are_cells_of_the_study_and_of_no_record_that_they_are_fitted_on(gp
     assert all(float(row["low_ms"]) < float(row["predicted_ms"]) < float(row["high_ms"]) for row in lines.values())
 
 
+@pytest.mark.parametrize(("study", "ranks"), [("h200-cp", 4), ("h200-cp8", 8)])
+def test_what_waits_for_more_gpus_are_cells_of_its_study(study, ranks):
+    cells = {cell.cell_id: cell for cell in load_study(study).cells()}
+    with (ROOT / f"docs/results/h100/predicted_{study}.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 300 and {cells[row["cell_id"]].world for row in rows} == {ranks}
+    assert all(float(row["low_ms"]) < float(row["predicted_ms"]) < float(row["high_ms"]) for row in rows)
+
+
 def test_the_page_has_them(gpu, lines):
     page = (ROOT / f"docs/results/{gpu}/{PAGES[gpu]}").read_text(encoding="utf-8")
     block = page.partition("<!-- begin predict_ahead -->")[2].partition("<!-- end predict_ahead -->")[0]
