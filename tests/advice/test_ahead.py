@@ -39,7 +39,7 @@ def test_what_waits_for_more_gpus_are_cells_of_its_study(study, ranks):
     with (ROOT / f"docs/results/h100/predicted_{study}.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 300 and {cells[row["cell_id"]].world for row in rows} == {ranks}
-    assert all(float(row["low_ms"]) < float(row["predicted_ms"]) < float(row["high_ms"]) for row in rows)
+    assert all(float(row["low_ms"]) <= float(row["predicted_ms"]) <= float(row["high_ms"]) for row in rows)
 
 
 def test_the_page_has_them(gpu, lines):
