@@ -64,6 +64,8 @@ PARTS: Mapping[str, Part] = {
     "orders": Part("ways to the gradients, also with other numbers of heads at once",
                    "benchmarks.band.dq_order --seconds 300 --also 'bwd from last k2,bwd from first s1 k4 r1,bwd from first s1 k1 r1,"
                    f"bwd from first s1 k1 r2' --out {OUT}"),
+    "orders-few": Part("ways to the gradients with the few heads of a chunk of Ulysses",
+                       f"benchmarks.band.dq_order --seconds 400 --heads 8:1,16:2,24:3 --out {OUT}"),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
     "sparse": Part("band in h200-sparse", run("h200-sparse", "-k band,band_atomic")),
     "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", rest("h200-dense")),

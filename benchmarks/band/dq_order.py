@@ -2,6 +2,7 @@
 
     python -m benchmarks.band.dq_order [--seconds 90] [--write docs/results/h200/band.md]         measures on one Hopper GPU
     python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]    reads the times of an earlier run
+    python -m benchmarks.band.dq_order --heads 8:1,16:2,24:3                                      with the few heads of a chunk of Ulysses
 
 "Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order (a semaphore), from the last
 row or from the first. Masks are those of whole sequences and those of the steps of this project's strategies: short sequences, few queries,
@@ -26,7 +27,7 @@ from benchmarks.common.rounds import MIN_ROUNDS, in_rounds, sampler
 from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core.plugin import Registry
-from longca.core.units import format_length
+from longca.core.units import format_length, parse_heads
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
@@ -66,19 +67,24 @@ class Case:
         return 10 * self.mask.area * self.num_q_heads // self.mask.num_groups * HEADS.head_dim
 
 
-def cases() -> list[Case]:
-    """Returns each mask of the static patterns once, those of whole sequences first."""
+def cases(heads: Sequence[tuple[int, int]] = ()) -> list[Case]:
+    """Returns each mask of the static patterns once, those of whole sequences first.
+
+    Args:
+        heads: (query heads, KV heads); with these only, and whole sequences of the middle lengths.
+    """
     found: dict[tuple[str, int], Case] = {}
     static = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
-    for case in itertools.chain(*map(_whole, static), *map(_of_ranks, static)):
+    few = itertools.chain(*(_whole(name, LENGTHS[1:4], one) for one in heads for name in static))
+    for case in few if heads else itertools.chain(*(_whole(name, LENGTHS, HEADS.heads) for name in static), *map(_of_ranks, static)):
         if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
             found.setdefault(case.key, case)
     return list(found.values())
 
 
-def _whole(name: str) -> Iterator[Case]:
-    for seqlen in LENGTHS:
-        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", BASELINE, 1, seqlen, HEADS)), *HEADS.heads)
+def _whole(name: str, lengths: Sequence[int], heads: tuple[int, int]) -> Iterator[Case]:
+    for seqlen in lengths:
+        yield Case(f"{format_length(seqlen)} tokens", cell_mask(cell_of(name, "band", BASELINE, 1, seqlen, HEADS)), *heads)
 
 
 def _of_ranks(name: str) -> Iterator[Case]:
@@ -151,8 +157,9 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
                             "lost_mean": statistics.mean(lost), "lost_most": max(lost)})
             rows.append((name, str(len(here)), *(f"{min(ratios[way]):.2f} to {max(ratios[way]):.2f}" for way in passes),
                          ", ".join(map(str, taken)), percent(statistics.mean(lost), signed=False), percent(max(lost), signed=False)))
-    caption = (f"All gradients, {HEADS.heads[0]}:{HEADS.heads[1]} heads and what ranks have of them; {where}. Masks of whole sequences and "
-               "of ranks' steps; for how many of them each way is chosen, and how much slower the choice is than the best way.")
+    heads = ", ".join(dict.fromkeys(f"{case.num_q_heads}:{case.num_kv_heads}" for case in known))
+    caption = (f"All gradients, {heads} heads; {where}. Masks of whole sequences and of ranks' steps; for how many of them each way is "
+               "chosen, and how much slower the choice is than the best way.")
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
 
 
@@ -162,6 +169,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=90.0, help="no further mask is begun after so long (90)")
     parser.add_argument("--also", type=lambda text: text.split(","), default=[], metavar="VARIANTS",
                         help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"')
+    parser.add_argument("--heads", type=lambda text: [parse_heads(one) for one in text.split(",")], default=(), metavar="HEADS",
+                        help="of whole sequences, these alone: 8:1,16:2")
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.read is None and not torch.cuda.is_available():
@@ -169,7 +178,7 @@ def main(arguments: Sequence[str]) -> int:
     earlier = [] if options.read is None else read_records(options.read, TIMES)
     if options.read is not None and not earlier:
         parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
-    known = cases()
+    known = cases(options.heads)
     found = earlier or measure(known, options.seconds, options.also)
     if not found:
         parser.error("no mask was measured: give it more --seconds")

@@ -34,7 +34,7 @@ def test_a_choice_loses_what_the_other_way_would_gain() -> None:
 
 
 def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(dq_order, "cases", lambda: TWO)
+    monkeypatch.setattr(dq_order, "cases", lambda _: TWO)
     write_records(tmp_path, TIMES, [record(FULL, 440.0, 300.0)])
     assert main(["--read", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert "a GPU" in capsys.readouterr().out
@@ -57,3 +57,9 @@ def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -
     assert {preferred_dq_order(case.mask, case.num_kv_heads) for case in found} == {None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST}
     of_ranks = ["rank" in case.where for case in found]
     assert any(of_ranks) and of_ranks == sorted(of_ranks), "whole sequences first"
+
+
+def test_with_heads_cases_are_whole_sequences_of_these() -> None:
+    found = cases([(8, 1), (24, 3)])
+    assert {(case.num_q_heads, case.num_kv_heads) for case in found} == {(8, 1), (24, 3)}
+    assert not any("rank" in case.where for case in found)
