@@ -67,13 +67,23 @@ def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Ite
 
 
 def step_traits(plan: Plan) -> Iterator[Traits]:
-    """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most."""
-    return iter(_step_traits(plan))
+    """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most. Full ones of one shape have the same, given once."""
+    return iter(_kept_traits(plan))
 
 
 @functools.lru_cache(maxsize=64)
-def _step_traits(plan: Plan) -> _Kept[Traits]:
-    return _Kept(active_rows(step)[2].traits for rank in _probed(range(plan.world)) for step in _probed(plan.steps(rank)))
+def _kept_traits(plan: Plan) -> _Kept[Traits]:
+    return _Kept(_step_traits(plan))
+
+
+def _step_traits(plan: Plan) -> Iterator[Traits]:
+    full: set[tuple[int, int]] = set()
+    for rank in _probed(range(plan.world)):
+        for number in _probed(plan.step_numbers(rank)):
+            step = plan.step(rank, number)
+            if not step.is_full or (shape := (step.num_rows, step.num_keys)) not in full:
+                yield active_rows(step)[2].traits
+                full |= {shape} if step.is_full else set()
 
 
 class _Kept(Iterable[T]):

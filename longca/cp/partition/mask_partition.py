@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.partition.sharding import Sharding, TokenRanges
-from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, normal
+from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
@@ -128,17 +128,16 @@ def shift_bands(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -
 
 
 def join_rectangles(bands: np.ndarray) -> np.ndarray:
-    """The same pairs in normal form, where full rectangles of the same columns that touch become one."""
-    b = normal(bands)
-    full = (b[:, LO] == -INF) & (b[:, HI] == INF)
+    """The same pairs, where full rectangles of the same columns that touch become one. Takes and gives tight bands, in no order."""
+    full = (bands[:, LO] == -INF) & (bands[:, HI] == INF)
     if full.sum() < 2:
-        return b
-    whole = b[full]
+        return bands
+    whole = bands[full]
     whole = whole[np.lexsort([whole[:, Q0], whole[:, K1], whole[:, K0]])]
     goes_on = (whole[1:, Q0] == whole[:-1, Q1]) & (whole[1:, K0] == whole[:-1, K0]) & (whole[1:, K1] == whole[:-1, K1])
     if not goes_on.any():
-        return b
+        return bands
     starts = np.flatnonzero(np.append(True, ~goes_on))
     tall = whole[starts]
     tall[:, Q1] = whole[np.append(starts[1:], len(whole)) - 1, Q1]
-    return normal(np.concatenate([b[~full], tall]))
+    return np.concatenate([bands[~full], tall])
