@@ -33,6 +33,7 @@ Shapes: P ranks, T steps. KV are counted in tokens, and ranges of KV are local i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -131,8 +132,8 @@ class Schedule(Protocol):
         """
         ...
 
-    def plan_of(self, partition: MaskPartition) -> Plan:
-        """`plan` for a mask that is partitioned already, so that several schedules can share the partition."""
+    def plans_of(self, partitions: Sequence[MaskPartition]) -> Sequence[Plan]:
+        """`plan` for masks that are partitioned already, among as many ranks, so that several schedules can share the partitions."""
         ...
 
     def __hash__(self) -> int: ...
