@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from longca.advice.option import candidate_of, predict
+from longca.advice.option import candidate_of, predict, predict_each
 from longca.advice.question import AdviceQuestion, question_of
-from longca.advice.ranking import option_of
+from longca.advice.ranking import option_of, with_range
 from longca.core.cell import Cell
 from longca.core.record import Record
 from longca.core.study import load_study
@@ -75,11 +75,10 @@ def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list
     one = candidate_of(question, str(cell.strategy), cell.kernel, shared, cell.strategy_params)
     if isinstance(one, str):
         return []
-    links = links_of(question.network)
-    made = predict(one, question, links)
-    option = option_of(one, made, question, links, made.seconds)
-    lent = replace(question, fitted=question.reference)
-    by_peak = None if lent.is_fitted_gpu else round(predict(one, lent, links).seconds * 1e3, 3)
+    predictions = predict_each(one, question, with_range(links_of(question.network)))
+    made, lent = predictions[0], replace(question, fitted=question.reference)
+    option = option_of(one, predictions, question, made.seconds)
+    by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
     params = (f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False)
     return [AheadCell(cell.cell_id, cell.method, " ".join([cell.mask, *params]), cell.seqlen // cell.world,
                       f"{cell.num_q_heads}:{cell.num_kv_heads}", cell.direction, round(made.seconds * 1e3, 3), round(option.low_s * 1e3, 3),

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.advice.option import candidate_of, predict
+from longca.advice.option import candidate_of, predict_each
 from longca.advice.question import question_of
-from longca.advice.ranking import NETWORK_RANGE, option_of
+from longca.advice.ranking import NETWORK_RANGE, option_of, with_range
 from longca.claims.contract import all_claims
 from longca.core.units import format_length
 from longca.cp.forecast import links_of
@@ -96,11 +96,10 @@ def make(worlds: Sequence[int] = WORLDS, masks: Sequence[str] = tuple(MASKS), st
                         yield from (PredictedCell(**place, network_factor=factor, status="unsupported", reason=one) for factor in FACTORS)
                         continue
                     question = replace(both, directions=(direction,))
-                    for factor in FACTORS:
-                        speeds = replace(links, inter_node_bytes_per_s=links.inter_node_bytes_per_s * factor)
-                        made = predict(one, question, speeds)
-                        found = option_of(one, made, question, links, made.seconds) if factor == 1 else None
-                        work = question.flops(direction) / world / 1e12
+                    predictions = predict_each(one, question, with_range(links))
+                    option, work = option_of(one, predictions, question, predictions[0].seconds), question.flops(direction) / world / 1e12
+                    for factor, made in zip(FACTORS, predictions, strict=True):
+                        found = option if factor == 1 else None
                         yield PredictedCell(
                             **place, network_factor=factor, status="ok", reason="", ms=made.seconds * 1e3,
                             low_ms=found.low_s * 1e3 if found else None, high_ms=found.high_s * 1e3 if found else None,

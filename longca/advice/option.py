@@ -159,20 +159,25 @@ def _variants(plugin: Any, world: int, call: CallSpec) -> Iterator[dict[str, Sca
                 yield {"heads": heads}
 
 
-def predict(candidate: Candidate, question: AdviceQuestion, links: LinkSpeeds | None = None) -> OptionForecast:
-    """Predicts a candidate.
+def predict(candidate: Candidate, question: AdviceQuestion) -> OptionForecast:
+    """Predicts a candidate with the messages of the question's profile."""
+    return predict_each(candidate, question, [links_of(question.network)])[0]
 
-    Args:
-        links: other messages than those of the question's profile.
-    """
-    links = links_of(question.network) if links is None else links
-    parts = [_forecast(candidate, question, direction, links) for direction in question.directions]
+
+def predict_each(candidate: Candidate, question: AdviceQuestion, speeds: Sequence[LinkSpeeds]) -> list[OptionForecast]:
+    """Predicts a candidate under each of these speeds of messages."""
+    by_direction = [_forecasts(candidate, question, direction, speeds) for direction in question.directions]
+    return [_together(question.directions, parts) for parts in zip(*by_direction, strict=True)]
+
+
+def _together(directions: Sequence[str], parts: Sequence[CallForecast]) -> OptionForecast:
+    """The forecasts of these directions as one."""
     total = sum(part.seconds for part in parts)
 
     def share(values: Sequence[float]) -> float:
         return sum(value * part.seconds for value, part in zip(values, parts, strict=True)) / total if total else 0.0
 
-    return OptionForecast(total, {way: part.seconds for way, part in zip(question.directions, parts, strict=True)},
+    return OptionForecast(total, {way: part.seconds for way, part in zip(directions, parts, strict=True)},
                       max(part.memory_bytes for part in parts), sum(part.sent_bytes for part in parts),
                       sum(part.inter_node_bytes for part in parts), share([part.imbalance for part in parts]),
                       share([part.exposed for part in parts]), share([part.waste for part in parts]),
@@ -180,18 +185,20 @@ def predict(candidate: Candidate, question: AdviceQuestion, links: LinkSpeeds | 
                       share([part.straggler for part in parts]))
 
 
-def _forecast(candidate: Candidate, question: AdviceQuestion, direction: str, links: LinkSpeeds) -> CallForecast:
+def _forecasts(candidate: Candidate, question: AdviceQuestion, direction: str, speeds: Sequence[LinkSpeeds]) -> list[CallForecast]:
+    """The forecast of one direction under each of these speeds."""
     model, call = question.model(candidate.kernel, direction), replace(question.call, direction=direction)
     assert model is not None, "`candidates` has asked"
     device = DeviceModel(model, question.gpu.bandwidth_gb_s.value * 1e9 * PASS_EFFICIENCY, Registry("kernel").load(candidate.kernel).merges)
     if candidate.strategy is None:
-        return _alone(question, call, device)
+        return [_alone(question, call, device)] * len(speeds)
     if candidate.work is None:
-        return forecast_paper_style(candidate.strategy, question.mask, call, question.gpus, device, links)
-    key = direction, links.packs, question.gpu.name, question.network.name, id(question.fitted)
+        return [forecast_paper_style(candidate.strategy, question.mask, call, question.gpus, device, links) for links in speeds]
+    packs = speeds[0].packs
+    key = direction, packs, question.gpu.name, question.network.name, id(question.fitted)
     if key not in candidate.forecasts:
-        candidate.forecasts[key] = WorkForecast(candidate.work, call, device, packs=links.packs)
-    return candidate.forecasts[key].at(links)
+        candidate.forecasts[key] = WorkForecast(candidate.work, call, device, packs=packs)
+    return candidate.forecasts[key].at_each(speeds)
 
 
 def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> CallForecast:

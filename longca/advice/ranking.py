@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import TYPE_CHECKING, Any
 
-from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict
+from longca.advice.option import Candidate, OptionForecast, candidates, mesh_text, predict_each
 from longca.advice.question import BY_PEAK, OTHER_GPU_WIDER, question_of
 from longca.core.errors import UserError
 from longca.core.units import format_length
@@ -150,30 +150,35 @@ def advise(mask: Mask, *, gpus: int = 1, num_q_heads: int, num_kv_heads: int | N
         raise UserError(f"No strategy and kernel can run this call on {gpus} GPUs", why=f"{name}: {reason}" if name else reason,
                         todo="Give other kernels or another number of GPUs")
     links, assumptions = links_of(question.network), _assumptions(question)
-    made = [(one, predict(one, question, links)) for one in found]
+    speeds = with_range(links) if question.gpus > links.ranks_per_node else [links]
+    made = [(one, predict_each(one, question, speeds)) for one in found]
     limit = question.memory_bytes
-    least = min(prediction.memory_bytes for _, prediction in made)
+    least = min(prediction.memory_bytes for _, (prediction, *_) in made)
     if limit is not None and least > limit:
         raise UserError(f"Nothing fits into {format_bytes(limit)} a GPU", why=f"the least that any needs is {format_bytes(least)}, "
                         f"{format_bytes(least - limit)} more", todo="Take more GPUs or fewer tokens")
-    made.sort(key=lambda pair: (limit is not None and pair[1].memory_bytes > limit, pair[1].seconds))
-    first = made[0][1].seconds
-    options = [option_of(one, prediction, question, links, first) for one, prediction in made]
-    return Advice(question, tuple(options), refused, tuple(assumptions), _changes(made[:COMPARED], question, links))
+    made.sort(key=lambda pair: (limit is not None and pair[1][0].memory_bytes > limit, pair[1][0].seconds))
+    first = made[0][1][0].seconds
+    options = [option_of(one, predictions, question, first) for one, predictions in made]
+    return Advice(question, tuple(options), refused, tuple(assumptions), _changes([one for one, _ in made[:COMPARED]], question, links))
 
 
-def option_of(one: Candidate, made: OptionForecast, question: AdviceQuestion, links: LinkSpeeds, first_s: float) -> AdvisedOption:
+def with_range(links: LinkSpeeds) -> list[LinkSpeeds]:
+    """These speeds, then those with the slowest and the quickest rate between nodes that an interval holds."""
+    return [links, *(replace(links, inter_node_bytes_per_s=links.inter_node_bytes_per_s * factor) for factor in NETWORK_RANGE)]
+
+
+def option_of(one: Candidate, predictions: Sequence[OptionForecast], question: AdviceQuestion, first_s: float) -> AdvisedOption:
     """A candidate with its interval.
 
     Args:
-        made: its forecast.
+        predictions: under the speeds of `with_range`; where nothing leaves a node, the first is enough.
         first_s: predicted seconds of the quickest option.
     """
-    interval = _interval(one, question).widened(_wider(question))
+    interval, (made, *others) = _interval(one, question).widened(_wider(question)), predictions
     low, high = made.seconds * (1 + interval.low), made.seconds * (1 + interval.high)
     if made.inter_node_bytes:
-        slow, quick = (predict(one, question, replace(links, inter_node_bytes_per_s=links.inter_node_bytes_per_s * factor)).seconds
-                       for factor in NETWORK_RANGE)
+        slow, quick = (other.seconds for other in others)
         low, high = low * min(quick / made.seconds, 1), high * max(slow / made.seconds, 1)
     low, high = min(low, made.seconds), max(high, made.seconds)
     work = sum(map(question.flops, question.directions)) / question.gpus / 1e12
@@ -229,17 +234,14 @@ def _assumptions(question: AdviceQuestion) -> list[str]:
     return found
 
 
-def _changes(made: Sequence[tuple[Candidate, OptionForecast]], question: AdviceQuestion, links: LinkSpeeds) -> tuple[str, ...]:
-    if question.gpus == 1 or len(made) < 2:
+def _changes(found: Sequence[Candidate], question: AdviceQuestion, links: LinkSpeeds) -> tuple[str, ...]:
+    """What would put another of these candidates first, which come in their order."""
+    if question.gpus == 1 or len(found) < 2:
         return ()
-    found = []
-    for what, near, far in CHANGES:
-        if far != 1 and question.gpus <= links.ranks_per_node:
-            continue
-        other = replace(links, intra_node_bytes_per_s=links.intra_node_bytes_per_s * near,
-                        inter_node_bytes_per_s=links.inter_node_bytes_per_s * far)
-        again = sorted(((predict(one, question, other).seconds, number) for number, (one, _) in enumerate(made)))
-        seconds, number = again[0]
-        if number:
-            found.append(f"with {what}, {made[number][0].title} would be first, at {seconds * 1e3:.3g} ms")
-    return tuple(found)
+    changes = [change for change in CHANGES if change[2] == 1 or question.gpus > links.ranks_per_node]
+    speeds = [replace(links, intra_node_bytes_per_s=links.intra_node_bytes_per_s * near,
+                      inter_node_bytes_per_s=links.inter_node_bytes_per_s * far) for _, near, far in changes]
+    again = zip(*(predict_each(one, question, speeds) for one in found), strict=True)
+    quickest = [min((made.seconds, number) for number, made in enumerate(predictions)) for predictions in again]
+    return tuple(f"with {what}, {found[number].title} would be first, at {seconds * 1e3:.3g} ms"
+                 for (what, _, _), (seconds, number) in zip(changes, quickest, strict=True) if number)

@@ -122,6 +122,10 @@ class Strategy(Plugin):
         reasons = (kernel.supports(call, local_traits, device_type) for call, local_traits in self.local_calls(cell, traits))
         return next(filter(None, reasons), None)
 
+    def refusal_with(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
+        """`refusal` where the cell's mask is at hand: a strategy that looks at it need not draw it again."""
+        return self.refusal(cell, mask.traits, kernel, device_type)
+
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
         """Makes the plan and the buffers, and prepares the local kernel calls. All ranks call it alike."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ Shapes: P ranks of a ring, N ranks of a head group, T steps.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -152,9 +152,17 @@ class WorkForecast:
 
     def at(self, links: LinkSpeeds) -> CallForecast:
         """The whole forecast."""
-        if links.ranks_per_node not in self._bytes:
-            self._bytes[links.ranks_per_node] = _sent_bytes(self._work, self._call, links.ranks_per_node)
-        return CallForecast(self.times(links), self.slowdown, self.num_calls, self._waste, *self._bytes[links.ranks_per_node], self._memory)
+        return self.at_each([links])[0]
+
+    def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[CallForecast]:
+        """The whole forecast under each of these speeds, in one pass over the steps."""
+        return [CallForecast(times, self.slowdown, self.num_calls, self._waste, *self._bytes_sent(links.ranks_per_node), self._memory)
+                for links, times in zip(speeds, self._line.at_each(speeds), strict=True)]
+
+    def _bytes_sent(self, ranks_per_node: int) -> tuple[float, float]:
+        if ranks_per_node not in self._bytes:
+            self._bytes[ranks_per_node] = _sent_bytes(self._work, self._call, ranks_per_node)
+        return self._bytes[ranks_per_node]
 
     @cached_property
     def _waste(self) -> float:
@@ -296,8 +304,7 @@ def _passes_s(plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceMod
     if packs and not plan.forwards_kv and plan.world > 1:
         found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
-        for number in range(1, plan.num_steps):  # what has come home after a step is added up after the next
-            home = plan.dkv_messages(number)
+        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):  # what has come home after a step is added up after the next
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
             found[:, min(number + 1, plan.num_steps - 1)] += arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
         found[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)

@@ -7,7 +7,6 @@ MAX_PROBED steps of MAX_PROBED ranks.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +18,7 @@ from longca.cp.runtime.steps import active_rows
 if TYPE_CHECKING:
     from longca.core.cell import CallSpec
     from longca.cp.partition.heads import HeadPlan
-    from longca.cp.schedule.plan import Plan
+    from longca.cp.schedule.plan import Plan, Step
     from longca.kernels.contract import Kernel
     from longca.masks.traits import Traits
 
@@ -67,27 +66,22 @@ def rank_calls(call: CallSpec, heads: HeadPlan, traits: Iterable[Traits]) -> Ite
 
 
 def step_traits(plan: Plan) -> Iterator[Traits]:
-    """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most."""
-    return iter(_step_traits(plan))
+    """Traits of the masks of a plan's steps, of MAX_PROBED ranks and steps at most. Full ones of one shape have the same, given once."""
+    full: set[tuple[int, int]] = set()
+    for rank in _probed(range(plan.world)):
+        for number in _probed(plan.step_numbers(rank)):
+            step = plan.step(rank, number)
+            if not step.is_full or (shape := (step.num_rows, step.num_keys)) not in full:
+                yield _traits_of(step)
+                full |= {shape} if step.is_full else set()
 
 
-@functools.lru_cache(maxsize=64)
-def _step_traits(plan: Plan) -> _Kept[Traits]:
-    return _Kept(active_rows(step)[2].traits for rank in _probed(range(plan.world)) for step in _probed(plan.steps(rank)))
-
-
-class _Kept(Iterable[T]):
-    """The items of an iterator, made as far as somebody has read it: both directions ask about one plan, and the first misfit ends it."""
-
-    def __init__(self, rest: Iterator[T]) -> None:
-        self._found: list[T] = []
-        self._rest = rest
-
-    def __iter__(self) -> Iterator[T]:
-        yield from self._found
-        for item in self._rest:
-            self._found.append(item)
-            yield item
+def _traits_of(step: Step) -> Traits:
+    """Traits of the mask of a step. The partition keeps them, for both directions and for other schedules with the same step."""
+    kept, key = step.partition.kept, ("traits", step.rank, step.keys)
+    if key not in kept:
+        kept[key] = active_rows(step)[2].traits
+    return kept[key]
 
 
 def unknown_part(traits: Traits) -> Traits:

@@ -43,7 +43,7 @@ def forecast_paper_style(strategy: str, mask: Mask, call: CallSpec, world: int, 
     documents, causal, backward = PaddedDocuments(segments.bounds, world), segments.window == CAUSAL, call.direction == "bwd"
     shard = 2.0 * documents.num_rows * call.num_kv_heads * call.head_dim * call.elem_bytes  # keys and values of a rank, padded
     ranks = range(world)
-    byte_s, message_s = float(links.byte_s(ranks).max()), links.batch_s(ranks)
+    byte_s, message_s = float(links.byte_s(ranks).max()), float(links.batch_s(ranks))
     calls = _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
     at_boost = [(count, _call_s(part, call, device, merged=strategy == RING)) for count, part in calls]
     model = device.kernel.for_call(calls[0][1], call.num_kv_heads)

@@ -50,6 +50,9 @@ class PlannedStrategy(HeadStrategy):
 
         return self._refusal(lambda: cell_mask(cell), traits, cell.call_spec, cell.world, kernel, device_type)
 
+    def refusal_with(self, mask: Mask, cell: Cell, kernel: Kernel, device_type: str) -> str | None:
+        return self.refusal_of(mask, cell.call_spec, cell.world, kernel, device_type)
+
     def refusal_of(self, mask: Mask, call: CallSpec, world: int, kernel: Kernel, device_type: str) -> str | None:
         return self._refusal(lambda: mask, mask.traits, call, world, kernel, device_type)
 

@@ -10,7 +10,7 @@ from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.units import parse_length
-from longca.masks.contract import Draw
+from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask
 
 
@@ -30,33 +30,66 @@ def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed:
     Raises:
         UserError: unknown name or parameter, or values that do not go together.
     """
-    pattern = Registry("mask").load(name)
-    seqlen = _length(name, seqlen)
-    values = pattern.Params(**pattern.resolve(params))
-    for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
-        if not _is_whole(number):
-            raise UserError(f"Mask '{name}' cannot have {number!r} {what}", todo=f"Give a whole number of at least {least}")
-        if number < least:
-            raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
-    if seqlen > MOST_TOKENS:
-        raise UserError(f"Mask '{name}' cannot have {seqlen} tokens", todo=f"Give at most {MOST_TOKENS}")
-    if documents is not None and not pattern.uses_documents:
-        raise UserError(f"Mask '{name}' has no documents to give it", todo="Leave `documents` out")
-    try:
-        pattern.check(seqlen, values)
-    except ValueError as error:
-        raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
-    rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
-    if not pattern.uses_documents:
-        return pattern.build(Draw(seqlen, None, num_kv_heads, rng), values).named(name, values.model_dump())
-    documents = _documents(documents, seqlen, corpus or "pile", seed, values)
-    mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
-    return mask.named(name, {**values.model_dump(), "documents": documents})
+    return MaskBuilder().build(name, seqlen=seqlen, corpus=corpus, seed=seed, num_kv_heads=num_kv_heads, documents=documents, **params)
+
+
+class MaskBuilder:
+    """Builds many masks: loads each pattern once, and draws once the documents that several masks have in common."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[str, Pattern] = {}
+        self._documents: dict[tuple[str, int, int, bool], np.ndarray] = {}
+
+    def build(self, name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
+              documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
+        """As of `build_mask`."""
+        pattern = self._pattern(name)
+        seqlen = _length(name, seqlen)
+        values = pattern.Params(**pattern.resolve(params))
+        for what, number, least in (("tokens", seqlen, 1), ("KV heads", num_kv_heads, 1), ("as its seed", seed, 0)):
+            if not _is_whole(number):
+                raise UserError(f"Mask '{name}' cannot have {number!r} {what}", todo=f"Give a whole number of at least {least}")
+            if number < least:
+                raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
+        if seqlen > MOST_TOKENS:
+            raise UserError(f"Mask '{name}' cannot have {seqlen} tokens", todo=f"Give at most {MOST_TOKENS}")
+        if documents is not None and not pattern.uses_documents:
+            raise UserError(f"Mask '{name}' has no documents to give it", todo="Leave `documents` out")
+        try:
+            pattern.check(seqlen, values)
+        except ValueError as error:
+            raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
+        rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
+        if not pattern.uses_documents:
+            return pattern.build(Draw(seqlen, None, num_kv_heads, rng), values).named(name, values.model_dump())
+        if documents is None:
+            documents = self._drawn(corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False)))
+        else:
+            documents = _checked(documents, seqlen)
+        mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
+        return mask.named(name, {**values.model_dump(), "documents": documents})
+
+    def of_cell(self, cell: Cell) -> Mask:
+        """The mask that a cell asks for."""
+        return self.build(cell.mask, **cell.mask_key)
+
+    def _pattern(self, name: str) -> Pattern:
+        if not isinstance(name, str) or name not in self._patterns:
+            self._patterns[name] = Registry("mask").load(name)  # raises for what is no name
+        return self._patterns[name]
+
+    def _drawn(self, corpus: str, seqlen: int, seed: int, *, compat: bool) -> np.ndarray:
+        from longca.data.sampler import sample_documents
+
+        key = corpus, seqlen, seed, compat
+        if key not in self._documents:
+            self._documents[key] = sample_documents(corpus, seqlen, seed=seed, paper_compat=compat)
+        return self._documents[key].copy()
 
 
 def cell_mask(cell: Cell) -> Mask:
     """The mask that a cell asks for."""
-    return build_mask(cell.mask, **cell.mask_key)
+    return MaskBuilder().of_cell(cell)
 
 
 def mask_name(cell: Cell) -> str:
@@ -79,21 +112,17 @@ def _is_whole(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool) and np.ndim(value) == 0  # type: ignore[arg-type]
 
 
-def _documents(given: np.ndarray | Sequence[int] | None, seqlen: int, corpus: str, seed: int, values: object) -> np.ndarray:
-    if given is not None:
-        lengths: np.ndarray
-        try:
-            lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
-        except ValueError:  # rows of different lengths
-            lengths = np.empty((0, 0))
-        if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
-            raise UserError("Lengths of documents must be a list of whole numbers")
-        total = sum(lengths.tolist())  # exact, however large they are
-        if total != seqlen or lengths.min() < 1:
-            raise UserError(f"Documents of {total} tokens do not fill a mask of {seqlen}",
-                            todo="Give positive lengths that sum to the mask's length")
-        return lengths.astype(np.int64)
-    from longca.data.sampler import sample_documents
-
-    compat = bool(getattr(values, "paper_compat", False))
-    return sample_documents(corpus, seqlen, seed=seed, paper_compat=compat)
+def _checked(given: np.ndarray | Sequence[int], seqlen: int) -> np.ndarray:
+    """Lengths of documents that fill a mask."""
+    lengths: np.ndarray
+    try:
+        lengths = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # type: ignore[union-attr]
+    except ValueError:  # rows of different lengths
+        lengths = np.empty((0, 0))
+    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
+        raise UserError("Lengths of documents must be a list of whole numbers")
+    total = sum(lengths.tolist())  # exact, however large they are
+    if total != seqlen or lengths.min() < 1:
+        raise UserError(f"Documents of {total} tokens do not fill a mask of {seqlen}",
+                        todo="Give positive lengths that sum to the mask's length")
+    return lengths.astype(np.int64)

@@ -60,17 +60,16 @@ def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
         return Segments(np.array([0, seqlen]), (0, 0)) if band.areas(bands).sum() == seqlen else None
     bands = _split_diagonals(bands, bounds)
     owner = np.searchsorted(bounds, bands[:, Q0], side="right") - 1
-    area, lowest, highest = np.zeros(len(length), dtype=np.int64), np.full(len(length), INF), np.full(len(length), -INF)
-    np.add.at(area, owner, band.areas(bands))
+    lowest, highest = np.full(len(length), INF), np.full(len(length), -INF)
     np.minimum.at(lowest, owner, np.maximum(bands[:, LO], bands[:, K0] - (bands[:, Q1] - 1)))
     np.maximum.at(highest, owner, np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]))
     left, right = _shared_bound(-lowest, length), _shared_bound(highest, length)
     if left is None or right is None:
         return None
-    start, end = bounds[:-1], bounds[1:]
-    lo, hi = (-INF if left < 0 else -left), (INF if right < 0 else right)
-    whole = band.areas(np.stack(np.broadcast_arrays(start, end, start, end, lo, hi), axis=1))
-    return Segments(bounds, (left, right)) if (area == whole).all() else None
+    # no band sees more than that window in its segment, so all of it is seen if there are as many pairs
+    beyond = [np.maximum(length - 1 - bound, 0) for bound in (left, right) if bound >= 0]
+    whole = int((length * length).sum()) - sum(int((rows * (rows + 1) // 2).sum()) for rows in beyond)
+    return Segments(bounds, (left, right)) if int(band.areas(bands).sum()) == whole else None
 
 
 def _finest(bands: np.ndarray, seqlen: int) -> np.ndarray:

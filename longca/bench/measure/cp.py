@@ -88,7 +88,7 @@ class _CpMeasurement(CellMeasurement):
         self.take_mask(mask)
         if len(set(self.comm.gather(mask.digest))) > 1:
             raise RuntimeError("ranks have drawn different masks: their versions of numpy or longca differ")
-        reason = strategy.refusal(self.cell, mask.traits, kernel, self.device.type)  # pure, so it is the same on all ranks
+        reason = strategy.refusal_with(mask, self.cell, kernel, self.device.type)  # pure, so it is the same on all ranks
         if reason is not None:
             return Unsupported(reason=reason)
         with self.at("prepare"):

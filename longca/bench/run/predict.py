@@ -10,7 +10,8 @@ from longca.core.cell import DTYPE_BYTES, Cell
 from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
-from longca.masks.build import build_mask, cell_mask, mask_name
+from longca.masks.build import MaskBuilder, mask_name
+from longca.masks.mask import Mask
 from longca.masks.traits import Traits
 
 PROXY_BLOCKS = 16  # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
@@ -48,7 +49,9 @@ class Predictor:
             is_here: cells would run on this machine. Otherwise nothing is said about what is installed.
         """
         self.device_type, self.is_here = device_type, is_here
+        self._builder = MaskBuilder()
         self._masks: dict[str, tuple[Traits, float]] = {}
+        self._drawn: dict[str, Mask] = {}  # of the cells at hand
         self._plugins: dict[tuple[str, str], Any] = {}
         self._plans: dict[Any, Any] = {}  # of all strategies
 
@@ -57,7 +60,11 @@ class Predictor:
         groups: dict[tuple[Any, ...], list[Cell]] = {}
         for cell in cells:  # those of one mask and its other seeds stay together: drawn once, divided among ranks once
             groups.setdefault((-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []).append(cell)
-        return {cell.cell_id: self.predict(cell) for key in sorted(groups) for cell in groups[key]}
+        found: dict[str, Prediction] = {}
+        for key in sorted(groups):
+            found |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
+            self._drawn.clear()
+        return found
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)
@@ -94,7 +101,10 @@ class Predictor:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.device_type)
-        return self._strategy(cell).refusal(cell, traits, kernel, self.device_type)
+        strategy, mask = self._strategy(cell), self._drawn.get(mask_name(cell))
+        if mask is None:
+            return strategy.refusal(cell, traits, kernel, self.device_type)
+        return strategy.refusal_with(mask, cell, kernel, self.device_type)
 
     def _strategy(self, cell: Cell) -> Any:
         """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for all cells."""
@@ -106,18 +116,19 @@ class Predictor:
         return self._plugins[key]
 
     def _mask(self, cell: Cell) -> tuple[Traits, float]:
-        key = mask_name(cell)
-        if key not in self._masks:
+        """(traits, density) of the cell's mask."""
+        name = mask_name(cell)
+        if name not in self._masks:
             block = int(cell.mask_params.get("block") or cell.mask_params.get("mean_block") or 0)
             small = PROXY_BLOCKS * block
             if self._plugin("mask", cell.mask).family == "dynamic" and 0 < small < cell.seqlen:
-                proxy = build_mask(cell.mask, **{**cell.mask_key, "seqlen": small})
+                proxy = self._builder.build(cell.mask, **{**cell.mask_key, "seqlen": small})
                 area = round(proxy.density * proxy.num_groups * cell.seqlen**2)
-                self._masks[key] = replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area), proxy.density
+                self._masks[name] = replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area), proxy.density
             else:
-                mask = cell_mask(cell)
-                self._masks[key] = mask.traits, mask.density
-        return self._masks[key]
+                self._drawn[name] = mask = self._builder.of_cell(cell)
+                self._masks[name] = mask.traits, mask.density
+        return self._masks[name]
 
     def _plugin(self, kind: str, name: str) -> Any:
         if (kind, name) not in self._plugins:

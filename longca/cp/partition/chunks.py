@@ -112,8 +112,9 @@ class ChunkedPartition(MaskPartition):
 
     def _local_ends(self, first: int, last: int, layout: KvLayout, to_local: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(bands with ends of rows in local indices, their owners, their head groups), of the pieces first..last."""
-        owner = self.sharding.owner[self._end_chunk]
-        mine = np.flatnonzero((self._end_piece >= first) & (self._end_piece < last) & np.isin(owner, layout.owners))
+        owner, wanted = self.sharding.owner[self._end_chunk], np.zeros(self.sharding.world, dtype=bool)
+        wanted[layout.owners] = True
+        mine = np.flatnonzero((self._end_piece >= first) & (self._end_piece < last) & wanted[owner])
         piece, chunk = self._end_piece[mine], self._end_chunk[mine]
         bands, kept = tight(self._ends[mine])
         piece, chunk = piece[kept], chunk[kept]

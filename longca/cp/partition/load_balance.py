@@ -18,7 +18,7 @@ import heapq
 
 import numpy as np
 
-from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, even_ranges
+from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, even_lengths
 from longca.masks.band import Q0, Q1, areas
 from longca.masks.mask import Mask
 from longca.masks.ragged import spread
@@ -34,12 +34,12 @@ SWAP_PARTNERS = 4  # ranks with the least area among which it looks for a chunk 
 
 def contiguous(seqlen: int, world: int) -> Sharding:
     """Rank r holds the r-th part. Of a sliding window a rank needs the neighbours' keys alone."""
-    return ChunkedSharding("contiguous", _lengths(seqlen, world), range(world), world)
+    return ChunkedSharding("contiguous", even_lengths(seqlen, world), range(world), world)
 
 
 def zigzag(seqlen: int, world: int) -> Sharding:
     """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows evenly along the sequence, as causal."""
-    return ChunkedSharding("zigzag", _lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
+    return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world)
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
@@ -72,20 +72,24 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     lengths, work, per_rank = _chunks(mask, world, chunk)
     held = np.arange(len(work)).reshape(world, per_rank)
     held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)  # of each rank, the smallest first
-    area = work[held].sum(axis=1)
+    held_work = work[held]
+    area = held_work.sum(axis=1)
     enough = TARGET_IMBALANCE * area.mean()
     for _ in range(MAX_SWAPS):
         most = int(area.argmax())
         if area[most] <= enough:
             break
         partners = np.argsort(area)[:SWAP_PARTNERS]
-        larger, one, taker, other = best_swap(work[held[most]], work[held[partners]], int(area[most]), area[partners], partners)
+        larger, one, taker, other = best_swap(held_work[most], held_work[partners], int(area[most]), area[partners], partners)
         if larger >= area[most]:
             break
-        held[most, one], held[taker, other] = held[taker, other], held[most, one]
+        less = held_work[most, one] - held_work[taker, other]
+        area[most], area[taker] = area[most] - less, area[taker] + less
+        for rows in (held, held_work):
+            rows[most, one], rows[taker, other] = rows[taker, other], rows[most, one]
         for rank in (most, taker):
-            area[rank] = work[held[rank]].sum()
-            held[rank] = held[rank][np.argsort(work[held[rank]], kind="stable")]
+            order = held_work[rank].argsort(kind="stable")
+            held[rank], held_work[rank] = held[rank][order], held_work[rank][order]
     owners = np.empty(len(work), dtype=np.int64)
     owners[held] = np.arange(world)[:, None]
     return ChunkedSharding(f"level-{chunk}", lengths, owners, world)
@@ -97,28 +101,31 @@ def best_swap(ours: np.ndarray, theirs: np.ndarray, our_area: int, their_areas: 
 
     Args:
         ours, theirs: the areas of our chunks (n,), and of those of other ranks (ranks, n); they rise.
-        our_area, their_areas, ranks: the sum of ours, the sums of theirs, and the other ranks, (ranks,) each.
+        our_area, their_areas, ranks: the sum of ours, the sums of theirs, none of which is larger, and the other ranks, (ranks,) each.
     """
     # All ranks are searched at once, on one axis: the numbers of each lie above those of the rank before. They are twice the areas, so that
     # half a difference is a whole number.
-    num_chunks, rows = theirs.shape[1], np.arange(len(theirs))[:, None]
-    apart, first, shares = rows * (4 * our_area + 2), rows * num_chunks, their_areas[:, None]
-    wanted = np.minimum(np.maximum(2 * ours - (our_area - shares), -1), 2 * our_area + 1)
-    at = (2 * theirs + apart).ravel().searchsorted(wanted + apart)
-    nearest = np.minimum(np.maximum(np.concatenate([at - 1, at], axis=1), first), first + num_chunks - 1)
-    less = np.concatenate([ours, ours]) - theirs.ravel()[nearest]
-    larger = np.maximum(our_area - less, shares + less)
-    place = larger.argmin(axis=1)
-    chosen = rows[:, 0], place
-    return min(zip(larger[chosen].tolist(), (place % num_chunks).tolist(), ranks.tolist(), (nearest[chosen] % num_chunks).tolist(),
-                   strict=True))
+    count, num_chunks = theirs.shape
+    rows, shares = np.arange(count)[:, None], their_areas[:, None]
+    apart, first = rows * (4 * our_area + 2), rows * num_chunks
+    at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
+    nearest = np.empty((count, 2, num_chunks), dtype=at.dtype)  # below half the difference of a chunk of ours, and above
+    np.maximum(at - 1, first, out=nearest[:, 0])
+    np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
+    less = ours - theirs.ravel()[nearest]
+    larger = np.maximum(our_area - less, shares[..., None] + less).reshape(count, -1)
+    places, nearest = larger.argmin(axis=1).tolist(), nearest.reshape(count, -1)
+    return min((int(larger[row, place]), place % num_chunks, rank, int(nearest[row, place]) % num_chunks)
+               for row, (place, rank) in enumerate(zip(places, ranks.tolist(), strict=True)))
 
 
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:
     """(lengths of equal chunks of about `chunk` tokens, their areas, chunks for each rank)."""
     per_rank = max(1, round(mask.seqlen_q / (world * chunk)))
-    lengths = np.array(_lengths(mask.seqlen_q, world * per_rank))
-    return lengths, row_areas(mask, np.concatenate([[0], np.cumsum(lengths)])), per_rank
+    lengths, key = even_lengths(mask.seqlen_q, world * per_rank), ("row areas", world * per_rank)
+    if key not in mask.kept:
+        mask.kept[key] = row_areas(mask, np.concatenate([[0], np.cumsum(lengths)]))
+    return lengths, mask.kept[key], per_rank
 
 
 def row_areas(mask: Mask, edges: np.ndarray) -> np.ndarray:
@@ -133,10 +140,6 @@ def row_areas(mask: Mask, edges: np.ndarray) -> np.ndarray:
     pieces = bands[owner]
     pieces[:, Q0], pieces[:, Q1] = np.maximum(pieces[:, Q0], edges[part]), np.minimum(pieces[:, Q1], edges[part + 1])
     return np.bincount(part, areas(pieces), len(edges) - 1).astype(np.int64)
-
-
-def _lengths(seqlen: int, parts: int) -> list[int]:
-    return [len(part) for part in even_ranges(seqlen, parts)]
 
 
 def make_sharding(name: str, mask: Mask, world: int) -> Sharding:

@@ -22,14 +22,14 @@ Shapes: P ranks, G head groups of the mask.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from longca.cp.partition.sharding import Sharding, TokenRanges
-from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, normal
+from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class MaskPartition:
 
     def __init__(self, mask: Mask, sharding: Sharding) -> None:
         self.mask, self.sharding = mask, sharding
+        self.kept: dict[Hashable, Any] = {}
+        """objects that others made from this partition, by keys of their own"""
 
     @cached_property
     def areas(self) -> np.ndarray:
@@ -68,6 +70,18 @@ class MaskPartition:
     def num_needed(self) -> np.ndarray:
         """The number of keys of rank s that some query of rank r sees, (P, P) int64 by (r, s)."""
         return np.where(self.areas > 0, self.sharding.count_in(self.needed_keys), 0)
+
+    @cached_property
+    def remote_needed(self) -> tuple[np.ndarray, np.ndarray]:
+        """`num_needed` of the other ranks, 0 for a rank itself, and the place of rank s among those that rank r needs keys of, (P, P) each.
+
+        The order is that of a ring: the rank before r comes first. Places of ranks that are not needed mean nothing.
+        """
+        found, ranks = self.num_needed.copy(), np.arange(self.sharding.world)
+        np.fill_diagonal(found, 0)
+        nearest = (ranks[:, None] - ranks) % self.sharding.world  # (rank, distance) → owner; of a rank and an owner, their distance too
+        before = np.cumsum(np.take_along_axis(found > 0, nearest, axis=1), axis=1) - 1
+        return found, np.take_along_axis(before, nearest, axis=1)
 
     @cached_property
     def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
@@ -128,17 +142,16 @@ def shift_bands(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -
 
 
 def join_rectangles(bands: np.ndarray) -> np.ndarray:
-    """The same pairs in normal form, where full rectangles of the same columns that touch become one."""
-    b = normal(bands)
-    full = (b[:, LO] == -INF) & (b[:, HI] == INF)
+    """The same pairs, where full rectangles of the same columns that touch become one. Takes and gives tight bands, in no order."""
+    full = (bands[:, LO] == -INF) & (bands[:, HI] == INF)
     if full.sum() < 2:
-        return b
-    whole = b[full]
+        return bands
+    whole = bands[full]
     whole = whole[np.lexsort([whole[:, Q0], whole[:, K1], whole[:, K0]])]
     goes_on = (whole[1:, Q0] == whole[:-1, Q1]) & (whole[1:, K0] == whole[:-1, K0]) & (whole[1:, K1] == whole[:-1, K1])
     if not goes_on.any():
-        return b
+        return bands
     starts = np.flatnonzero(np.append(True, ~goes_on))
     tall = whole[starts]
     tall[:, Q1] = whole[np.append(starts[1:], len(whole)) - 1, Q1]
-    return normal(np.concatenate([b[~full], tall]))
+    return np.concatenate([bands[~full], tall])

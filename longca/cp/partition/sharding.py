@@ -196,6 +196,11 @@ def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, in
 
 def even_ranges(total: int, parts: int) -> tuple[range, ...]:
     """Divides 0..total, in order, into ranges whose lengths differ by at most one, longer ones first. Some may be empty."""
+    edges = [0, *np.cumsum(even_lengths(total, parts)).tolist()]
+    return tuple(range(start, end) for start, end in pairwise(edges))
+
+
+def even_lengths(total: int, parts: int) -> np.ndarray:
+    """The lengths of `even_ranges`, (parts,) int64."""
     short, longer = divmod(total, parts)
-    starts = [part * short + min(part, longer) for part in range(parts + 1)]
-    return tuple(range(start, end) for start, end in pairwise(starts))
+    return short + (np.arange(parts) < longer)

@@ -12,6 +12,7 @@ again as soon as nobody needs its content: a ring has two buffers, however many 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from longca.cp.schedule.plan import Plan, Transfer
 
@@ -47,7 +48,10 @@ class CommStep:
 
 
 class BufferSchedule:
-    """All comm steps of one rank of a plan. Buffers and times are the same on all ranks; the sizes of buffers are not."""
+    """All comm steps of one rank of a plan. Buffers and times are the same on all ranks; the sizes of buffers are not.
+
+    The steps with their transfers are made when they are asked for: estimates need buffers and times alone.
+    """
 
     def __init__(self, plan: Plan, rank: int, early: bool) -> None:
         """
@@ -55,28 +59,48 @@ class BufferSchedule:
             early: post transfers as soon as their buffer is free, even while what they forward is still arriving. That is right where
                 a comm stream keeps its order without the host. Else transfers are posted one step ahead.
         """
-        self._plan = plan
+        self._plan, self._rank = plan, rank
         self._readers: list[list[int]] = [[] for _ in range(plan.num_steps)]
         """of each step, the later steps for which its KV is forwarded"""
         for number in range(1, plan.num_steps):
             self._readers[plan.forwarded_from(number)].append(number)
         self._last_step: list[int] = []
         """of each buffer, the last step that uses it so far"""
-        self.comm_steps: list[CommStep] = []
+        self._buffer = [OWN]
+        """the buffer of each step"""
+        self.post_after = [START]
+        """of each step, the step after whose kernel its transfers are posted, or START"""
         for number in range(1, plan.num_steps):
             buffer, free_after = self._take(number)
             origin = plan.forwarded_from(number)
-            source = self.comm_steps[origin - 1] if origin else None
-            ahead = early and (source is None or source.stream == plan.stream(number))
-            post_after = max(free_after, START if ahead else plan.post_after(number), source.post_after if source else START)
-            sends = tuple(plan.sends(rank, number))
-            send_start = plan.held_kv(rank, origin)[0][1] if sends and source else 0
-            self.comm_steps.append(CommStep(number, tuple(plan.receives(rank, number)), sends, buffer, source.buffer if source else OWN,
-                                            send_start, post_after, plan.stream(number), plan.num_own_kv(rank, number)))
-        self._posted = {after: [step for step in self.comm_steps if step.post_after == after] for after in range(START, plan.num_steps)}
-        self.buffer_keys = [max(step.num_keys for step in self.comm_steps if step.buffer == buffer)
-                            for buffer in range(len(self._last_step))]
-        """KV tokens that each buffer must have room for"""
+            ahead = early and (not origin or plan.stream(origin) == plan.stream(number))
+            self._buffer.append(buffer)
+            self.post_after.append(max(free_after, START if ahead else plan.post_after(number), self.post_after[origin]))
+
+    @cached_property
+    def comm_steps(self) -> list[CommStep]:
+        """The comm steps, in order: that of step 1 is the first."""
+        return [self._comm_step(number) for number in range(1, self._plan.num_steps)]
+
+    def _comm_step(self, number: int) -> CommStep:
+        plan, rank = self._plan, self._rank
+        origin, sends = plan.forwarded_from(number), tuple(plan.sends(rank, number))
+        send_start = plan.held_kv(rank, origin)[0][1] if sends and origin else 0
+        return CommStep(number, tuple(plan.receives(rank, number)), sends, self._buffer[number], self._buffer[origin], send_start,
+                        self.post_after[number], plan.stream(number), plan.num_own_kv(rank, number))
+
+    @cached_property
+    def buffer_keys(self) -> list[int]:
+        """KV tokens that each buffer must have room for."""
+        found, received = [0] * len(self._last_step), self._plan.received_kv[self._rank].tolist()
+        for number in range(1, self._plan.num_steps):
+            num_keys = self._plan.num_own_kv(self._rank, number) + received[number] if received[number] else 0
+            found[self._buffer[number]] = max(found[self._buffer[number]], num_keys)
+        return found
+
+    @cached_property
+    def _posted(self) -> dict[int, list[CommStep]]:
+        return {after: [step for step in self.comm_steps if step.post_after == after] for after in range(START, self._plan.num_steps)}
 
     def posted_after(self, number: int) -> list[CommStep]:
         """The comm steps that are posted after the kernel of a step, in the order in which all ranks post them."""
@@ -97,4 +121,4 @@ class BufferSchedule:
         readers = self._readers[held]
         if any(later >= number for later in readers):
             return None
-        return max([held, *(self.comm_steps[later - 1].post_after for later in readers)])
+        return max([held, *(self.post_after[later] for later in readers)])

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from longca.cp.schedule.plan import Plan
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 # Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that `benchmarks.cp.placements` makes,
 # give or take 2 %, over seven masks on 2 and 4 ranks.
@@ -104,8 +108,8 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     return done[-1].max(axis=1)
 
 
-def head_pipeline(work_s: Sequence[float], arriving_s: Sequence[float], leaving_s: Sequence[float],
-                  overlap_slowdown: float = OVERLAP_SLOWDOWN) -> float:
+def head_pipeline(work_s: ArrayLike, arriving_s: ArrayLike, leaving_s: ArrayLike, overlap_slowdown: float | np.ndarray = OVERLAP_SLOWDOWN
+                  ) -> np.ndarray:
     """Seconds of a rank with chunks of heads: each chunk arrives, is computed with, and its results leave.
 
     All messages share one link, on which all chunks arrive before the first results leave:
@@ -114,15 +118,13 @@ def head_pipeline(work_s: Sequence[float], arriving_s: Sequence[float], leaving_
         kernels         │ chunk 0            │ chunk 1        │ chunk 2        │
 
     Args:
-        work_s, arriving_s, leaving_s: of each chunk.
+        work_s, arriving_s, leaving_s: of each chunk, (chunks, …), of as many ranks as there are elements in the other axes.
     """
-    link = now = 0.0
-    arrived = []
-    for message_s in arriving_s:
-        link += message_s
-        arrived.append(link)
-    for there, seconds, message_s in zip(arrived, work_s, leaving_s, strict=True):
-        now = max(now, there) + seconds
-        link = max(link, now) + message_s
-    hidden = sum(arriving_s) + sum(leaving_s) - (link - sum(work_s))
+    work, arriving, leaving = (np.asarray(seconds) for seconds in (work_s, arriving_s, leaving_s))
+    now, arrived = np.zeros(work.shape[1:]), np.cumsum(arriving, axis=0)
+    link = arrived[-1]
+    for there, seconds, message_s in zip(arrived, work, leaving, strict=True):
+        now = np.maximum(now, there) + seconds
+        link = np.maximum(link, now) + message_s
+    hidden = sum(arriving) + sum(leaving) - (link - sum(work))
     return link + overlap_slowdown * hidden

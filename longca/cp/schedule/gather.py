@@ -11,6 +11,7 @@ all KV, after it has arrived, is quicker than one overlapped with the messages a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,10 +37,10 @@ class Gather:
     after all has arrived"""
 
     def plan(self, mask: Mask, sharding: Sharding) -> GatherPlan:
-        return self.plan_of(partition_mask(mask, sharding))
+        return GatherPlan(partition_mask(mask, sharding), self)
 
-    def plan_of(self, partition: MaskPartition) -> GatherPlan:
-        return GatherPlan(partition, self)
+    def plans_of(self, partitions: Sequence[MaskPartition]) -> list[GatherPlan]:
+        return [GatherPlan(partition, self) for partition in partitions]
 
     def __str__(self) -> str:
         return f"a gather in {self.stages} step{'s' if self.stages > 1 else ''}" if self.stages else "a gather first"
@@ -57,28 +58,23 @@ class GatherPlan(Plan):
         if stages < 0:
             raise ValueError(f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's own; not in {stages}")
         self.num_steps = 1 + max(stages, 1)
-        ranks = np.arange(self.world)
-        num_kv = partition.num_needed.copy()
-        remote = (num_kv > 0) & (ranks[:, None] != ranks)
-        # owners in the order of a ring, so that in no stage all ranks want the same one
-        nearest = (ranks[:, None] - ranks) % self.world  # (rank, distance) → owner; of a rank and an owner, their distance too
-        before = np.cumsum(np.take_along_axis(remote, nearest, axis=1), axis=1) - 1
-        place = np.take_along_axis(before, nearest, axis=1)
-        self._step = np.where(remote, 1 + place * stages // np.maximum(remote.sum(axis=1), 1)[:, None], -1)
+        self._num_kv, place = partition.remote_needed
+        num_remote = (self._num_kv > 0).sum(axis=1, keepdims=True)
+        self._step = np.where(self._num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
         """the step in which a rank computes with an owner's KV, (P, P) by (rank, owner); −1 for never"""
-        self._step[ranks, ranks] = 0 if stages else 1
-        self._there = np.nonzero(self._step >= 0)
-        self.step_areas, self.step_band_rows = self._by_step(partition.areas, 1), self._by_step(partition.band_rows, 1)
-        num_kv[ranks, ranks] = 0
-        self._num_kv = num_kv
-        """KV tokens that a rank gets from an owner, (P, P) by (rank, owner)"""
-        self.received_kv, self.sent_kv = self._by_step(num_kv, 1), self._by_step(num_kv, 0)
+        np.fill_diagonal(self._step, 0 if stages else 1)
+        there = self._step >= 0
+        ranks, owners = np.nonzero(there)
+        steps = self._step[there]
+        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv = (
+            self._by_step(counts[there], side, steps) for counts, side in (
+                (partition.areas, ranks), (partition.band_rows, ranks), (self._num_kv, ranks), (self._num_kv, owners)))
 
-    def _by_step(self, counts: np.ndarray, axis: int) -> np.ndarray:
-        """The counts (P, P) of each step, added up over an axis, (P, T). All steps at once: they may be as many as ranks."""
-        found = np.zeros((self.world, self.num_steps), dtype=counts.dtype)
-        np.add.at(found, (self._there[1 - axis], self._step[self._there]), counts[self._there])
-        return found
+    def _by_step(self, counts: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """The counts (n,) added up by rank and step, (P, T). All steps at once: they may be as many as ranks."""
+        found = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
+        np.add.at(found, ranks * self.num_steps + steps, counts)
+        return found.reshape(self.world, self.num_steps)
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:

@@ -145,7 +145,7 @@ def _pipeline_s(chunks: Iterable[tuple[float, int, int]], cost: HeadCost) -> flo
     """Seconds of a pipeline, from (seconds to compute, heads that arrive, heads that leave) of each chunk."""
     computing, arriving, leaving = zip(*((work_s + CALL_S * cost.num_calls, _message_s(comes, cost), _message_s(goes, cost))
                                          for work_s, comes, goes in chunks), strict=True)
-    return head_pipeline(computing, arriving, leaving)
+    return float(head_pipeline(computing, arriving, leaving))
 
 
 def _message_s(num_heads: int, cost: HeadCost) -> float:

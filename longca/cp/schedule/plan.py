@@ -33,6 +33,7 @@ Shapes: P ranks, T steps. KV are counted in tokens, and ranges of KV are local i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -81,7 +82,7 @@ class StepMessages:
     @cached_property
     def one_each(self) -> bool:
         """No rank receives from two ranks, or sends to two."""
-        return all(len(np.unique(side)) == len(side) for side in (self.receiver, self.sender))
+        return all(np.bincount(side).max(initial=0) <= 1 for side in (self.receiver, self.sender))
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,23 @@ class Step:
     @cached_property
     def mask(self) -> Mask:
         """The call's mask in local indices: queries in the order of the rank, keys in the order of `keys`."""
-        whole, num_rows = self.partition.mask, int(self.partition.sharding.num_tokens[self.rank])
-        if whole.grid is None and self.area == whole.num_groups * num_rows * self.num_keys:  # most of causal and full masks
-            every = band.make(0, num_rows, 0, self.num_keys)
-            return Mask(num_rows, self.num_keys, (every,) * whole.num_groups, name=whole.name)
+        if self.is_full:
+            whole = self.partition.mask
+            every = band.make(0, self.num_rows, 0, self.num_keys)
+            return Mask(self.num_rows, self.num_keys, (every,) * whole.num_groups, name=whole.name)
         return self.partition.local_mask(self.rank, self.keys)
 
     @property
+    def is_full(self) -> bool:
+        """All queries see all keys, in bands: so it is in most steps of causal and full masks."""
+        whole = self.partition.mask
+        return whole.grid is None and self.area == whole.num_groups * self.num_rows * self.num_keys
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.partition.sharding.num_tokens[self.rank])
+
+    @cached_property
     def num_keys(self) -> int:
         return sum(end - start for _, start, end in self.keys)
 
@@ -121,8 +132,8 @@ class Schedule(Protocol):
         """
         ...
 
-    def plan_of(self, partition: MaskPartition) -> Plan:
-        """`plan` for a mask that is partitioned already, so that several schedules can share the partition."""
+    def plans_of(self, partitions: Sequence[MaskPartition]) -> Sequence[Plan]:
+        """`plan` for masks that are partitioned already, among as many ranks, so that several schedules can share the partitions."""
         ...
 
     def __hash__(self) -> int: ...
@@ -163,8 +174,15 @@ class Plan:
 
     def steps(self, rank: int) -> list[Step]:
         """The kernel calls of a rank, in order. Masks are made when they are looked at."""
-        return [Step(self.partition, rank, number, self.needed_kv(rank, number), int(area))
-                for number, area in enumerate(self.step_areas[rank]) if area]
+        return [self.step(rank, number) for number in self.step_numbers(rank)]
+
+    def step_numbers(self, rank: int) -> list[int]:
+        """The steps in which a rank has a kernel call."""
+        return np.flatnonzero(self.step_areas[rank]).tolist()
+
+    def step(self, rank: int, number: int) -> Step:
+        """The kernel call of a rank in a step. It must have one."""
+        return Step(self.partition, rank, number, self.needed_kv(rank, number), int(self.step_areas[rank, number]))
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         """KV in the rank's buffer in a step, whether or not the rank computes with it."""

@@ -65,13 +65,13 @@ class Planner:
         """The plans on the shardings of these names, the cheapest first. Default: all candidates that may be the best."""
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
-        plans = [schedule.plan_of(self._partition(mask, world, name)) for name in names]
+        plans = schedule.plans_of([self._partition(mask, world, name) for name in names])
         return sorted(map(ScoredPlan, plans, costs_of(plans, self.costs)), key=lambda choice: choice.cost.total_s)
 
     def choices_on(self, mask: Mask, sharding: Sharding, schedules: Sequence[Schedule]) -> list[ScoredPlan]:
         """The plans of these schedules on a sharding at hand, in their order. They are not kept."""
         partition = partition_mask(mask, sharding)
-        plans = (schedule.plan_of(partition) for schedule in schedules)
+        plans = (schedule.plans_of([partition])[0] for schedule in schedules)
         return [ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans]
 
     def _partition(self, mask: Mask, world: int, name: str) -> MaskPartition:

@@ -13,6 +13,7 @@ a transfer that nobody waits for is left out. There are three ways round. The ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,10 +40,11 @@ class Ring:
     """KV goes both ways, each half round, so the neighbours on either side are one transfer away"""
 
     def plan(self, mask: Mask, sharding: Sharding) -> RingPlan:
-        return self.plan_of(partition_mask(mask, sharding))
+        return self.plans_of([partition_mask(mask, sharding)])[0]
 
-    def plan_of(self, partition: MaskPartition) -> RingPlan:
-        return RingPlan(partition, self)
+    def plans_of(self, partitions: Sequence[MaskPartition]) -> list[RingPlan]:
+        order = RingOrder(self, partitions[0].sharding.world)
+        return [RingPlan(partition, self, order) for partition in partitions]
 
     def __str__(self) -> str:
         if self.window is not None:
@@ -50,51 +52,101 @@ class Ring:
         return "a ring both ways" if self.two_way else "a ring"
 
 
+class RingOrder:
+    """Who has whose KV in which step: the same for all masks and shardings."""
+
+    def __init__(self, schedule: Ring, world: int) -> None:
+        """
+        Raises:
+            ValueError: the schedule's options do not fit this number of ranks.
+        """
+        window, self.two_way = schedule.window, schedule.two_way
+        if window is not None and (window < 1 or world % window or self.two_way):
+            raise ValueError(f"{world} ranks are no whole number of windows of {window}" if not self.two_way
+                             else "a double ring goes one way: leave `window` or `two_way` out")
+        self.world, self.window = world, window or world
+        ranks, steps = np.arange(world)[:, None], np.arange(world)
+        self.before = self._forwarded_from(steps)
+        """`Plan.forwarded_from` of each step; of step 0, step 0"""
+        self.owner = self._walk(ranks, steps, -1)
+        """the owner of the KV that a rank has in a step, (P, T)"""
+        self.holder = self._walk(ranks, steps, 1)
+        """the rank that has an owner's KV in a step, (P, T)"""
+        self.receiver = self._walk(self._walk(ranks, self.before, -1), steps, 1)
+        """the rank to which a rank passes KV for a step, (P, T); itself for step 0"""
+
+    @cached_property
+    def sender(self) -> np.ndarray:
+        """The rank from which a rank gets the KV of a step, (P, T). Without meaning in step 0."""
+        return self._walk(self.owner, self.before, 1)
+
+    def spread_back(self, needed: np.ndarray, reduce: np.ufunc) -> None:
+        """Reduces, in place, what is needed of KV in each step (T, …) with what is needed in the steps for which it is passed on.
+
+        Args:
+            reduce: takes two arguments and keeps one of them, as `numpy.minimum` does.
+        """
+        if self.two_way:
+            chains = [needed[1::2], needed[::2]]
+        else:
+            rounds = needed.reshape(-1, self.window, *needed.shape[1:])
+            chains = [np.moveaxis(rounds, 1, 0), rounds[:, 0]]
+        for chain in chains:
+            reduce.accumulate(chain[::-1], axis=0, out=chain[::-1])
+        if self.two_way:
+            reduce(needed[0], needed[:2][-1], out=needed[0])
+
+    def _forwarded_from(self, number: np.ndarray) -> np.ndarray:
+        before = number - 2 if self.two_way else np.where(number % self.window, number - 1, number - self.window)
+        return np.maximum(before, 0)
+
+    def _walk(self, rank: np.ndarray, number: np.ndarray, way: int) -> np.ndarray:
+        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""
+        if self.two_way:
+            return (rank + way * np.where(number % 2, (number + 1) // 2, -(number // 2))) % self.world
+        outer, inner = np.divmod(number, self.window)
+        windows = self.world // self.window
+        return (rank // self.window + way * outer) % windows * self.window + (rank + way * inner) % self.window
+
+
 class RingPlan(Plan):
     """The plan of a ring. It has as many steps as ranks."""
 
     forwards_kv = True
 
-    def __init__(self, partition: MaskPartition, schedule: Ring) -> None:
+    def __init__(self, partition: MaskPartition, schedule: Ring, order: RingOrder) -> None:
         super().__init__(partition, schedule)
-        window, two_way = schedule.window, schedule.two_way
-        if window is not None and (window < 1 or self.world % window or two_way):
-            raise ValueError(f"{self.world} ranks are no whole number of windows of {window}" if not two_way
-                             else "a double ring goes one way: leave `window` or `two_way` out")
-        self.num_steps, self._window, self._two_way = self.world, window or self.world, two_way
+        self.num_steps, self._order = self.world, order
         ranks, steps = np.arange(self.world)[:, None], np.arange(self.world)
-        self._before: list[int] = self._forwarded_from(steps).tolist()
-        self._owner = self._walk(ranks, steps, -1)
-        """the owner of the KV that a rank has in a step, (P, T)"""
-        self.step_areas, self.step_band_rows = partition.areas[ranks, self._owner], partition.band_rows[ranks, self._owner]
+        self.step_areas, self.step_band_rows = partition.areas[ranks, order.owner], partition.band_rows[ranks, order.owner]
         self._needed = partition.needed_hulls
         self._start, self._end = self._held_ranges()
         self.received_kv = np.maximum(self._end - self._start, 0)
         self.received_kv[:, 0] = 0
-        self.sent_kv = self.received_kv[self._receiver(ranks, steps), steps]
+        self.sent_kv = self.received_kv[order.receiver, steps]
 
     def forwarded_from(self, number: int) -> int:
-        return self._before[number]
+        return int(self._order.before[number])
 
     def post_after(self, number: int) -> int:
         return self.forwarded_from(number) - 1
 
     def stream(self, number: int) -> str:
-        return "keys" if self._two_way or number % self._window else "keys of windows"
+        return "keys" if self._order.two_way or number % self._order.window else "keys of windows"
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
             return self._own_kv(rank)
         start, end = int(self._start[rank, number]), int(self._end[rank, number])
-        return ((int(self._owner[rank, number]), start, end),) if start < end else ()
+        return ((int(self._order.owner[rank, number]), start, end),) if start < end else ()
 
     def needed_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
             return self._own_kv(rank)
-        return self._needed_of(rank, int(self._owner[rank, number]))
+        return self._needed_of(rank, int(self._order.owner[rank, number]))
 
     def senders(self, number: int) -> np.ndarray:
-        return self._senders[:, number]
+        return self._order.sender[:, number]
 
     def receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
@@ -105,13 +157,13 @@ class RingPlan(Plan):
     def sends(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
-        receiver = int(self._receiver(np.asarray(rank), np.asarray(number)))
+        receiver = int(self._order.receiver[rank, number])
         return [Transfer(receiver, *part) for part in self.held_kv(receiver, number)]
 
     def dkv_receives(self, rank: int, number: int) -> list[Transfer]:
         if number == 0:
             return []
-        peer = int(self._walk(np.asarray(rank), np.asarray(number), 1))
+        peer = int(self._order.holder[rank, number])
         return [Transfer(peer, *part) for part in self._needed_of(peer, rank)]
 
     def messages(self, number: int) -> StepMessages:
@@ -119,31 +171,9 @@ class RingPlan(Plan):
         return StepMessages.of(ranks, self.senders(number) if number else ranks, self.received_kv[:, number])
 
     def dkv_messages(self, number: int) -> StepMessages:
-        ranks, owner = np.arange(self.world), self._owner[:, number]
+        ranks, owner = np.arange(self.world), self._order.owner[:, number]
         width = np.maximum(self._needed[1][ranks, owner] - self._needed[0][ranks, owner], 0)
         return StepMessages.of(owner, ranks, width * (number > 0))
-
-    @cached_property
-    def _senders(self) -> np.ndarray:
-        """The rank from which a rank gets the KV of a step, (P, T). Without meaning in step 0."""
-        return self._walk(self._owner, self._forwarded_from(np.arange(self.world)), 1)
-
-    def _forwarded_from(self, number: np.ndarray) -> np.ndarray:
-        """`forwarded_from` of several steps; of step 0, step 0."""
-        before = number - 2 if self._two_way else np.where(number % self._window, number - 1, number - self._window)
-        return np.maximum(before, 0)
-
-    def _walk(self, rank: np.ndarray, number: np.ndarray, way: int) -> np.ndarray:
-        """The rank that has a rank's KV in a step (way 1), or the owner of the KV that a rank has in it (way −1)."""
-        if self._two_way:
-            return (rank + way * np.where(number % 2, (number + 1) // 2, -(number // 2))) % self.world
-        outer, inner = np.divmod(number, self._window)
-        windows = self.world // self._window
-        return (rank // self._window + way * outer) % windows * self._window + (rank + way * inner) % self._window
-
-    def _receiver(self, rank: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """The rank to which a rank passes KV for a step; itself for step 0."""
-        return self._walk(self._walk(rank, self._forwarded_from(number), -1), number, 1)
 
     def _needed_of(self, rank: int, owner: int) -> tuple[KvRange, ...]:
         """The KV of an owner that a rank computes with, from the first token that it sees to the last."""
@@ -152,11 +182,8 @@ class RingPlan(Plan):
 
     def _held_ranges(self) -> tuple[np.ndarray, np.ndarray]:
         """(start, end) of the KV that a rank gets for each step, (P, T) each: for itself and for all ranks after it."""
-        owners, steps = np.arange(self.world), np.arange(self.world)[:, None]
-        at = self._walk(owners, steps, 1)  # (step, owner) → rank
-        start, end = (hull[at, owners] for hull in self._needed)
-        for number in range(self.world - 1, 0, -1):
-            before = self._before[number]
-            np.minimum(start[before], start[number], out=start[before])
-            np.maximum(end[before], end[number], out=end[before])
-        return start[steps.T, self._owner], end[steps.T, self._owner]
+        order, owners = self._order, np.arange(self.world)
+        start, end = (hull[order.holder.T, owners] for hull in self._needed)  # by step and owner
+        order.spread_back(start, np.minimum)
+        order.spread_back(end, np.maximum)
+        return start[owners, order.owner], end[owners, order.owner]

@@ -9,14 +9,16 @@
 So ranks hold each other up as far as buffers make them, and no further. Not modelled: streams that share a link, and host time.
 `rank_times` puts the rings of all chunks of heads together with the all-to-alls between them.
 
-Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group.
+Messages may have several speeds at once: one pass over the steps does for all.
+
+Shapes: P ranks of the plan (or ring), T steps, N ranks of a head group, S speeds of messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,15 +58,19 @@ class LinkSpeeds:
     packs: bool = False
     """what goes to others in a gather is packed first, for a collective; copy engines take it from where it is"""
 
-    def byte_s(self, ranks: Sequence[int]) -> np.ndarray:
-        """Seconds for a byte between each two of these ranks of the job, (P, P). Ranks fill node after node."""
+    def byte_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Seconds for a byte between each two of these ranks of the job, (…, P) → (…, P, P). Ranks fill node after node."""
         node = np.asarray(ranks) // self.ranks_per_node
-        return np.where(node[:, None] == node, 1 / self.intra_node_bytes_per_s, 1 / self.inter_node_bytes_per_s)
+        return np.where(node[..., None] == node[..., None, :], 1 / self.intra_node_bytes_per_s, 1 / self.inter_node_bytes_per_s)
 
-    def batch_s(self, ranks: Sequence[int]) -> float:
-        """Seconds of a batch of messages among these ranks in addition to its bytes."""
-        one_node = len({rank // self.ranks_per_node for rank in ranks}) == 1
-        return self.message_s if one_node or self.inter_node_message_s is None else self.inter_node_message_s
+    def batch_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Seconds of a batch of messages among these ranks in addition to its bytes, (…, P) → (…)."""
+        node = np.asarray(ranks) // self.ranks_per_node
+        between_s = self.message_s if self.inter_node_message_s is None else self.inter_node_message_s
+        return np.where((node == node[..., :1]).all(axis=-1), self.message_s, between_s)
+
+
+FREE = LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0)  # messages that take no time
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class PlanTraffic:
         numbers = range(plan.num_steps)
         return cls(tuple(map(plan.messages, numbers)), tuple(map(plan.dkv_messages, numbers)), plan.step_areas > 0,
                    (0, *map(plan.forwarded_from, numbers[1:])),
-                   (-1, *(step.post_after for step in BufferSchedule(plan, 0, early=True).comm_steps)),
+                   tuple(BufferSchedule(plan, 0, early=True).post_after),
                    ("", *map(plan.stream, numbers[1:])))
 
     def tokens(self, *, backward: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -107,11 +113,12 @@ class PlanTraffic:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The times of each rank, (P,) seconds each."""
+    """The times of each rank, (P,) seconds each; for several speeds of messages (S, P)."""
 
     end_s: np.ndarray
     """when it is done, as if messages did not slow down the kernels that they overlap with"""
     compute_s: np.ndarray
+    """(P,): messages do not change it"""
     moving_s: np.ndarray
     """for which its link is busy"""
 
@@ -120,23 +127,28 @@ class Timeline:
         """Time in which a rank does not compute: KV or gradients are on their way, or a peer is not ready to send or take them."""
         return self.end_s - self.compute_s
 
-    def total_s(self, overlap_slowdown: float) -> np.ndarray:
-        """`end_s`, and what kernels lose to the messages that they hide."""
+    def total_s(self, overlap_slowdown: float | np.ndarray) -> np.ndarray:
+        """`end_s`, and what kernels lose to the messages that they hide.
+
+        Args:
+            overlap_slowdown: of `LinkSpeeds`; (S, 1) for several speeds.
+        """
         return self.end_s + overlap_slowdown * np.maximum(self.moving_s - self.wait_s, 0)
 
 
-def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message_s: float = 0.0, *, backward: bool = False) -> Timeline:
+def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message_s: float | np.ndarray = 0.0, *, backward: bool = False
+             ) -> Timeline:
     """Computes the time line of one direction of a call.
 
     Args:
         step_s: seconds that each rank computes in each step, (P, T). Work in a step without a kernel waits for no KV.
-        kv_s: seconds for the KV of a token, or its dK and dV, from rank to rank, (P, P).
-        message_s: seconds of a batch in addition to its tokens.
+        kv_s: seconds for the KV of a token, or its dK and dV, from rank to rank, (P, P); for several speeds of messages (S, P, P).
+        message_s: seconds of a batch in addition to its tokens; for several speeds (S,).
         backward: dK and dV are sent to their owners.
     """
-    world, num_steps = step_s.shape
-    batches = _Batches(kv_s, message_s, world)
-    done, arrived, home = np.zeros((num_steps + 1, world)), np.zeros((num_steps, world)), np.zeros((num_steps + 1, world))
+    num_steps, shape = step_s.shape[1], kv_s.shape[:-1]
+    batches = _Batches(kv_s, np.asarray(message_s)[..., None])
+    done, arrived, home = (np.zeros((number, *shape)) for number in (num_steps + 1, num_steps, num_steps + 1))
     for number in range(num_steps):
         if number:
             ready = done[traffic.post_after[number] + 1]
@@ -150,16 +162,21 @@ def timeline(traffic: PlanTraffic, step_s: np.ndarray, kv_s: np.ndarray, message
 
 
 class _Batches:
-    """Messages of all ranks, stream by stream."""
+    """Messages of all ranks, stream by stream. Times are (P,) or (S, P), as the seconds of messages are."""
 
-    def __init__(self, kv_s: np.ndarray, message_s: float, world: int) -> None:
-        self._kv_s, self._message_s, self._world = kv_s, message_s, world
+    def __init__(self, kv_s: np.ndarray, message_s: np.ndarray) -> None:
+        """
+        Args:
+            kv_s: (P, P) or (S, P, P).
+            message_s: (1,) or (S, 1).
+        """
+        self._kv_s, self._message_s = kv_s, message_s
         self._free: dict[str, np.ndarray] = {}
         """of each stream, when each rank's last batch is over"""
-        self.moving_s = np.zeros(world)
+        self.moving_s = np.zeros(kv_s.shape[:-1])
 
     def post(self, stream: str, step: StepMessages, ready: np.ndarray, there: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """(when a rank has all that it receives, when its batch is over), (P,) each; 0 where there is nothing.
+        """(when a rank has all that it receives, when its batch is over); 0 where there is nothing.
 
         A batch has the link for itself. All its messages end together, when the busier side of each has moved its own.
 
@@ -167,39 +184,45 @@ class _Batches:
             ready: when each rank posts its batch.
             there: when it has what it sends.
         """
-        free = self._free.setdefault(stream, np.zeros(self._world))
+        nothing = np.zeros(self.moving_s.shape)
+        free = self._free.setdefault(stream, nothing)
         if not len(step.tokens):
-            return np.zeros(self._world), np.zeros(self._world)
-        seconds = step.tokens * self._kv_s[step.receiver, step.sender]
-        incoming, outgoing = (np.bincount(side, seconds, self._world) for side in (step.receiver, step.sender))
+            return nothing, nothing
+        receiver, sender = step.receiver, step.sender
+        seconds = step.tokens * self._kv_s[..., receiver, sender]
+        incoming, outgoing = (self._by_rank(np.add, step, side, seconds) for side in (receiver, sender))
         begins = np.maximum(ready, free)
-        start = np.maximum(begins, _latest(step, step.receiver, np.maximum(begins, there)[step.sender], self._world))
-        ends = start + np.maximum(incoming, _latest(step, step.receiver, outgoing[step.sender], self._world)) + self._message_s
-        arrived, own_s = np.zeros(self._world), np.zeros(self._world)
-        arrived[step.receiver] = ends[step.receiver]
-        over = np.maximum(arrived, _latest(step, step.sender, arrived[step.receiver], self._world))
+        start = np.maximum(begins, self._latest(step, receiver, np.maximum(begins, there)[..., sender]))
+        ends = start + np.maximum(incoming, self._latest(step, receiver, outgoing[..., sender])) + self._message_s
+        arrived, own_s = nothing.copy(), nothing.copy()
+        arrived[..., receiver] = ends[..., receiver]
+        over = np.maximum(arrived, self._latest(step, sender, arrived[..., receiver]))
         self._free[stream] = np.maximum(free, over)
-        own_s[step.receiver] = own_s[step.sender] = self._message_s
+        own_s[..., receiver] = own_s[..., sender] = self._message_s
         self.moving_s += np.maximum(incoming, outgoing) + own_s
         return arrived, over
 
     def end(self) -> np.ndarray:
-        """The times at which each rank's last batch is over, (P,)."""
+        """The times at which each rank's last batch is over."""
         return np.max([np.zeros_like(self.moving_s), *self._free.values()], axis=0)
 
+    def _latest(self, step: StepMessages, side: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """The latest time of each rank's messages; 0 without messages. Arguments are as of `_by_rank`."""
+        return self._by_rank(np.maximum, step, side, times)
 
-def _latest(step: StepMessages, side: np.ndarray, times: np.ndarray, world: int) -> np.ndarray:
-    """The latest of the times (n,) of each rank's messages, (P,); 0 without messages.
+    def _by_rank(self, reduce: np.ufunc, step: StepMessages, side: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Reduces the times (…, n) of messages to one of each rank, (…, P); 0 without messages.
 
-    Args:
-        side: the rank of each message, its receiver or its sender.
-    """
-    found = np.zeros(world)
-    if step.one_each:
-        found[side] = times
-    else:
-        np.maximum.at(found, side, times)
-    return found
+        Args:
+            side: the rank of each message, its receiver or its sender.
+        """
+        found = np.zeros(self.moving_s.shape)
+        if step.one_each:
+            found[..., side] = times
+        else:
+            for of_ranks, of_messages in zip(found.reshape(-1, found.shape[-1]), times.reshape(-1, len(side)), strict=True):
+                reduce.at(of_ranks, side, of_messages)
+        return found
 
 
 @dataclass(frozen=True)
@@ -230,65 +253,62 @@ class WorkTimeline:
         self._heads = np.array([[_moving_heads(chunk, head_rank, backward) for head_rank in range(work.mesh.heads)]
                                 for chunk in work.chunks])
         """heads of single tensors that arrive with a chunk, and that leave after it, (chunks, N, 2)"""
+        self._ranks = np.arange(work.mesh.world).reshape(work.mesh.ring, work.mesh.heads)
+        """of the job, (P, N): a row is a head group, a column is a ring"""
 
     def at(self, links: LinkSpeeds) -> RankTimes:
-        compute_s, free_s = self._free
-        return RankTimes(compute_s, free_s, self._times(links)[1])
+        """The times under one speed of messages."""
+        return self.at_each([links])[0]
 
-    @cached_property
-    def _free(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._times(LinkSpeeds(intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0))
+    def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[RankTimes]:
+        """The times under each of these speeds, in one pass."""
+        compute_s, (free_s, *total_s) = self._times([FREE, *speeds])
+        return [RankTimes(compute_s, free_s, one) for one in total_s]
 
-    def _times(self, links: LinkSpeeds) -> tuple[np.ndarray, np.ndarray]:
-        """(seconds that each rank computes, seconds until it is done), (P, N) each."""
+    def _times(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
+        """(seconds that each rank computes (P, N), seconds until it is done under each speed (S, P, N))."""
         mesh, num_chunks = self._work.mesh, len(self._work.chunks)
-        compute_s, total_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((mesh.ring, mesh.heads))
-        arriving_s, leaving_s = self._all_to_all_s(links)
+        overlap = np.array([links.overlap_slowdown for links in speeds])[:, None]
+        compute_s, work_s = np.zeros((mesh.ring, mesh.heads)), np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads))
         known: dict[Hashable, Timeline] = {}
-        for head_rank in range(mesh.heads):
-            work_s = np.zeros((mesh.ring, num_chunks))
-            nodes = np.unique(np.asarray(mesh.ring_of(head_rank)) // links.ranks_per_node, return_inverse=True)[1].tobytes()
-            for place in range(num_chunks):
-                if (place, head_rank) in self._steps:
-                    line = self._line(place, head_rank, nodes, links, known)
-                    compute_s[:, head_rank] += line.compute_s
-                    work_s[:, place] = line.total_s(links.overlap_slowdown)
-            for ring_rank in range(mesh.ring):
-                total_s[ring_rank, head_rank] = head_pipeline(
-                    work_s[ring_rank].tolist(), arriving_s[:, ring_rank, head_rank].tolist(), leaving_s[:, ring_rank, head_rank].tolist(),
-                    links.overlap_slowdown)
-        return compute_s, total_s
+        for (place, head_rank), step_s in self._steps.items():
+            line = self._line(place, head_rank, step_s, speeds, known)
+            compute_s[:, head_rank] += line.compute_s
+            work_s[place, :, :, head_rank] = line.total_s(overlap)
+        arriving_s, leaving_s = self._all_to_all_s(speeds)
+        return compute_s, head_pipeline(work_s, arriving_s, leaving_s, overlap[..., None])
 
-    def _line(self, place: int, head_rank: int, nodes: bytes, links: LinkSpeeds, known: dict[Hashable, Timeline]) -> Timeline:
-        """The time line of one ring with one chunk of heads. Rings with the same work that lie alike on nodes have the same one.
-
-        Args:
-            nodes: which ranks of the ring share a node.
-        """
-        work, ranks, step_s = self._work, self._work.mesh.ring_of(head_rank), self._steps[place, head_rank]
+    def _line(self, place: int, head_rank: int, step_s: np.ndarray, speeds: Sequence[LinkSpeeds], known: dict[Hashable, Timeline]
+              ) -> Timeline:
+        """The time line of one ring with one chunk of heads. Rings with the same work that lie alike on nodes have the same one."""
+        work, ranks = self._work, self._ranks[:, head_rank]
         chunk = work.chunks[place]
         groups, num_kv = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
-        key = id(step_s), groups, num_kv, nodes
+        sizes = {links.ranks_per_node for links in speeds}
+        key = id(step_s), groups, num_kv, *(np.diff(ranks // size).astype(bool).tobytes() for size in sizes)
         if key not in known:
             if groups not in self._traffic:
                 self._traffic[groups] = PlanTraffic.of(work.plan_of(groups))
-            kv_s = links.byte_s(ranks) * (2 * num_kv * self._call.head_dim * self._call.elem_bytes)
-            known[key] = timeline(self._traffic[groups], step_s, kv_s, links.batch_s(ranks), backward=self._backward)
+            byte_s, message_s = (np.stack(parts) for parts in zip(*((links.byte_s(ranks), links.batch_s(ranks)) for links in speeds),
+                                                                  strict=True))
+            kv_s = byte_s * (2 * num_kv * self._call.head_dim * self._call.elem_bytes)
+            known[key] = timeline(self._traffic[groups], step_s, kv_s, message_s, backward=self._backward)
         return known[key]
 
-    def _all_to_all_s(self, links: LinkSpeeds) -> tuple[np.ndarray, np.ndarray]:
-        """(seconds in which each chunk arrives at each rank, seconds in which its results leave), (chunks, P, N) each."""
-        work, mesh = self._work, self._work.mesh
-        message_s, head_s = np.zeros((mesh.ring, 1)), np.zeros((mesh.ring, mesh.heads))
-        for ring_rank in range(mesh.ring if mesh.heads > 1 else 0):
-            group = mesh.group(ring_rank * mesh.heads)
-            to_others = links.byte_s(group)
-            mean_byte_s = (to_others.sum(axis=1) - to_others.diagonal()) / (mesh.heads - 1)
-            message_s[ring_rank] = links.batch_s(group)
-            head_s[ring_rank] = received_head_bytes(self._call, int(work.plan.sharding.num_tokens[ring_rank]), mesh.heads) * mean_byte_s
-        heads = self._heads[:, None]
-        found = message_s[..., None] * (heads > 0) + heads * head_s[..., None]
-        return found[..., 0], found[..., 1]
+    def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
+        """(seconds in which each chunk arrives at each rank, seconds in which its results leave), (chunks, S, P, N) each."""
+        mesh, ranks = self._work.mesh, self._ranks
+        if mesh.heads == 1:
+            return np.zeros((2, len(self._work.chunks), len(speeds), *ranks.shape))
+        held = np.array([received_head_bytes(self._call, count, mesh.heads) for count in self._work.plan.sharding.num_tokens.tolist()])
+        head_s, message_s = np.zeros((len(speeds), *ranks.shape)), np.zeros((len(speeds), mesh.ring))
+        for number, links in enumerate(speeds):
+            to_others = links.byte_s(ranks)
+            mean_byte_s = (to_others.sum(axis=-1) - to_others.diagonal(axis1=1, axis2=2)) / (mesh.heads - 1)
+            head_s[number], message_s[number] = held[:, None] * mean_byte_s, links.batch_s(ranks)
+        heads = np.moveaxis(self._heads, -1, 0)[:, :, None, None]
+        arriving_s, leaving_s = message_s[..., None] * (heads > 0) + heads * head_s
+        return arriving_s, leaving_s
 
 
 def rank_times(work: WorkPartition, call: CallSpec, steps: StepTimes, links: LinkSpeeds, *, backward: bool) -> RankTimes:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from longca.core.cell import CallSpec, Cell
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
-from longca.cp.runtime.prepared import PreparedHeads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.partition.sharding import Sharding
+    from longca.cp.runtime.prepared import PreparedHeads
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
@@ -45,6 +45,8 @@ class Ulysses(HeadStrategy):
         return partition_heads(mask, call, world, weights)  # tokens are always in contiguous shards
 
     def prepare_work(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float) -> PreparedHeads:
+        from longca.cp.runtime.prepared import PreparedHeads
+
         return PreparedHeads(problem, kernel, comm, work)
 
 
