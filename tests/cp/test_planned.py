@@ -52,6 +52,16 @@ def test_kernels_must_be_able_to_attend_in_parts(strategy: str, kernel: str, dev
     assert (reason is None) if words is None else (words in str(reason))
 
 
+@pytest.mark.parametrize("strategy", [*PLANNED, "ulysses"])
+@pytest.mark.parametrize("kernel", ["fa3", "fa4", "band"])
+def test_with_the_mask_at_hand_a_strategy_refuses_alike_and_draws_none(strategy: str, kernel: str, monkeypatch: pytest.MonkeyPatch):
+    asked = [cell(strategy, mask, kernel=kernel, seqlen=4096) for mask in ("causal", "causal_document", "full_document", "prefix_lm")]
+    alone, masks = [refusal(one) for one in asked], [cell_mask(one) for one in asked]
+    monkeypatch.setattr("longca.masks.build.cell_mask", None)
+    plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
+    assert [plugin.refusal_with(mask, one, rows, "cuda") for mask, one in zip(masks, asked, strict=True)] == alone
+
+
 @pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.parametrize("kernel", ["fa2", "fa3", "torch_flash", "cudnn", "cudnn_graph"])
 def test_kernels_of_segments_do_what_steps_of_zigzag_need(strategy: str, kernel: str):

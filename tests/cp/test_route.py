@@ -31,6 +31,9 @@ def test_a_buffer_is_written_when_nobody_needs_it(plan: Plan, early: bool):
                 held[hop.buffer] = hop.number
                 assert hop.num_keys <= route.buffer_keys[hop.buffer]
                 assert early or hop.post_after >= plan.post_after(hop.number)
+        assert route.post_after == [START, *(hop.post_after for hop in route.comm_steps)]
+        assert route.buffer_keys == [max(hop.num_keys for hop in route.comm_steps if hop.buffer == buffer)
+                                     for buffer in range(len(route.buffer_keys))]
         assert sorted(hop.number for number in range(START, plan.num_steps) for hop in route.posted_after(number)) == [
             hop.number for hop in route.comm_steps]
 

@@ -6,7 +6,7 @@ import pytest
 from longca.core.cell import MOST_TOKENS, Cell
 from longca.core.errors import UserError
 from longca.masks import build_mask
-from longca.masks.build import cell_mask
+from longca.masks.build import MaskBuilder, cell_mask
 
 from .strategies import WITH_DOCUMENTS
 
@@ -83,6 +83,16 @@ def test_a_cell_says_all_that_decides_its_mask():
     expected = build_mask("block_sparse_uniform", seqlen=128, seed=7, num_kv_heads=4, block=16, density=0.5)
     assert cell_mask(cell).digest == expected.digest
     assert cell_mask(cell).num_groups == 4
+
+
+def test_many_masks_at_once_are_those_made_alone():
+    builder = MaskBuilder()
+    for seed in (0, 1):
+        for name in (*WITH_DOCUMENTS, "prefix_lm", "causal"):
+            together, alone = (build(name, seqlen=1 << 14, seed=seed) for build in (builder.build, build_mask))
+            assert together.digest == alone.digest and str(together.params) == str(alone.params)
+            if together.documents is not None:
+                together.documents[0] += 1  # of this mask alone
 
 
 def test_a_mask_without_groups_is_shared_by_all_heads():
