@@ -96,12 +96,11 @@ def masks(residuals: Sequence[Residual]) -> Table:
     """The errors of own strategies by mask."""
     rows, found = [], []
     own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
-    columns = ["mask"]
-    for world in worlds(one.cell for one in own):
-        columns += [f"{world} GPUs, forward", "backward"]
+    gpus = worlds(one.cell for one in own)
+    columns = ["mask", *(text for world in gpus for text in (f"{world} GPUs, forward", "backward"))]
     for mask in sorted({one.cell.record.cell.mask for one in own}):
         texts = []
-        for world in worlds(one.cell for one in own):
+        for world in gpus:
             for direction in ("fwd", "bwd"):
                 here = [one.error for one in own if (one.cell.record.cell.mask, one.cell.record.cell.world, one.cell.record.cell.direction)
                         == (mask, world, direction)]

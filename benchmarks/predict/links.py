@@ -20,7 +20,7 @@ import numpy as np
 from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.core.errors import UserError
 from longca.cp.schedule.timeline import LinkSpeeds
-from longca.predict.fitted import FittedKernels, fitted_on
+from longca.predict.fitted import FittedKernels, device_of, fitted_on
 from longca.store.hardware import load_hardware
 from longca.store.load import load
 
@@ -35,7 +35,7 @@ def fitted_of(cells: Sequence[MeasuredCell]) -> FittedKernels:
     Raises:
         UserError: they are of several GPUs, or of one without models.
     """
-    names = {str(cell.record.environment.nodes[0].gpu.get("name")) for cell in cells if cell.record.environment is not None}
+    names = {device_of(cell.record) for cell in cells}
     found = fitted_on(names) if len(names) == 1 else None
     if found is None:
         raise UserError(f"Records of {', '.join(sorted(names)) or 'no GPU'} cannot be judged", todo="Give those of one GPU that "

@@ -11,12 +11,11 @@ from longca.advice.recorded import measured_cell
 from longca.core.errors import UserError
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.masks.mask import Mask
-from longca.predict.fitted import fitted_on, interval_of
+from longca.predict.fitted import device_of, fitted_on, interval_of
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
     from longca.core.record import Record
-    from longca.predict.fitted import FittedKernels
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,13 @@ class PredictedTime:
     high_ms: float
 
 
-def predictions(records: Iterable[Record], fitted: FittedKernels | None = None) -> dict[tuple[str, str], PredictedTime]:
-    """(cell id, run id) → the prediction, for the records that can be predicted: a strategy with a forecast ran on a GPU that is fitted.
-
-    Args:
-        fitted: models of kernels; those of the project for each record's GPU if not given.
-    """
+def predictions(records: Iterable[Record]) -> dict[tuple[str, str], PredictedTime]:
+    """(cell id, run id) → the prediction, for the records that can be predicted: a strategy with a forecast ran on a GPU that is fitted."""
     hardware, masks, found = load_hardware(), dict[str, Mask](), dict[tuple[str, str], PredictedTime]()
     networks = {one.name: links_of(one) for one in hardware.networks}
-    models_of = functools.cache(lambda name: fitted_on({name}) if fitted is None else fitted if fitted.device == name else None)
+    models_of = functools.cache(lambda name: fitted_on({name}))
     for record in records:
-        name = record.environment.nodes[0].gpu.get("name") if record.environment else None
-        models, bandwidth = models_of(name), hardware.bandwidth_gb_s(str(name))
+        models, bandwidth = models_of(device_of(record)), hardware.bandwidth_gb_s(device_of(record))
         if models is None or bandwidth is None:
             continue
         try:

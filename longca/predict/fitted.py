@@ -113,7 +113,7 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     """
     records = list(records)
     timed = to_fit(records)
-    devices = sorted({_device(record) for record in timed})
+    devices = sorted({device_of(record) for record in timed})
     if not timed:
         raise UserError("There are no records to fit", why="a prediction needs timed calls of attention on one GPU", todo="Measure first "
                         "with `longca run`")
@@ -150,7 +150,7 @@ def fits(record: Record) -> bool:
     large = "density" in cell.mask_params and cell.seqlen > MOST_BLOCK_TOKENS
     return (cell.kind == "kernel" and record.outcome.status == "ok" and record.samples is not None and record.work is None
             and cell.input_values == "normal" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)
-            and cell.dtype == "bf16" and cell.head_dim == 128 and not large and _device(record) != "")
+            and cell.dtype == "bf16" and cell.head_dim == 128 and not large and device_of(record) != "")
 
 
 def samples(records: Iterable[Record]) -> list[Sample]:
@@ -192,7 +192,8 @@ def _mask_group(cell: Cell) -> str:
     return f"{cell.mask} {cell.mask_params['density']}" if "density" in cell.mask_params else cell.mask
 
 
-def _device(record: Record) -> str:
+def device_of(record: Record) -> str:
+    """The GPU that measured a record, as the driver names it; "" for none."""
     return str(record.environment.nodes[0].gpu.get("name", "")) if record.environment else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.report.contract import Figure
-from longca.report.look.dot_rows import dots, percent_scale, strips, tick
+from longca.report.look.dot_rows import deviation_scale, dots, strips, tick
 from longca.store.table import is_ranked
 from longca.store.text import number, plural
 
@@ -19,8 +19,6 @@ SETTING = ["method", "world", "mask", "seqlen", "num_q_heads", "num_kv_heads", "
 COLUMNS = [*SETTING, "seed", "tflops_per_device", "of_median_percent", "varies", "cell_id"]
 FEWEST = 5  # draws of a setting
 ROW_IN = 0.36
-LINEAR = 10.0  # percent up to which the scale is linear
-TICKS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 100)
 
 
 class CpDraws(Figure):
@@ -53,6 +51,5 @@ class CpDraws(Figure):
             values = cells.of_median_percent.to_numpy(float)
             dots(ax, style, position, values, cells)
             tick(ax, position, 0.0)
-        ends = min(float(data.of_median_percent.min()) * 1.05, -LINEAR * 1.1), max(float(data.of_median_percent.max()) * 1.05, LINEAR * 1.1)
-        percent_scale(ax, "rate beside that of the middle draw", ends, TICKS, linear=(LINEAR, 1.5), signed=True)
+        deviation_scale(ax, "rate beside that of the middle draw", data.of_median_percent)
         return canvas

@@ -8,7 +8,7 @@ import numpy as np
 
 from longca.report.contract import Figure
 from longca.report.decide.predicted import judged
-from longca.report.look.dot_rows import dots, percent_scale, strips, tick
+from longca.report.look.dot_rows import deviation_scale, dots, strips, tick
 from longca.report.look.style import INK, MUTED
 from longca.store.text import percent, plural
 
@@ -22,8 +22,6 @@ COLUMNS = ["strategy", "method", "world", "direction", "mask", "seqlen", "status
            "predicted_high_ms", "error", "inside", "cell_id"]
 ORDER = ["strategy", "world", "method", "direction", "mask", "seqlen", "cell_id"]
 ROW_IN = 0.36
-LINEAR = 10.0  # percent up to which the scale is linear
-TICKS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)
 
 
 class PredictedErrors(Figure):
@@ -57,6 +55,5 @@ class PredictedErrors(Figure):
             dots(ax, style, position, values, cells)
             tick(ax, position, float(np.median(values)))
         ax.axvline(0, color=INK[0], linewidth=0.8)
-        ends = min(float(data.error.min()) * 105, -LINEAR * 1.1), max(float(data.error.max()) * 105, LINEAR * 1.1)
-        percent_scale(ax, "measured time beside the predicted one", ends, TICKS, linear=(LINEAR, 1.5), signed=True)
+        deviation_scale(ax, "measured time beside the predicted one", 100 * data.error.astype(float))
         return canvas

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WIDEST_IN = 6.5  # of a plot
 MARKED_ROW_IN = 0.24
+DEVIATION, DEVIATIONS = 10.0, (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)  # percent: where `deviation_scale` is linear, and its marks
 LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the room for them in decades
 
 
@@ -85,6 +86,12 @@ def percent_scale(ax: Axes, label: str, ends: tuple[float, float], marks: Iterab
     ax.set_xticks(shown, [f"{mark:+g} %" if signed and mark else "0" if signed else f"{mark:g} %" for mark in shown])
     ax.minorticks_off()
     ax.set_xlabel(label, color=MUTED[0], fontsize=8)
+
+
+def deviation_scale(ax: Axes, label: str, values: pd.Series) -> None:
+    """A horizontal axis for these deviations in percent, with their signs: linear to DEVIATION percent on either side, then logarithmic."""
+    ends = min(float(values.min()) * 1.05, -DEVIATION * 1.1), max(float(values.max()) * 1.05, DEVIATION * 1.1)
+    percent_scale(ax, label, ends, DEVIATIONS, linear=(DEVIATION, 1.5), signed=True)
 
 
 def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -> tuple[Canvas, Axes]:
