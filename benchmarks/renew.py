@@ -77,6 +77,8 @@ PARTS: Mapping[str, Part] = {
                   "-c ring_p2p,ring_allgather,paper_style* -s 16K"), all_gpus=True),
     **{f"h100-dense-{half}": Part(f"what reports/h100/h100-dense.parquet lacks, half {half} of the masks",
                                   rest("h100-dense", f"-m {masks}", "h100")) for half, masks in HALVES.items()},
+    **{f"h100-sparse-{half}": Part(f"what reports/h100/h100-sparse.parquet lacks with {heads} heads",
+                                   rest("h100-sparse", f"--heads {heads}", "h100")) for half, heads in (("a", "64:8"), ("b", "64:64"))},
     "h100-fwd": Part("band forward in h100-cp on one GPU", run("h100-cp", "-w 1 -d fwd")),
     "h100-bwd": Part("band backward in h100-cp on one GPU", run("h100-cp", "-w 1 -d bwd")),
     "h100-cp": Part("band in h100-cp on two GPUs", run("h100-cp", "-w 2 --seed 0"), all_gpus=True),
