@@ -5,11 +5,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from longca.core.record import Record
-from longca.store.load import COMMITTED
+from longca.store.load import committed as files
 
 
 def committed(study: str, *, step: int = 1, **columns: Any) -> list[Record]:
     """Each `step`-th record of that study, of those with one of the values of each column."""
     filters = [(name, "in", list(values)) for name, values in columns.items()] or None
-    texts = pq.read_table(COMMITTED / f"{study}.parquet", columns=["record"], filters=filters)["record"].to_pylist()
+    texts = pq.read_table(files(study)[0], columns=["record"], filters=filters)["record"].to_pylist()
     return [Record.model_validate_json(text) for text in texts[::step]]

@@ -21,9 +21,9 @@ from longca.masks import build_mask
 from longca.masks.traits import Traits
 from tools.pages import ROOT
 
-RECORDS = (ROOT / "reports/h200/h200-dense.parquet", ROOT / "reports/h200/h200-sparse.parquet")
+RECORDS = (ROOT / "reports/h100/h100-dense.parquet", ROOT / "reports/h100/h100-sparse.parquet")
 COLUMNS = ["study", "kernel", "is_control", "input_values", "sustained", "status", "mask", "mask_params", "corpus", "seed", "seqlen",
-           "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "time_ms_median", "compile_ms", "device"]
+           "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "time_ms_median", "noise", "compile_ms", "device"]
 CASE = ["mask", "mask_params", "corpus", "seed", "seqlen", "num_q_heads", "num_kv_heads"]
 LEAST_LEAD = 1.03  # below this a kernel is no quicker than `band`: samples scatter, and its plan stays the same for backward
 MOST_COMPILE_MS = 100  # of a kernel for each new mask, in the middle of all cells: loops with a mask each step must not wait for it
@@ -57,13 +57,14 @@ def text() -> str:
 
 
 def _times() -> Any:
-    """The cells that may be ranked, of kernels that may be chosen."""
+    """The cells that may be ranked and that nothing delayed, of kernels that may be chosen."""
     import pandas as pd
 
     from longca.store.table import is_ranked
+    from longca.store.view import NOISY
 
     table = pd.concat([pd.read_parquet(path, columns=COLUMNS) for path in RECORDS], ignore_index=True)
-    table = table[is_ranked(table) & (table.status == "ok") & ~table.mask_params.str.contains("paper_compat=True")]
+    table = table[is_ranked(table) & (table.status == "ok") & (table.noise <= NOISY) & ~table.mask_params.str.contains("paper_compat=True")]
     compiling = table.groupby("kernel").compile_ms.median()
     transposing = {kernel.name for kernel in Registry("kernel").load_all() if kernel.transposes}
     return table[~table.kernel.isin({*compiling.index[compiling > MOST_COMPILE_MS], *transposing})]

@@ -21,7 +21,7 @@ from longca.store.hardware import load_hardware
 from longca.store.load import load
 from tools.pages import ROOT
 
-RECORDS = {"h100": ("h100-cp",), "h200": ("h200-dense", "h200-sparse", "h200-cp")}
+RECORDS = {"h100": ("h100-dense", "h100-sparse", "h100-cp"), "h200": ("h200-dense", "h200-sparse", "h200-cp")}
 OLDER_BACKWARD = "50cde0b"  # of this commit are most 4-GPU records backward; `band` then added dQ in an order that some masks made slow
 OLDER_RULE = "8337dc1"  # of this commit are records backward on 2 GPUs; 551eeac, half an hour later, took one pass for fewer masks
 FEWEST = 10  # records of a strategy with a kernel, for an interval of their own

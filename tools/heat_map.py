@@ -1,4 +1,4 @@
-"""Writes the README's finding: a heat map of kernels and masks on the H200, and the sentence that its numbers prove.
+"""Writes the README's finding: a heat map of kernels and masks on an H100, and the sentence that its numbers prove.
 
     python -m tools.heat_map
 
@@ -15,9 +15,8 @@ from pathlib import Path
 from longca.core.units import format_length
 from tools.pages import ROOT, put
 
-RECORDS = ROOT / "reports/h200/h200-dense.parquet"
+RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
 PAGE = ROOT / "README.md"
-PRESENT = "docs/results/h100/band.md"  # beside the quickest others: of the kernels that are not yet in the records
 FOLDER = ROOT / "docs/pictures"
 SEQLEN, Q_HEADS, KV_HEADS = 32768, 64, 8
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -60,8 +59,6 @@ class Finding:
     """cases whose first two lie within the noise of each other"""
     num_cells: int
     num_samples: int
-    earlier: list[str]
-    """kernels whose records are of this project's kernels before the present ones"""
 
     def of(self, kernel: str) -> list[float]:
         return [share for (name, _, _), share in self.shares.items() if name == kernel]
@@ -82,9 +79,7 @@ class Finding:
         return (f"**{subject} is the fastest under every mask.** The {len(self.masks)} static masks, forward and backward, are "
                 f"{self.num_cases} cases. The fastest is {counts}; in {self.num_open} cases the first two lie within the noise. "
                 f"{len(everywhere)} of {len(self.kernels)} kernels run all cases. Of these `{steady}` loses least: at its worst it reaches "
-                f"{math.floor(lows[steady])} % of the fastest. The next one, `{others[0]}`, reaches {math.floor(lows[others[0]])} %."
-                + (f" {' and '.join(f'`{kernel}`' for kernel in self.earlier)} ran here before the present kernels, which [are faster]"
-                   f"({PRESENT})." if self.earlier else ""))
+                f"{math.floor(lows[steady])} % of the fastest. The next one, `{others[0]}`, reaches {math.floor(lows[others[0]])} %.")
 
     def caption(self) -> str:
         return (f"Percent of the fastest kernel of each mask and direction. {self.device}, {format_length(SEQLEN)} tokens, "
@@ -95,7 +90,6 @@ class Finding:
 def finding(records: Path = RECORDS) -> Finding:
     """The shares of all kernels that ran two masks or more with these heads at this length."""
     from longca.core.plugin import Registry
-    from longca.predict.ways import ran_earlier
     from longca.report.decide.cases import cases, num_open, standings
     from longca.store.load import load
     from longca.store.table import derived, in_order
@@ -110,9 +104,8 @@ def finding(records: Path = RECORDS) -> Finding:
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
     kernels = [one.method for one in standings(points)]
-    earlier = {kernel for kernel, sha in zip(table.kernel, table.git_sha, strict=True) if ran_earlier(kernel, sha)}
     return Finding(table.device[0], int(table.head_dim[0]), table["dtype"][0], masks, kernels, shares, num_open(points), len(table),
-                   int(table.num_samples.sum()), sorted(earlier))
+                   int(table.num_samples.sum()))
 
 
 def picture(found: Finding, theme: Theme) -> str:

@@ -15,7 +15,7 @@ from longca.core.record import Record
 from longca.core.study import Study, load_study
 from longca.store.cells import CellStore
 from longca.store.index import cell_facts
-from longca.store.load import COMMITTED, load
+from longca.store.load import committed, load
 
 SOURCES = ("h200-dense", "h200-sparse", "h200-cp")  # whose records are taken
 JITTER = 0.02  # of a time, from one cell to the next
@@ -84,7 +84,7 @@ def records(study: Study, seed: int = 0) -> Iterator[Record]:
     """A record of each cell: that of the committed cell that is most like it, with other times, area and digest."""
     generator = random.Random(seed)
     known: dict[tuple[Any, ...], list[Record]] = {}
-    for record in load(*(COMMITTED / f"{name}.parquet" for name in SOURCES)).records:
+    for record in load(*(path for name in SOURCES for path in committed(name))).records:
         for key in _keys(record.cell):
             known.setdefault(key, []).append(record)
     versions = _versions(study)

@@ -233,13 +233,16 @@ def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
     Args:
         meaning: what that means for the verdict; by default what the GPUs' peaks mean for rates.
     """
-    others = {point.device: point.value("peak_tflops") for point in found if STUDY_GPU not in point.device and point.ok}
+    ran = [point for point in found if point.ok]
+    others = {point.device: point.value("peak_tflops") for point in ran if STUDY_GPU not in point.device}
     if not others:
         return ""
     same = all(peak == STUDY_PEAK for peak in others.values())
     rates = (f"their peaks are the same {STUDY_PEAK} TFLOP/s, so that rates compare" if same else
              f"peaks are {span(others.values())} and {STUDY_PEAK} TFLOP/s, so that orders may differ, and rates will")
-    return f"Measured on {' and '.join(sorted(others))}, the study on {STUDY_GPU} 80 GB: {meaning or rates}."
+    names, some = " and ".join(sorted(others)), any(STUDY_GPU in point.device for point in ran)
+    where = f"an {STUDY_GPU} as in the study, and on {names}" if some else f"{names}, the study on {STUDY_GPU} 80 GB"
+    return f"Measured on {where}: {meaning or rates}."
 
 
 def num_hosts(found: Iterable[Point]) -> int:

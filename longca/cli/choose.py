@@ -9,6 +9,8 @@ import typer
 from longca.cli.options import Json, Results, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from longca.report.choose import CallQuestion, CallRanking
 
 DIRECTIONS = {"fwd": ["fwd"], "bwd": ["bwd"], "both": ["fwd", "bwd"]}
@@ -28,6 +30,7 @@ def command(
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = "bf16",
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "fwd",
     world: Annotated[int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")] = 1,
+    gpu: Annotated[str, typer.Option(help="Only records of GPUs whose name begins so: h100  [default: all GPUs]", show_default=False)] = "",
     results: Results = None,
     as_json: Json = False,
 ) -> None:
@@ -44,6 +47,7 @@ def command(
         raise unknown("direction", direction, DIRECTIONS)
     questions = [_question(mask, seqlen, heads, head_dim, dtype, one, world) for one in DIRECTIONS[direction]]
     table, problems = load_columns(places_of_runs(runs or [], results), COLUMNS)
+    table = _on_gpu(table, gpu) if gpu else table
     found: list[CallRanking] = []
     for question in questions:
         answer = rankings(table, question)
@@ -60,6 +64,21 @@ def command(
         _print(ranking)
     for problem in problems:
         print(f"skipped {problem}")
+
+
+def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The rows of devices whose name begins so, as the driver or config/hardware.yaml has it. Raises UserError: there are none."""
+    from longca.core.errors import UserError
+    from longca.store.hardware import load_hardware
+
+    hardware, devices = load_hardware(), sorted(set(table.device) - {""})
+    model_names = {device: model.name for device in devices if (model := hardware.find(device))}
+    wanted = name.casefold().split()
+    alike = [device for device in devices for known in (device.removeprefix("NVIDIA "), model_names.get(device, ""), device)
+             if known.casefold().split()[:len(wanted)] == wanted]
+    if not alike:
+        raise UserError(f"No record is of GPU '{name}'", why=f"they are of {' and '.join(devices)}" if devices else "there are none")
+    return table.loc[table.device.isin(alike)]
 
 
 def _question(mask: str, seqlen: str, heads: str, head_dim: int, dtype: str, direction: str, world: int) -> CallQuestion:
@@ -89,7 +108,7 @@ def _print(ranking: CallRanking) -> None:
     from longca.report.series import rate_unit
     from longca.store.text import number, plural
 
-    print(textwrap.fill(ranking.finding, WIDTH))
+    print(textwrap.fill(f"{' and '.join(ranking.devices)}: {ranking.finding}", WIDTH))
     unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
     print_table(ranking.setting, ["method", "ms", unit.name, "half of all samples", "of best", "calls"],
                 [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
@@ -101,7 +120,7 @@ def _print(ranking: CallRanking) -> None:
         told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h100/band.md has these"
         print(textwrap.fill(told, WIDTH, subsequent_indent="  "))
     amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}"
-    print(textwrap.fill(f"{amount}, on {' and '.join(ranking.devices)}; records of {', '.join(ranking.studies)}", WIDTH))
+    print(textwrap.fill(f"{amount}; records of {', '.join(ranking.studies)}", WIDTH))
     print()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from longca.cli.options import open_study
 from longca.core.checkout import in_project
 from longca.core.study import STUDIES, load_study
-from longca.store.load import COMMITTED, FILES, holds_records, load
+from longca.store.load import COMMITTED, FILES, committed, holds_records, load
 
 if TYPE_CHECKING:
     from longca.core.record import Record
@@ -65,7 +65,7 @@ def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[
     """The places of these records, as `open_runs` takes them. Raises UserError."""
     from longca.core.errors import UserError
 
-    places = [_place(text, results)[1] for text in sources] or sorted(COMMITTED.glob("*.parquet"))
+    places = [_place(text, results)[1] for text in sources] or committed()
     if not places:
         raise UserError(f"There are no records in '{COMMITTED}'", todo="Give a study, a folder of results, or files of records")
     return places
@@ -84,10 +84,9 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
     if source is not None and holds_records(Path(source)):
         return _title(Path(source).name), Path(source)
     _, study, folder = open_study(source, results=results)
-    committed = COMMITTED / f"{study.name}.parquet"
-    if not holds_records(folder) and committed.exists():
+    if not holds_records(folder) and (own := committed(study.name)):
         raise UserError(f"Study '{study.name}' was not measured here", why=f"there are no records in '{folder}'",
-                        todo=f"This project's own records of it are in {_from_here(committed)}: give that file, or measure first "
+                        todo=f"This project's own records of it are in {_from_here(own[0])}: give that file, or measure first "
                         f"with `longca run {study.name}`")
     return study.title or study.name, folder
 

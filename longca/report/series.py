@@ -18,7 +18,7 @@ FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
-SETTING = {"device": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
+SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         mask_variant: those parameters of the mask in which the table's masks of that name differ, without the density asked; a switch
             is named where it is on.
         mask_label: mask and variant, with the density asked where masks of that name differ in it.
+        device_choice: the device, where the table has several.
         setting: in which of device, heads, head dim, dtype and corpus the table's rows differ; "" if in none.
         detail: all of these beside the mask's name.
 
@@ -57,6 +58,7 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
     names = _mask_names(dict.fromkeys(keys))  # a large study has many cells of few masks
     table["mask_variant"], table["mask_label"] = [names[key].variant for key in keys], [names[key].label for key in keys]
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
+    table["device_choice"] = table.device if table.device.nunique() > 1 else ""
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
     parts = [[form.format(value) if str(value) else "" for value in table[column].tolist()] for column, form in SETTING.items()
              if len({str(value) for value in table[column].unique()} - {""}) > 1]

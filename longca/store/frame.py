@@ -17,7 +17,7 @@ from longca.core.config import load_config
 from longca.core.errors import UserError
 from longca.core.study import load_study
 from longca.store.columns import COLUMNS
-from longca.store.load import COMMITTED, FILES, holds_records
+from longca.store.load import FILES, committed, holds_records
 from longca.store.load import load as load_records
 from longca.store.table import derived, in_order
 from longca.store.text import plural
@@ -39,7 +39,7 @@ def load(*sources: str | Path) -> pd.DataFrame:
     Raises:
         UserError: there is no such study or file, or no record in it.
     """
-    places = [_place(source) for source in sources] or sorted(COMMITTED.glob("*.parquet"))
+    places = [_place(source) for source in sources] or committed()
     if not places:
         raise UserError("This longca has no records of its own", todo="Give a study, a folder of results, or files of records")
     loaded = load_records(*places)
@@ -63,7 +63,7 @@ def _place(source: str | Path) -> Path:
     path = Path(source)
     if path.suffix in FILES or holds_records(path):
         return path
-    results, committed = load_config().results, COMMITTED / f"{path.stem}.parquet"
-    if committed.exists() and not holds_records(results / path.stem):
-        return committed
+    results, own = load_config().results, committed(path.stem)
+    if own and not holds_records(results / path.stem):
+        return own[0]
     return results / load_study(str(source)).name

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 IDENTITY = ("cell_id", "method_version", "run_id", "started_at")  # equal in all of these: the same record
 
-COMMITTED = PACKAGE_ROOT.parent / "reports" / "h200"  # this project's own records, in a checkout, wherever the working folder is
+COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
+COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
 MOST_NAMED = 100  # rows of one file that cannot be used
 FILES = (".parquet", ".json")  # files of records end so
 
@@ -41,6 +42,11 @@ class Loaded:
 def holds_records(folder: Path) -> bool:
     """True for a folder of results, or one of exported records."""
     return (folder / "cells").is_dir() or (folder / "records.parquet").is_file()
+
+
+def committed(study: str = "*") -> list[Path]:
+    """The files of this project's own records of one study, or of all."""
+    return [path for gpu in COMMITTED_OF for path in sorted((COMMITTED / gpu).glob(f"{study}.parquet"))]
 
 
 def load(*sources: Path | str) -> Loaded:

@@ -8,26 +8,26 @@ import pytest
 from longca.claims.contract import STATUSES, Verdict, all_claims, decided, summary
 from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
 from longca.store.columns import COLUMNS
-from longca.store.load import COMMITTED, load, load_columns
+from longca.store.load import committed as committed_files
+from longca.store.load import load, load_columns
 from longca.store.table import FRAME_TYPES, derived
 from tests.claims.cases import CASES
 from tests.claims.made import grid, table
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
-COMMITTED_FILES = sorted(COMMITTED.glob("*.parquet"))
 
 
 @pytest.fixture(scope="module")
 def committed():
     """The derived table that came with the project's records, and the verdicts over it. To derive it again takes seconds."""
-    records = load_columns(COMMITTED_FILES, [column.name for column in COLUMNS])[0]
+    records = load_columns(committed_files(), [column.name for column in COLUMNS])[0]
     records = records.astype({column.name: FRAME_TYPES[column.type] for column in COLUMNS})
     return records, {number: claim.judge(records) for number, claim in CLAIMS.items()}
 
 
 @pytest.mark.slow
 def test_the_committed_table_is_derived_from_its_records(committed):
-    again = derived(load(*COMMITTED_FILES).records)
+    again = derived(load(*committed_files()).records)
     samples = [None if times is None else tuple(times) for times in committed[0].samples_ms]
     pd.testing.assert_frame_equal(again, committed[0].assign(samples_ms=samples))
 
@@ -124,3 +124,6 @@ def test_the_note_says_what_another_gpu_means():
     notes = [gpu_note(points(table(grid(500, device=device, peak_tflops=peak))))
              for device, peak in (("NVIDIA H100 80GB HBM3", 989.0), ("NVIDIA H200", 989.0), ("NVIDIA A100-SXM4-80GB", 312.0))]
     assert notes[0] == "" and "so that rates compare" in notes[1] and "312 and 989" in notes[2]
+    assert notes[1].startswith("Measured on NVIDIA H200, the study on H100 80 GB")
+    both = [*grid(500, device="NVIDIA H100 80GB HBM3", peak_tflops=989.0), *grid(500, device="NVIDIA H200", peak_tflops=989.0)]
+    assert gpu_note(points(table(both))).startswith("Measured on an H100 as in the study, and on NVIDIA H200: ")

@@ -8,9 +8,9 @@ import pytest
 
 from longca.claims.contract import all_claims
 from longca.cli.claims import command
-from longca.cli.records import COMMITTED
 from longca.core.cell import Cell
 from longca.store.columns import COLUMNS
+from longca.store.load import committed
 from longca.store.table import derived
 from tests.claims.made import grid, table
 from tests.records import record
@@ -69,7 +69,7 @@ def test_mistakes_get_one_line(longca, arguments, expected):
 
 
 def test_the_records_of_the_project_are_the_default():
-    assert {path.stem for path in COMMITTED.glob("*.parquet")} >= {"h200-cp", "h200-dense", "h200-sparse"}
+    assert {path.stem for path in committed()} >= {"h100-cp", "h100-dense", "h100-sparse", "h200-cp", "h200-dense", "h200-sparse"}
 
 
 def test_made_up_rows_have_the_types_of_real_records():
@@ -106,5 +106,5 @@ class NewestTorch(Claim):
 """, encoding="utf-8")
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
     monkeypatch.setattr("longca.store.load.Decoder.decode", None)
-    command(["25", str(COMMITTED / "power.parquet")])
+    command(["25", str(committed("power")[0])])
     assert "Verdict        holds" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from longca.store.load import load_columns
 from longca.store.table import derived
 from tests.records import record
 
-H200 = "NVIDIA H200"
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 RATES = {"fa3": 660.0, "cudnn": 600.0, "flex": 430.0, "sdpa": 320.0, "naive": 60.0}
 
 
@@ -102,10 +102,13 @@ def test_records_of_earlier_kernels_are_named(table):
 def test_the_records_that_come_with_the_project(longca):
     """Read from any folder, without torch, and by the same numbers as in JSON."""
     done = longca("choose", "causal", "-d", "bwd", COLUMNS="80")
-    told, = json.loads(longca("choose", "causal", "-d", "bwd", "--json").stdout)["rankings"]
+    told, other = json.loads(longca("choose", "causal", "-d", "bwd", "--json").stdout)["rankings"]
     assert done.returncode == 0, done.stderr
     first = told["methods"][0]
-    assert first["method"] in " ".join(done.stdout.split())[:60] and isinstance(first["time_ms"], float) and told["devices"] == [H200]
+    assert told["devices"] == [H100] and other["devices"] == [H200]
+    assert done.stdout.startswith(f"{H100}: ") and f"\n{H200}: " in done.stdout
+    assert first["method"] in " ".join(done.stdout.split())[:80] and isinstance(first["time_ms"], float)
+    assert json.loads(longca("choose", "causal", "-d", "bwd", "--json", "--gpu", "h200").stdout)["rankings"] == [other]
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert f"n = {told['num_cells']} cells" in done.stdout
     after = " ".join(longca("choose", "causal", COLUMNS="80").stdout.split()).partition("; then ")[2].partition(" %")[0]
@@ -114,6 +117,7 @@ def test_the_records_that_come_with_the_project(longca):
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")
     assert refused.returncode == 2 and "the nearest have 64:8 heads" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
     for arguments, said in ((["causl"], "'causal'"), (["causal", "-d", "up"], "'up'"), (["causal", "--dtype", "bf61"], "'bf16'"),
-                            (["causal", "--heads", "3:2"], "3 query heads"), (["sliding_window:windo=3"], "'window'")):
+                            (["causal", "--heads", "3:2"], "3 query heads"), (["causal", "--gpu", "A100 SXM"], H100),
+                            (["sliding_window:windo=3"], "'window'")):
         wrong = longca("choose", *arguments)
         assert wrong.returncode == 2 and said in wrong.stderr and len(wrong.stderr.strip().splitlines()) == 1

@@ -64,11 +64,10 @@ def test_a_place_is_where_a_rank_goes() -> None:
 
 @pytest.mark.slow
 def test_they_are_the_bytes_that_records_counted() -> None:
-    from longca.cli.records import COMMITTED
-    from longca.store.load import load
+    from longca.store.load import committed, load
 
     meshes = {"usp": hybrid, "ulysses": lambda world, _: Mesh(1, world), "ring_p2p": lambda world, _: Mesh(world)}
-    cells = {entry.cell_id: entry for entry in load(COMMITTED / "h200-cp.parquet").records
+    cells = {entry.cell_id: entry for entry in load(*committed("h200-cp")).records
              if entry.cell.strategy in meshes and entry.cell.mask == "full" and entry.costs.get("moved_bytes")}
     assert cells
     for entry in cells.values():

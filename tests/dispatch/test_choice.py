@@ -24,7 +24,10 @@ def problem(mask: Mask, *, needs_backward: bool = False, head_dim: int = 128, dt
 
 @pytest.fixture
 def everything_runs(monkeypatch: pytest.MonkeyPatch):
-    """A Hopper GPU with every kernel installed."""
+    """A Hopper GPU with every kernel installed, where two are quicker than `band` under `causal` of 32K and none of 8K."""
+    table = {**choice.fastest(), **{direction: {"causal": {"grouped": {"8192": {}, "32768": {"fa3": 1.2, "fa4": 1.1}}}}
+                                    for direction in ("fwd", choice.TRAINING)}}
+    monkeypatch.setattr(choice, "fastest", lambda: table)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     for kernel in Registry("kernel").load_all():
         monkeypatch.setattr(type(kernel), "available", lambda self, device_type: None)
@@ -38,7 +41,7 @@ def test_the_table_names_kernels_that_may_be_chosen():
     table = json.loads(choice.FILE.read_text(encoding="utf-8"))
     leads = [leads for direction in ("fwd", "both") for masks in table[direction].values() for heads in masks.values()
              for leads in heads.values()]
-    assert sum(map(bool, leads)) > 50, "on most lengths some kernel is ahead"
+    assert any(leads) and not all(leads), "`band` is the quickest somewhere, and not everywhere"
     assert all(list(ranked.values()) == sorted(ranked.values(), reverse=True) for ranked in leads)
     named = {name for ranked in leads for name in ranked}
     assert choice.OWN not in named
@@ -56,17 +59,16 @@ def test_kinds_follow_from_traits(name: str, kind: str):
 @pytest.mark.usefixtures("everything_runs")
 def test_the_first_of_the_table_is_taken():
     mask = build_mask("causal", seqlen="32K")
-    first = next(iter(choice.fastest()["fwd"]["causal"]["grouped"]["32768"]))
-    assert choice.choose(problem(mask), False, True, True) == first != choice.OWN
-    assert choice.choose(problem(build_mask("causal", seqlen=31_000)), False, True, True) == first, "the nearest length"
+    assert choice.choose(problem(mask), False, True, True) == "fa3"
+    assert choice.choose(problem(build_mask("causal", seqlen=31_000)), False, True, True) == "fa3", "the nearest length"
+    assert choice.choose(problem(build_mask("causal", seqlen=9000)), False, True, True) == choice.OWN
 
 
 @pytest.mark.usefixtures("everything_runs")
 def test_gradients_are_deterministic_unless_others_are_allowed():
     mask = build_mask("causal", seqlen="32K")
-    first = next(iter(choice.fastest()["both"]["causal"]["grouped"]["32768"]))
     assert choice.choose(problem(mask, needs_backward=True), False, True, True) == choice.OWN
-    assert choice.choose(problem(mask, needs_backward=True), False, False, True) == first
+    assert choice.choose(problem(mask, needs_backward=True), False, False, True) == "fa3"
 
 
 @pytest.mark.usefixtures("everything_runs")
@@ -83,11 +85,10 @@ def test_what_was_not_measured_is_given_to_band(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("everything_runs")
 def test_kernels_that_are_not_here_or_cannot_are_passed_over(monkeypatch: pytest.MonkeyPatch):
     mask = build_mask("causal", seqlen="32K")
-    order = [*choice.fastest()["fwd"]["causal"]["grouped"]["32768"], choice.OWN]
-    monkeypatch.setattr(type(Registry("kernel").load(order[0])), "available", lambda self, device_type: "not installed")
-    assert choice.choose(problem(mask), False, True, True) == order[1]
-    monkeypatch.setattr(type(Registry("kernel").load(order[1])), "supports", lambda self, *call: "cannot")
-    assert choice.choose(problem(mask), False, True, True) == order[2]
+    monkeypatch.setattr(type(Registry("kernel").load("fa3")), "available", lambda self, device_type: "not installed")
+    assert choice.choose(problem(mask), False, True, True) == "fa4"
+    monkeypatch.setattr(type(Registry("kernel").load("fa4")), "supports", lambda self, *call: "cannot")
+    assert choice.choose(problem(mask), False, True, True) == choice.OWN
 
 
 @pytest.mark.usefixtures("everything_runs")

@@ -276,3 +276,13 @@ def test_colours_stand_out_from_their_ground(dark):
     ([20.0, 27.0, 34.0], [19.0, 27.0, 35.0]), ([10.0, 10.0, 22.0], [6.0, 14.0, 22.0])])
 def test_labels_beside_ends_of_lines_keep_their_distance(wanted: list[float], places: list[float]):
     assert spread(wanted, 8.0, 60.0) == pytest.approx(places)
+
+
+def test_a_spread_that_its_marker_hides_is_not_drawn():
+    points = pd.DataFrame({"x": [1.0, 2.0], "value": [50.0, 50.0], "low": [49.9, 30.0], "high": [50.1, 50.0], "cell_ids": ["a", "b"]})
+    ax = Style(("fa3",)).panels(1, per_row=2, title_lines=1, title_chars=4, legend=[])[1][0]
+    ax.set_xlim(0, 3)
+    ax.set_ylim(0, 100)
+    Style(("fa3",)).line(ax, "fa3", points, "x")
+    bars, = ax.collections
+    assert [segment.tolist() for segment in bars.get_segments()] == [[[2.0, 30.0], [2.0, 50.0]]]

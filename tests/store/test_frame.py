@@ -6,7 +6,7 @@ import pytest
 
 import longca
 from longca.core.errors import UserError
-from longca.store import frame as module
+from longca.store import load as store
 from longca.store.cells import CellStore
 from longca.store.columns import COLUMNS
 from longca.store.export import export
@@ -45,12 +45,12 @@ def test_units_and_meanings_stand_with_the_frame(folder: Path):
 
 
 def test_own_records_stand_for_a_study_that_was_not_measured_here(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "COMMITTED", folder / "own")
+    monkeypatch.setattr(store, "COMMITTED", folder / "own")
     with pytest.raises(UserError, match=r"no records of its own\. Give a study"):
         longca.load()
     export(RECORDS[:2], folder / "exported")
-    (folder / "own").mkdir()
-    (folder / "exported/records.parquet").rename(folder / "own/theirs.parquet")
+    (folder / "own/h100").mkdir(parents=True)
+    (folder / "exported/records.parquet").rename(folder / "own/h100/theirs.parquet")
     assert len(longca.load("theirs")) == len(longca.load()) == 2
 
 

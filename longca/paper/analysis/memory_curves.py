@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from longca.core.units import format_length
-from longca.paper.analysis.select import kernels, main_heads
+from longca.paper.analysis.select import kernels, main_heads, of_one_device
 from longca.paper.contract import PaperFigure
 from longca.report.panels import draw_panels
 from longca.report.series import DIRECTIONS, join, points
@@ -32,13 +32,13 @@ class MemoryCurves(PaperFigure):
     densities: ClassVar[tuple[float, ...]] = ()
     caption = ("Most memory during a call, lower is better, on a logarithmic scale. \"In all\" counts inputs and outputs, as the study "
                "does; \"above inputs\" is what the call takes beyond what was resident before it. A cross is a call that ran out of "
-               "memory.")
+               "memory. One GPU is shown, the study's where it ran.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
         rows = kernels(table, sparse=self.sparse, heads=None if self.sparse else main_heads(table))
-        rows = rows.loc[rows["mask"].isin(self.masks)]
+        rows = of_one_device(rows.loc[rows["mask"].isin(self.masks)])
         if self.densities:
             rows = rows.loc[rows.mask_density_asked.isin(self.densities)]
             rows = rows.assign(mask=rows.mask_variant, detail=rows.heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from longca.claims.evidence import STUDY_GPU
 from longca.core.units import format_length
 from longca.report.rates import RATE
 from longca.report.series import attention, join, labelled, points
@@ -40,9 +41,9 @@ def parallel(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def block_panels(rows: pd.DataFrame) -> pd.DataFrame:
-    """Block-sparse rows with `detail` that names block, density and heads, in their order."""
-    detail = [join(variant, f"{density:g} computed", heads) for variant, density, heads
-              in zip(rows.mask_variant, rows.mask_density_asked, rows.heads, strict=True)]
+    """Block-sparse rows with `detail` that names block, density, heads and device, in their order."""
+    detail = [join(variant, f"{density:g} computed", heads, device) for variant, density, heads, device
+              in zip(rows.mask_variant, rows.mask_density_asked, rows.heads, rows.device_choice, strict=True)]
     return rows.assign(detail=detail)
 
 
@@ -56,6 +57,17 @@ def settings(data: pd.DataFrame) -> dict[tuple[int, int, str], str]:
     found = set(zip(data.world, data.tokens, data.direction, strict=True))
     return {(world, tokens, direction): f"{world} × {format_length(int(tokens))} {direction}"
             for world, tokens, direction in sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))}
+
+
+def of_one_device(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one device, labelled: of the study's GPU, or else of that with most of them."""
+    names = sorted(set(rows.device), key=lambda name: (STUDY_GPU in name, int((rows.device == name).sum())))
+    return labelled(rows.loc[rows.device == names[-1]]) if len(names) > 1 else rows
+
+
+def devices_apart(data: pd.DataFrame) -> list[str]:
+    """The column of a table that tells its devices apart; none where there is one device."""
+    return ["device"] if data.device.nunique() > 1 else []
 
 
 def grouped(data: pd.DataFrame, by: list[str], *, sort: bool = True) -> Iterable[tuple[Any, pd.DataFrame]]:

@@ -28,10 +28,11 @@ class SparseCurves(Curves):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True, direction=self.direction)
         rows = block_panels(rows.loc[(rows["mask"] == "block_sparse_uniform") & rows.mask_density_asked.isin(DENSITIES)])
-        found = rates(rows, "mask", "mask_label", "setting", "detail", "mask_variant", "mask_density_asked", "heads", "method", "seqlen")
+        found = rates(rows, "mask", "mask_label", "setting", "detail", "mask_variant", "mask_density_asked", "heads", "device", "method",
+                      "seqlen")
         block = found.mask_variant.str.extract(r"(\d+)$")[0].fillna("0").astype(int)
-        return found.assign(block=block).sort_values(["block", "heads", "mask_density_asked", "method", "seqlen"], kind="stable",
-                                                     ignore_index=True)
+        return found.assign(block=block).sort_values(["block", "heads", "mask_density_asked", "device", "method", "seqlen"],
+                                                     kind="stable", ignore_index=True)
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         blocks = data.mask_variant.where(data.mask_variant != "", "uniform blocks")

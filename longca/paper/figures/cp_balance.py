@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.paper.analysis.select import grouped, parallel
+from longca.paper.analysis.select import devices_apart, grouped, parallel
 from longca.paper.contract import Cells, PaperTable
 from longca.report.series import points
 from longca.store.text import number, percent
@@ -12,7 +12,7 @@ from longca.store.text import number, percent
 if TYPE_CHECKING:
     import pandas as pd
 
-KEY = ["strategy", "kernel", "mask"]
+KEY = ["strategy", "kernel", "device", "mask"]
 
 
 class CpBalance(PaperTable):
@@ -35,7 +35,9 @@ class CpBalance(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         masks = list(dict.fromkeys(data["mask"]))
         rows = []
-        for (strategy, kernel), of_method in grouped(data, ["strategy", "kernel"]):
+        apart = devices_apart(data)
+        for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
             means = of_method.groupby("mask").value.mean()
-            rows.append((str(strategy), str(kernel), *(f"{number(float(means[mask]), 2)} %" if mask in means else "" for mask in masks)))
-        return Cells(("strategy", "kernel", *masks), tuple(rows), num_keys=2)
+            rows.append((str(strategy), str(kernel), *device,
+                         *(f"{number(float(means[mask]), 2)} %" if mask in means else "" for mask in masks)))
+        return Cells(("strategy", "kernel", *apart, *masks), tuple(rows), num_keys=2 + len(apart))

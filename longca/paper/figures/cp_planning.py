@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.paper.analysis.select import grouped, parallel
+from longca.paper.analysis.select import devices_apart, grouped, parallel
 from longca.paper.contract import Cells, PaperTable
 from longca.report.series import points
 from longca.store.text import number
@@ -24,7 +24,7 @@ class CpPlanning(PaperTable):
         import pandas as pd
 
         rows = parallel(table)
-        parts = [points(rows[rows[column].notna()].assign(cost=word), ["strategy", "kernel", "cost"], column, unit="ms")
+        parts = [points(rows[rows[column].notna()].assign(cost=word), ["strategy", "kernel", "device", "cost"], column, unit="ms")
                  for column, word in COSTS.items()]
         return pd.concat([part for part in parts if len(part)] or [pd.DataFrame()], ignore_index=True)
 
@@ -35,8 +35,9 @@ class CpPlanning(PaperTable):
 
     def cells(self, data: pd.DataFrame) -> Cells:
         rows = []
-        for (strategy, kernel), of_method in grouped(data, ["strategy", "kernel"]):
+        apart = devices_apart(data)
+        for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
             costs = {word: f"{number(float(value), 2)}, at most {number(float(high), 2)}"
                      for word, value, high in zip(of_method.cost, of_method.value, of_method.high, strict=True)}
-            rows.append((str(strategy), str(kernel), *(costs.get(word, "") for word in COSTS.values())))
-        return Cells(("strategy", "kernel", *COSTS.values()), tuple(rows), num_keys=2)
+            rows.append((str(strategy), str(kernel), *device, *(costs.get(word, "") for word in COSTS.values())))
+        return Cells(("strategy", "kernel", *apart, *COSTS.values()), tuple(rows), num_keys=2 + len(apart))

@@ -28,7 +28,7 @@ class Dense8K(PaperFigure):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=False, heads=main_heads(table), direction="fwd")
         rows = rows.loc[rows.seqlen == SEQLEN]
-        return in_panel_order(rates(rows, *MASK, "method", "seqlen"), rows)
+        return in_panel_order(rates(rows, *MASK, "device", "method", "seqlen"), rows)
 
     def title(self, data: pd.DataFrame) -> str:
         return f"At 8K, forward: {most_often_fastest(data)}"

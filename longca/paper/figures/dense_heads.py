@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.units import format_length
-from longca.paper.analysis.select import GQA, MHA, kernels, rates
+from longca.paper.analysis.select import GQA, MHA, devices_apart, grouped, kernels, rates
 from longca.paper.contract import Cells, PaperTable
 from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KEY = ["method", "direction", "seqlen"]
+KEY = ["device", "method", "direction", "seqlen"]
 
 
 class DenseHeads(PaperTable):
@@ -44,10 +44,12 @@ class DenseHeads(PaperTable):
         lengths = sorted(data.seqlen.unique())
         places = [(direction, length) for direction in ("fwd", "bwd") for length in lengths]
         rows = []
-        for method, of_method in data.groupby("method"):
-            row = [str(method)]
+        apart = devices_apart(data)
+        for key, of_method in grouped(data, ["method", *apart]):
+            row = list(map(str, key))
             for direction, length in places:
                 here = of_method[(of_method.direction == direction) & (of_method.seqlen == length)].ratio.astype(float)
                 row.append(f"{number(float(np.exp(np.log(here).mean())), 3)} (n={len(here)})" if len(here) else "")
             rows.append(tuple(row))
-        return Cells(("kernel", *(f"{direction} {format_length(int(length))}" for direction, length in places)), tuple(rows))
+        return Cells(("kernel", *apart, *(f"{direction} {format_length(int(length))}" for direction, length in places)), tuple(rows),
+                     num_keys=1 + len(apart))

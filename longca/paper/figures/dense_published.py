@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core.units import format_length
-from longca.paper.analysis.select import grouped, kernels, rates
+from longca.paper.analysis.select import devices_apart, grouped, kernels, rates
 from longca.paper.contract import Cells, PaperTable
 from longca.paper.published import SOURCE, published_pairs, published_rates
 from longca.store.hardware import load_hardware
@@ -16,7 +16,7 @@ from longca.store.text import number, percent, plural
 if TYPE_CHECKING:
     import pandas as pd
 
-ON = ["kernel", "mask", "direction", "seqlen", "heads"]
+ON = ["kernel", "mask", "direction", "seqlen", "heads", "device"]
 SHARES = [*SOURCE, "mask_family", "published_tflops", "published_percent", "peak_percent", "ratio"]
 
 
@@ -48,9 +48,10 @@ class DensePublished(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         lengths = sorted(data.seqlen.unique())
         rows = []
-        for key, of_key in grouped(data, ["title", "kernel", "mask", "heads", "direction"], sort=False):
+        apart = devices_apart(data)
+        for key, of_key in grouped(data, ["title", "kernel", "mask", "heads", "direction", *apart], sort=False):
             values = {length: f"{number(measured, 3)} / {number(published, 3)}" for length, measured, published
                       in zip(of_key.seqlen, of_key.measured_percent, of_key.published_percent, strict=True)}
             rows.append((*map(str, key), *(values.get(length, "") for length in lengths)))
-        return Cells(("source", "kernel", "mask", "heads", "pass", *(format_length(int(length)) for length in lengths)), tuple(rows),
-                     num_keys=5)
+        head = ("source", "kernel", "mask", "heads", "pass", *apart)
+        return Cells((*head, *(format_length(int(length)) for length in lengths)), tuple(rows), num_keys=len(head))

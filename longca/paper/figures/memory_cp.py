@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
-from longca.paper.analysis.select import grouped, parallel, settings
+from longca.paper.analysis.select import devices_apart, grouped, parallel, settings
 from longca.paper.contract import Cells, PaperTable
 from longca.report.series import points
 from longca.store.text import format_bytes, number
@@ -13,7 +13,7 @@ from longca.store.text import format_bytes, number
 if TYPE_CHECKING:
     import pandas as pd
 
-KEY = ["strategy", "kernel", "direction", "tokens", "world"]
+KEY = ["strategy", "kernel", "device", "direction", "tokens", "world"]
 
 
 class MemoryCp(PaperTable):
@@ -29,7 +29,7 @@ class MemoryCp(PaperTable):
         return points(rows, KEY, "above_shards_bytes", unit="bytes").sort_values(KEY, kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
-        groups = [rows for _, rows in data.groupby(["kernel", "direction", "tokens", "world"])]
+        groups = [rows for _, rows in data.groupby(["kernel", "device", "direction", "tokens", "world"])]
         widest = max(groups, key=lambda rows: (len(rows), rows.world.iloc[0], rows.tokens.iloc[0])).sort_values("value", kind="stable")
         least, most = widest.iloc[0], widest.iloc[-1]
         return (f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, {least.direction}: {least.strategy} takes "
@@ -38,8 +38,9 @@ class MemoryCp(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         places = settings(data)
         rows = []
-        for (strategy, kernel), of_method in grouped(data, ["strategy", "kernel"]):
+        apart = devices_apart(data)
+        for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
             at = zip(of_method.world, of_method.tokens, of_method.direction, strict=True)
             values = {place: format_bytes(value) for place, value in zip(at, of_method.value, strict=True)}
-            rows.append((str(strategy), str(kernel), *(values.get(place, "") for place in places)))
-        return Cells(("strategy", "kernel", *places.values()), tuple(rows), num_keys=2)
+            rows.append((str(strategy), str(kernel), *device, *(values.get(place, "") for place in places)))
+        return Cells(("strategy", "kernel", *apart, *places.values()), tuple(rows), num_keys=2 + len(apart))

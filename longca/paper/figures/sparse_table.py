@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.units import format_length
 from longca.paper.analysis.curves import most_often_fastest
-from longca.paper.analysis.select import block_panels, grouped, kernels, rates
+from longca.paper.analysis.select import block_panels, devices_apart, grouped, kernels, rates
 from longca.paper.contract import Cells, PaperTable
 from longca.store.text import number
 
@@ -24,22 +24,23 @@ class SparseTable(PaperTable):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True)
         rows = block_panels(rows.loc[rows["mask"] == "block_sparse_uniform"])
-        found = rates(rows, "mask", "detail", *KEY, "method")
-        return found.sort_values([*KEY, "method"], kind="stable", ignore_index=True)
+        found = rates(rows, "mask", "detail", *KEY, "device", "method")
+        return found.sort_values([*KEY, "device", "method"], kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
         return f"In numbers: {most_often_fastest(data.assign(detail=data.detail + data.direction))}"
 
     def cells(self, data: pd.DataFrame) -> Cells:
         methods = sorted(set(data.method[data.value.notna()]))
-        rows, best = [], set()
-        for key, of_key in grouped(data, KEY, sort=False):
-            variant, heads, direction, seqlen, density = key
+        apart = devices_apart(data)
+        rows, best, num_keys = [], set(), len(KEY) + len(apart)
+        for key, of_key in grouped(data, [*KEY, *apart], sort=False):
+            variant, heads, direction, seqlen, density, *device = key
             values = of_key.set_index("method").value.dropna()
             if not len(values):
                 continue
             if len(values) > 1:
-                best.add((len(rows), 5 + methods.index(str(values.idxmax()))))
-            rows.append((str(variant), str(heads), str(direction), format_length(int(seqlen)), f"{density:g}",
+                best.add((len(rows), num_keys + methods.index(str(values.idxmax()))))
+            rows.append((str(variant), str(heads), str(direction), format_length(int(seqlen)), f"{density:g}", *device,
                          *(number(float(values[method]), 3) if method in values else "" for method in methods)))
-        return Cells(("blocks", "heads", "pass", "length", "computed", *methods), tuple(rows), frozenset(best), num_keys=5)
+        return Cells(("blocks", "heads", "pass", "length", "computed", *apart, *methods), tuple(rows), frozenset(best), num_keys=num_keys)

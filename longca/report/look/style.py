@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import numpy as np
+
 from longca.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, looks
 
 if TYPE_CHECKING:
@@ -138,14 +140,20 @@ class Style:
             second.set_gid("title:")
 
     def line(self, ax: Axes, method: str, points: pd.DataFrame, x: str, *, dashed: bool = False) -> None:
-        """One method's points (`longca.report.series.points`) with their spread."""
+        """One method's points (`longca.report.series.points`) with their spread, where their markers do not hide it.
+
+        Scale and limits of the axes have to be those of the figure.
+        """
         colour, faint = self.colour(method), self.is_faint(method)
-        at, low, high = (points[name].to_numpy(float) for name in (x, "low", "high"))
-        behind = {"zorder": 1.5 if faint else 2.5}
-        if (high > low).any():
-            self.mark(ax.vlines(at, low, high, color=colour, linewidth=0.7 if faint else 1.1, alpha=0.55, **behind), method)
-        line, = ax.plot(at, points.value.to_numpy(float), color=colour, linestyle=DASHES if dashed else "-", lw=0.8 if faint else 1.5,
-                        marker=self.marker(method), markersize=3.2 if faint else 4.4, markeredgewidth=0.7 if faint else 1.0,
+        at, value, low, high = (points[name].to_numpy(float) for name in (x, "value", "low", "high"))
+        behind, size = {"zorder": 1.5 if faint else 2.5}, 3.2 if faint else 4.4
+        heights = [ax.transData.transform(np.column_stack([at, values]))[:, 1] * POINTS / ax.figure.dpi for values in (low, value, high)]
+        seen = np.diff(heights, axis=0).max(axis=0) > size / 2
+        if seen.any():
+            self.mark(ax.vlines(at[seen], low[seen], high[seen], color=colour, linewidth=0.7 if faint else 1.1, alpha=0.55, **behind),
+                      method)
+        line, = ax.plot(at, value, color=colour, linestyle=DASHES if dashed else "-", lw=0.8 if faint else 1.5,
+                        marker=self.marker(method), markersize=size, markeredgewidth=0.7 if faint else 1.0,
                         markeredgecolor=colour, markerfacecolor=GROUND[0] if dashed else colour, clip_on=False, **behind)
         self.mark(line, method, points.cell_ids)
 

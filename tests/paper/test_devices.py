@@ -1,0 +1,66 @@
+"""Records of several devices: no exhibit mixes their rates, and each finding says of which device it is."""
+
+import pytest
+
+from longca.core.cell import Cell
+from longca.paper.build import exhibits
+from longca.paper.contract import Exhibit, PaperTable
+from longca.store.table import derived
+from tests.records import record
+
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+RATES = {H100: {"band": 700.0, "flex": 500.0}, H200: {"band": 400.0, "flex": 600.0}}
+MASKS = {"causal": {}, "block_sparse_uniform": {"block": 64, "density": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Two kernels that change places from one device to the other, alone and in a strategy, with two head counts."""
+    found = []
+    for gpu, rates in RATES.items():
+        for kernel, tflops in rates.items():
+            for mask, params in MASKS.items():
+                for heads, strategy in ((8, None), (64, None), *(((8, "ring_p2p"),) if mask == "causal" else ())):
+                    cell = Cell(kind="cp" if strategy else "kernel", kernel=kernel, strategy=strategy, world=4 if strategy else 1, mask=mask,
+                                mask_params=params, seqlen=32768 if strategy else 8192, num_q_heads=64, num_kv_heads=heads, head_dim=128, dtype="bf16",
+                                direction="fwd")
+                    found.append(record(cell, tflops=tflops, gpu=gpu))
+    return derived(found)
+
+
+def exhibit(name: str) -> Exhibit:
+    return next(one for one in exhibits() if one.name == name)
+
+
+@pytest.mark.parametrize("name", ["dense_8k", "dense_forward", "sparse_forward", "sparse_table", "dense_heads", "cp_documents"])
+def test_no_number_is_of_two_devices(table, name):
+    """A rate between those of the devices would be a middle of both."""
+    data = exhibit(name).data(table)
+    values = data[[column for column in data if str(column).startswith("value")]].to_numpy(float).ravel()
+    assert len(values) and all((abs(table.tflops_per_device / value - 1) < 0.05).any() for value in values)
+
+
+@pytest.mark.parametrize("name", ["dense_8k", "dense_forward", "sparse_forward", "sparse_table"])
+def test_each_device_has_its_own_finding(table, name):
+    told = exhibit(name).title(exhibit(name).data(table))
+    first, _, second = told.partition(f"; on {H200} ")
+    assert f"on {H100} band is the fastest" in first and second.startswith("flex is the fastest")
+    one = table[table.device == H200]
+    assert H200 not in exhibit(name).title(exhibit(name).data(one)), "one device needs no name"
+
+
+@pytest.mark.parametrize("name", ["sparse_table", "dense_heads", "cp_balance", "cp_planning", "memory_cp"])
+def test_a_table_has_a_row_for_each_device(table, name):
+    shown = exhibit(name)
+    assert isinstance(shown, PaperTable)
+    rows = table.assign(mask="full", above_shards_bytes=1 << 30) if name == "memory_cp" else table
+    both, one = (shown.cells(shown.data(part)) for part in (rows, rows[rows.device == H200]))
+    place = both.header.index("device")
+    assert "device" not in one.header and len(both.rows) == 2 * len(one.rows) and place < both.num_keys
+    assert {row[place] for row in both.rows} == {H100, H200}
+
+
+def test_memory_is_that_of_the_studys_gpu(table):
+    for name in ("memory_dense", "memory_sparse"):
+        ids = set(exhibit(name).cell_ids(exhibit(name).data(table)))
+        assert ids and ids <= set(table.cell_id[table.device == H100])
