@@ -15,7 +15,16 @@ from longca.masks.band import INF
 from longca.masks.grid import BlockGrid
 from longca.ops.band.plan import make_schedules
 from longca.ops.band.tables import backward_rule
-from longca.ops.band.tables.backward_rule import APART, FILLED, AddOrder, is_staircase, keys_of_last_query, preferred_dq_order
+from longca.ops.band.tables.backward_rule import (
+    APART,
+    FILLED,
+    TWO_KERNELS,
+    AddOrder,
+    is_staircase,
+    keys_of_last_query,
+    orders_of_parts,
+    preferred_dq_order,
+)
 from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets, heads_at_once, heads_per_item_of
 from longca.ops.band.tables.schedule import FULL_START, PARTIAL_END, PARTIAL_START, ROW_START, TileSchedule, TileSpec
 from tests.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
@@ -125,12 +134,14 @@ def test_who_takes_turns(name: str, seqlen: int, order: AddOrder | None) -> None
     assert preferred_dq_order(mask_of(name, seqlen), 8) is order
 
 
-@pytest.mark.parametrize(("name", "order", "of_few"), [
-    ("full", LAST, LAST), ("causal", FIRST, LAST), ("prefix_lm", LAST, LAST), ("causal_blockwise", LAST, None),
-    ("full_document", FIRST, None)])
-def test_few_heads_take_turns_only_where_most_queries_see_a_key(name: str, order: AddOrder, of_few: AddOrder | None) -> None:
-    mask = mask_of(name, 32768)
-    assert preferred_dq_order(mask, 4) is order and {preferred_dq_order(mask, few) for few in (1, 2, 5, 6)} == {of_few}
+@pytest.mark.parametrize(("name", "seqlen", "order", "of_few"), [
+    ("full", 32768, LAST, LAST), ("causal", 32768, FIRST, FIRST), ("causal", 65536, LAST, LAST), ("prefix_lm", 32768, LAST, LAST),
+    ("sliding_window", 32768, FIRST, FIRST), ("block_causal_document", 65536, FIRST, FIRST), ("causal_blockwise", 32768, LAST, None),
+    ("full_document", 16384, FIRST, None), ("full_document", 65536, FIRST, None), ("causal_document", 32768, FIRST, None),
+    ("shared_question", 65536, FIRST, None), ("global_sliding_window", 32768, FIRST, None)])
+def test_few_heads_take_turns_where_work_tiles_are_long_and_alike(name: str, seqlen: int, order: AddOrder, of_few: AddOrder | None) -> None:
+    mask = mask_of(name, seqlen)
+    assert preferred_dq_order(mask, 4) is order and {preferred_dq_order(mask, few) for few in (1, 2, 3, 5, 6, 7)} == {of_few}
 
 
 @pytest.mark.parametrize(("name", "seqlen", "order", "heads", "rounds"), [
@@ -191,13 +202,24 @@ def rows_that_see(*parts: tuple[int, int]) -> np.ndarray:
     return np.array([[end - rows, end, 0, keys, -INF, INF] for end, (rows, keys) in zip(ends, parts, strict=True)])
 
 
-@pytest.mark.parametrize(("num_rows", "num_keys", "of_the_last", "turns"), [
-    (3000, 3500, 3500, True), (2999, 3500, 3500, False), (3000, 3499, 3499, False), (5000, 5000, 4500, True), (5000, 5000, 4499, False)])
-def test_pieces_must_be_long_and_many_and_begin_alike(num_rows: int, num_keys: int, of_the_last: int, turns: bool) -> None:
+@pytest.mark.parametrize(("num_rows", "num_keys", "of_the_last", "order"), [
+    (3000, 3500, 3500, FIRST), (2999, 3500, 3500, None), (3000, 3499, 3499, None), (9000, 9000, 8100, LAST), (9000, 9000, 8099, FIRST)])
+def test_pieces_must_be_long_and_many_and_begin_alike(num_rows: int, num_keys: int, of_the_last: int, order: AddOrder | None) -> None:
     bands = rows_that_see((num_rows - 1, num_keys), (1, of_the_last))
-    assert (preferred_dq_order(Mask(num_rows, num_keys, (bands,)), 2) is LAST) == turns
-    assert (preferred_dq_order(Mask(num_rows, num_keys, (bands, bands)), 2) is LAST) == turns
+    assert preferred_dq_order(Mask(num_rows, num_keys, (bands,)), 2) is order
+    assert preferred_dq_order(Mask(num_rows, num_keys, (bands, bands)), 2) is order
     assert preferred_dq_order(Mask(num_rows * 2, num_keys * 2, (bands, np.empty((0, 6), dtype=np.int64))), 2) is None
+
+
+@pytest.mark.parametrize(("num_rows", "of_few"), [(6667, FIRST), (6666, None)])
+def test_few_heads_want_work_tiles_of_two_fifths_of_the_longest(num_rows: int, of_few: AddOrder | None) -> None:
+    """A tenth of the keys is seen by all 20000 queries. Of a part with less queries work tiles have no more than these."""
+    mask = Mask(20000, 20000, (rows_that_see((num_rows, 20000), (20000 - num_rows, 2000)),))
+    assert [preferred_dq_order(mask, heads) for heads in (1, 3, 7, 8)] == [of_few, of_few, of_few, FIRST]
+    parts = [mask, mask.crop((0, 12000), (0, 20000)), mask.crop((0, 20000), (0, 2000)), mask.crop((12000, 20000), (0, 20000))]
+    sizes = (np.array([getattr(part, name) for part in parts]) for name in ("area", "seqlen_q", "seqlen_k"))
+    assert orders_of_parts(mask, *sizes, 3).tolist() == [of_few or TWO_KERNELS, FIRST, TWO_KERNELS, TWO_KERNELS]
+    assert preferred_dq_order(parts[1], 3) is FIRST
 
 
 def test_groups_of_heads_count_by_their_mean() -> None:

@@ -27,7 +27,9 @@ STAIR_QUERIES = 2000  # enough under a staircase
 # that is at work under a staircase.
 SHORT, SHORT_STAIRS = 8192, 32768
 TILE, APART, FILLED = 128, 0.75, 0.8  # keys of a work tile; under a staircase, least share that begin apart, and that is seen of them
-# Where the number of KV heads is no multiple of this, waiting was slow but under masks of which this share is visible.
+# With a number of KV heads that is no multiple of four, one pass wants work tiles with at least this share of the rows of the longest, in
+# the mean: long ones hold up the others or come last, and few heads give little to do meanwhile. Checked on one H100 with 8:1, 16:2 and
+# 24:3 heads from 16K tokens on (docs/results/h100/band.md). Shorter sequences and other numbers of heads were not measured.
 KV_HEADS, VISIBLE_SHARE = 4, 0.4
 
 
@@ -56,31 +58,40 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
     Work tiles have to be long: each adds dK and dV to memory for each query head. Where the last query sees nearly all keys, as under
     `causal`, they all begin there, unless sequences are short. Else those of the last keys come first, and each goes from its first row on:
     it then meets rows that the tiles before it have left, under windows, documents and shared questions. Under a staircase they stay apart.
+    Without a multiple of four KV heads, work tiles have to be of similar lengths too, and but for windows as long from the first row on as
+    from the last: fewer heads are at work at once, so that they wait longer for each other.
 
     Args:
         area, num_queries, num_keys: of one head group. Where the last query of the whole mask sees nearly all keys, so does that of every
             part; parts of a window are windows. Parts of a staircase are taken for such, which one in eight is not.
     """
-    sizes, in_fours = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS == 0
+    sizes, few = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS != 0
     if last_sees_nearly_all(mask):
         short = SHORT_STAIRS if is_staircase(mask) else SHORT
-        order = np.where(in_fours & (np.maximum(num_queries, num_keys) <= short), AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
+        order = np.where(np.maximum(num_queries, num_keys) <= short, AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
         return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), order, TWO_KERNELS)
-    least = WINDOW_QUERIES if is_window(mask) else STAIR_QUERIES if is_staircase(mask) else FIRST_QUERIES
-    return np.where(in_fours & are_long(*sizes, least, FIRST_KEYS), AddOrder.FROM_FIRST, TWO_KERNELS)
+    if is_window(mask):
+        least = WINDOW_QUERIES, FIRST_KEYS
+    elif few:
+        least = MEAN_QUERIES, MEAN_KEYS
+    else:
+        least = STAIR_QUERIES if is_staircase(mask) else FIRST_QUERIES, FIRST_KEYS
+    return np.where(are_long(*sizes, *least, longest_work_tile(mask) if few else INF), AddOrder.FROM_FIRST, TWO_KERNELS)
 
 
-def are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int, mean_keys: int) -> np.ndarray:
+def are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int, mean_keys: int,
+             longest: int = INF) -> np.ndarray:
     """Tells where work tiles are long and many enough for one pass. All numbers are of one head group.
 
     Args:
         mean_queries: that see a key, at least.
         mean_keys: that a query sees, at least.
+        longest: rows of the longest work tile of the whole mask. No part has more than its queries.
     """
     found = (np.greater(area, 0) & np.greater_equal(area, np.multiply(mean_queries, num_keys))
              & np.greater_equal(area, np.multiply(mean_keys, num_queries)))
     if num_kv_heads % KV_HEADS:
-        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(num_queries, num_keys))
+        found &= np.greater_equal(area, VISIBLE_SHARE * np.multiply(np.minimum(num_queries, longest), num_keys))
     return found
 
 
@@ -110,6 +121,22 @@ def is_staircase(mask: Mask) -> bool:
 
 
 def _is_staircase(bands: np.ndarray, num_keys: int) -> bool:
+    first, last = _rows_of_work_tiles(bands, num_keys)
+    own = len(np.unique(first // TILE))
+    return bool(own >= APART * len(first) > 0 and areas(bands).sum() >= FILLED * (last - first).sum() * TILE)
+
+
+def longest_work_tile(mask: Mask) -> int:
+    """The most rows, from the first to the last that sees any of its keys, of a work tile of keys."""
+    key = "rows of the longest work tile"
+    if key not in mask.kept:
+        rows = (_rows_of_work_tiles(bands, mask.seqlen_k) for bands in mask.groups)
+        mask.kept[key] = max((int((last - first).max(initial=0)) for first, last in rows), default=0)
+    return mask.kept[key]
+
+
+def _rows_of_work_tiles(bands: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each work tile of keys that any row sees, and the end of its last one."""
     starts = bands[:, K0] // TILE
     counts = np.maximum(-(-bands[:, K1] // TILE) - starts, 0)  # tiles that a band is in
     tiles = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
@@ -121,9 +148,7 @@ def _is_staircase(bands: np.ndarray, num_keys: int) -> bool:
     np.minimum.at(first, tiles[seen], begin[seen])
     np.maximum.at(last, tiles[seen], end[seen])
     used = first < INF
-    spanned = (last - first)[used].sum() * TILE
-    own = len(np.unique(first[used] // TILE))
-    return bool(own >= APART * used.sum() > 0 and areas(bands).sum() >= FILLED * spanned)
+    return first[used], last[used]
 
 
 def keys_of_last_query(bands: np.ndarray) -> int:
