@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 import longca
-from longca.advice import ranking
+from longca.advice import question, ranking
 from longca.advice.question import USUAL_NETWORK
 from longca.advice.ranking import Advice, advise
 from longca.cli.advise import command
@@ -19,6 +20,7 @@ from longca.core.schema import parse
 from longca.core.study import Study
 from longca.masks import build_mask
 from longca.masks.mask import Mask
+from longca.predict.fitted import fitted_on
 from tests.support import ROOT
 
 HEADS: dict[str, Any] = {"num_q_heads": 64, "num_kv_heads": 8}
@@ -143,6 +145,16 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
     assert refused.returncode == 2 and refused.stderr == "longca: 'lots' is no amount of memory. Write a number of bytes such as 60G\n"
 
 
+@pytest.fixture
+def few_records(monkeypatch: pytest.MonkeyPatch):
+    """An H100 with records of `band` alone, under bands alone."""
+    own = fitted_on({"NVIDIA H100 80GB HBM3"})
+    assert own is not None
+    bands = tuple(model for model in own.models if model.kernel == "band" and "bands" in model.form)
+    monkeypatch.setattr(question, "fitted_on", lambda names: replace(own, models=bands))
+
+
+@pytest.mark.usefixtures("few_records")
 def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks():
     found = advise(build_mask("causal", seqlen="32K"), gpu="H100 SXM", kernels=["band", "fa3"], **HEADS)
     assert any("fa3 on it" in text and "share of their peaks" in text for text in found.assumptions)
@@ -150,8 +162,8 @@ def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks
     assert own.high_s / own.low_s < lent.high_s / lent.low_s
 
 
+@pytest.mark.usefixtures("few_records")
 def test_masks_of_blocks_are_not_predicted_by_records_of_bands():
-    """Records of `band` on an H100 have bands alone, those on an H200 both."""
     mask = build_mask("block_sparse_uniform", seqlen="16K", block=128, density=0.5)
     found = advise(mask, gpu="H100 SXM", kernels=["band"], **HEADS)
     assert any("band on it" in text for text in found.assumptions)
