@@ -187,7 +187,7 @@ def check_rising(seed: int) -> None:
 
 def main(some: str, first: int, count: int) -> None:
     torch.cuda.get_device_properties = lambda device: type("Properties", (), {"multi_processor_count": 3})()
-    plan.RESIDENT_PROGRAMS = 4  # so that long row tiles are split
+    plan.RESIDENT_PROGRAMS = 8  # so that long row tiles are split
     let_loops_run()  # of the kernel that combines splits
     for seed in range(first, first + count):
         check_rising(seed)

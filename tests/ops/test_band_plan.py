@@ -250,6 +250,19 @@ def test_rows_of_a_plan_are_units_that_calls_visit() -> None:
     assert UNIT == UNIT_ROWS
 
 
+@pytest.mark.parametrize(("name", "heads", "split_rows"), [
+    ("full", (64, 64), 0), ("causal", (64, 64), 0), ("sliding_window", (64, 64), 0), ("full", (64, 8), 0), ("sliding_window", (8, 8), 0),
+    ("global_sliding_window", (64, 64), 0), ("global_sliding_window", (2, 2), 512)])
+def test_row_tiles_of_single_heads_are_split_only_where_programs_would_end_far_apart(name: str, heads: tuple[int, int],
+                                                                                     split_rows: int) -> None:
+    """With a query head for each KV head there are few row tiles in the heads that start together, each a large part of their work."""
+    kernels = plan_band_attention(build_mask(name, seqlen="8K"), num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=CPU,
+                                  tiles=choose_tiles(128, HOPPER)).kernels
+    for kernel in (BandKernel.FORWARD, BandKernel.DQ):
+        splits = kernels[kernel][0].splits[0]
+        assert int((splits[:, 1] - splits[:, 0]).sum()) == split_rows, kernel
+
+
 def test_blocks_of_uneven_size_have_short_lines() -> None:
     """Of the rows that a line has room for few are in vain, by heads that share it."""
     mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)

@@ -22,8 +22,10 @@ from longca.ops.band.tables.work_tiles import schedules_of
 from longca.ops.transfer import on_device
 
 RESIDENT_PROGRAMS = 264  # programs that a large GPU runs at a time, to judge by how long one of them may take
+LATE = 0.05  # of what a program does in all, by which a row tile may end after the others, since a split costs about as much
 TILES_OF_UNEVEN_BLOCK = 4  # row tiles of a block of queries, at least, where blocks differ: so that each one's last, not full, is short
 UNIT = 128  # rows: row tiles are no longer, and begin at multiples of their length
+WARP_GROUP_ROWS = 64  # a program of the Hopper kernels over queries has a warp group for so many rows; two fill a multiprocessor
 HOST_TOKENS = 1 << 15  # tables of so many tokens, or cells of a block grid, are made on the host: a GPU's operations take longer to start
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 
@@ -176,7 +178,9 @@ def _fit_queries(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, 
     pack = min(pack_size(ratio, config.block_m, block and max(block // tiles_of_block, 1)), config.max_pack)
     block_m = min(config.block_m, max(64, pack * block)) if block else config.block_m
     section = math.gcd(config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k), num_kv_heads)
-    max_fraction = section * ratio / pack / (_splits_of_program(config) * RESIDENT_PROGRAMS)
+    # Heads of a section begin together, the longest row tiles first. Only the last section has none after it to fill the time.
+    num_programs = RESIDENT_PROGRAMS * WARP_GROUP_ROWS // block_m if config.sm90 else RESIDENT_PROGRAMS
+    max_fraction = (section + LATE * num_kv_heads) * ratio / pack / (_splits_of_program(config) * num_programs)
     spec = TileSpec(block_m // pack, config.block_n, False, max_fraction, narrow_n=config.narrow_n)
     return spec, replace(config, block_m=block_m, kv_heads_per_section=section)
 
