@@ -7,8 +7,8 @@ given. A case that takes too long is stopped and named, and the checks go on aft
 
 Forward: the Hopper kernel; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in any order or in one, from the
 last row or from the first; with " k2 r4 h2 s1" at its end, of 2 KV heads at once, 4 items of each work tile at once, 2 query heads an
-item, and first addends stored. dK and dV by `sm90.bwd_dkdv` and dQ by the portable kernel ("bwd two") or by `sm90.bwd_dq` ("bwd two dq");
-both portable kernels.
+item, and first addends stored. dK and dV by `sm90.bwd_dkdv`, with " k2" for 2 KV heads at once, and dQ by the portable kernel ("bwd two") or
+by `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 
@@ -38,6 +38,7 @@ from longca.ops.band.tables.backward_rule import AddOrder
 
 FORWARD = "fwd", "fwd portable"
 FUSED = {"bwd": AddOrder.ANY, "bwd from last": AddOrder.FROM_LAST, "bwd from first": AddOrder.FROM_FIRST}
+OF_SECTIONS = (*FUSED, "bwd two", "bwd two dq")  # ways whose KV heads can be divided otherwise
 BACKWARD = "bwd two dq", "bwd from last", "bwd from first", "bwd", "bwd two", "bwd portable"
 DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_question", "prefix_lm_document", "causal_blockwise",
          "sliding_window", "causal_sliding_window", "prefix_lm", "block_causal_document")
@@ -92,12 +93,11 @@ def backward(variant: str, q, k, v, out, lse, dout, mask: Mask):
     from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
     from longca.ops.band.plan import plan_band_attention
 
-    tuned = dict(PORTABLE_TILES[128])
-    if variant != "bwd portable":
-        tuned[BandKernel.DKDV] = SM90_DKDV
-    if variant == "bwd two dq":
+    tuned, (way, others) = dict(PORTABLE_TILES[128]), split_variant(variant)
+    if way != "bwd portable":
+        tuned[BandKernel.DKDV] = replace(SM90_DKDV, **others)
+    if way == "bwd two dq":
         tuned[BandKernel.DQ] = SM90_DQ
-    way, others = split_variant(variant)
     if way in FUSED:
         tuned[BandKernel.DKDV] = replace(SM90_FUSED, in_order=FUSED[way], **others)
         del tuned[BandKernel.DQ]
@@ -279,7 +279,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("variants", nargs="*", default=list(known), metavar="VARIANT", help=", ".join(known))
     options = parser.parse_args(arguments)
     ways = {name: split_variant(name) for name in options.variants}
-    if unknown := [name for name, (way, others) in ways.items() if way not in (FUSED if others else known)]:
+    if unknown := [name for name, (way, others) in ways.items() if way not in (OF_SECTIONS if others else known)]:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
     return options
 

@@ -48,7 +48,7 @@ def test_each_result_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "times of ends late: exit 1\nno memory" in said and said.count("WRONG") == 5
 
 
-@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 r2 h2 s1"])
+@pytest.mark.parametrize("variant", [*trial.BACKWARD, *trial.FORWARD, "bwd from first k1 r2 h2 s1", "bwd two dq k2"])
 def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every case that is checked or timed, at an eighth of the length: what they need to be made is there."""
     made = []
@@ -71,6 +71,8 @@ def test_plans_of_every_variant(variant: str, monkeypatch: pytest.MonkeyPatch) -
         assert (BandKernel.DQ in made[-1].kernels) is not (in_one or variant in trial.FORWARD)
         assert not in_one or (made[-1].kernels[BandKernel.DKDV][0].wait_ranges.shape[1] > 0) is bool(trial.FUSED[way])
         tiles = made[-1].kernels.get(BandKernel.DKDV, (None, None))[1]
+        if variant == "bwd two dq k2":
+            assert tiles.kv_heads_per_section == math.gcd(2, kv_heads)
         if variant == "bwd from first k1 r2 h2 s1":
             ratio = heads // kv_heads
             per_item = math.gcd(2, ratio)
@@ -86,5 +88,5 @@ def test_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         trial.parse(["out.json", "bwd up"])
     with pytest.raises(SystemExit, match="2"):
-        trial.parse(["out.json", "bwd two k2"])
+        trial.parse(["out.json", "bwd portable k2"])
     assert f"bwd up: not among {trial.BACKWARD[0]}, " in capsys.readouterr().err
