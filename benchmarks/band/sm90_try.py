@@ -7,8 +7,8 @@ given. A case that takes too long is stopped and named, and the checks go on aft
 
 Forward: the Hopper kernel; the portable kernel. Backward: all gradients in one pass (`sm90.bwd_fused`), in any order or in one, from the
 last row or from the first; with " k2 r4 h2 s1" at its end, of 2 KV heads at once, 4 items of each work tile at once, 2 query heads an
-item, and first addends stored. dK and dV by `sm90.bwd_dkdv`, with " k2" for 2 KV heads at once, and dQ by the portable kernel ("bwd two") or
-by `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
+item, and first addends stored. dK and dV by `sm90.bwd_dkdv`, with " k2" of 2 KV heads at once, and dQ by the portable kernel ("bwd two")
+or by `sm90.bwd_dq` ("bwd two dq"); both portable kernels.
 TFLOP/s are of the mask's area: 4 · area · heads · head dim forward, 10 backward.
 """
 

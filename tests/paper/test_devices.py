@@ -16,16 +16,12 @@ MASKS = {"causal": {}, "block_sparse_uniform": {"block": 64, "density": 0.5}}
 @pytest.fixture(scope="module")
 def table():
     """Two kernels that change places from one device to the other, alone and in a strategy, with two head counts."""
-    found = []
-    for gpu, rates in RATES.items():
-        for kernel, tflops in rates.items():
-            for mask, params in MASKS.items():
-                for heads, strategy in ((8, None), (64, None), *(((8, "ring_p2p"),) if mask == "causal" else ())):
-                    cell = Cell(kind="cp" if strategy else "kernel", kernel=kernel, strategy=strategy, world=4 if strategy else 1, mask=mask,
-                                mask_params=params, seqlen=32768 if strategy else 8192, num_q_heads=64, num_kv_heads=heads, head_dim=128, dtype="bf16",
-                                direction="fwd")
-                    found.append(record(cell, tflops=tflops, gpu=gpu))
-    return derived(found)
+    calls = [({"kind": "kernel", "mask": mask, "mask_params": params, "seqlen": 8192}, heads) for mask, params in MASKS.items()
+             for heads in (8, 64)]
+    calls.append(({"kind": "cp", "strategy": "ring_p2p", "world": 4, "mask": "causal", "seqlen": 32768}, 8))
+    return derived([record(Cell(**call, kernel=kernel, num_q_heads=64, num_kv_heads=heads, head_dim=128, dtype="bf16", direction="fwd"),
+                           tflops=tflops, gpu=gpu)
+                    for gpu, rates in RATES.items() for kernel, tflops in rates.items() for call, heads in calls])
 
 
 def exhibit(name: str) -> Exhibit:
