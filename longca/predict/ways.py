@@ -4,7 +4,8 @@
     band          bwd         one pass, whose work tiles add to dQ in one order or another, or two kernels: as its operator chooses, or
                               did when the records were measured
     fa2           fwd         items of work start in the order of the sequence; `torch_flash` is the same code
-    band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass
+    band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass; forward
+                              its operator has a finer limit
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
 
 A kernel with several ways has a model for each (`KernelModel.way`). All other kernels have one, without a name.
