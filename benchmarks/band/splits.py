@@ -2,9 +2,8 @@
 
     python -m benchmarks.band.splits [--heads 64:64] [--write docs/results/h100/kernels.md]
 
-Programs take work tiles in the order of the plan, each when it is free. A work tile takes so long for each of its blocks and so long besides;
-a split also writes a partial result, which another kernel reads. That these parts are of one size is a guess; the costs are those of an
-H100, rounded.
+Programs take work tiles in the order of the plan, each when it is free. A work tile takes time for each of its blocks and some besides. A
+split also writes a partial result, which another kernel reads. The times below are rough ones of an H100; what hides them is a guess.
 """
 
 from __future__ import annotations
