@@ -27,6 +27,7 @@ TILES_OF_UNEVEN_BLOCK = 4  # row tiles of a block of queries, at least, where bl
 UNIT = 128  # rows: row tiles are no longer, and begin at multiples of their length
 WARP_GROUP_ROWS = 64  # a program of the Hopper kernels over queries has a warp group for so many rows; two fill a multiprocessor
 HOST_TOKENS = 1 << 15  # tables of so many tokens, or cells of a block grid, are made on the host: a GPU's operations take longer to start
+KV_HEADS_AT_ONCE = 8  # at most, in a dK and dV kernel of its own: those of 64:8 heads, with which it was tuned
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 
 Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]
@@ -158,11 +159,13 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
     config = replace(config, heads_per_item=math.gcd(
         config.heads_per_item or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m), ratio))
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
+    # in a section the longest come first; with more heads in it, neighbouring row tiles would not read the same queries at the same time
+    section, rounds = max(heads for heads in range(1, KV_HEADS_AT_ONCE + 1) if num_kv_heads % heads == 0), 1
+    at_once = num_kv_heads if config.fused else min(section + LATE * num_kv_heads, num_kv_heads)
     # the splits of a row tile would add to it in any order
-    max_fraction = 1.0 if config.in_order else num_kv_heads * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
+    max_fraction = 1.0 if config.in_order else at_once * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
     spec = TileSpec(config.block_m, config.block_n // pack, True, max_fraction, in_order=config.in_order,
                     stores_first=config.stores_first)
-    section, rounds = num_kv_heads, 1  # all, so that the longest come first
     if config.fused:  # it adds to memory as well, and so works on fewer; waits are shorter where they are several
         section, rounds = heads_at_once(mask, config.in_order, num_kv_heads, head_rounds, config.heads_per_item, config.block_m)
     elif mask.grid is not None:  # what they read is scattered
