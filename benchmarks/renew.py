@@ -67,7 +67,7 @@ PARTS: Mapping[str, Part] = {
     "orders-few": Part("ways to the gradients with the few heads of a chunk of Ulysses",
                        f"benchmarks.band.dq_order --seconds 400 --heads 8:1,16:2,24:3 --out {OUT}"),
     "orders-equal": Part("ways to the gradients with a query head for each KV head, few KV heads at once as well",
-                         "benchmarks.band.dq_order --seconds 300 --heads 64:64 --also 'bwd two dq k1,bwd two dq k4,bwd two dq k16' "
+                         "benchmarks.band.dq_order --seconds 300 --heads 64:64 --also 'bwd two dq k1,bwd two dq k16,bwd two dq k64' "
                          f"--out {OUT}"),
     "dense-equal": Part("band in h100-dense with a query head for each KV head", run("h100-dense", "-k band,band_atomic --heads 64:64")),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
