@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,11 +82,10 @@ def table(num_q_heads: int, num_kv_heads: int) -> Table:
             found = simulated(build_mask(name, seqlen=seqlen, corpus=corpus), num_q_heads, num_kv_heads)
             records.append({"mask": name, "seqlen": seqlen, "heads": f"{num_q_heads}:{num_kv_heads}",
                             **{f"{rule}: {field}": getattr(one, field) for rule, one in found.items() for field in ("time_us", "split")}})
-            row += [percent(found["earlier"].split, 0), percent(found["present"].split, 0),
+            row += [percent(found["earlier"].split, signed=False), percent(found["present"].split, signed=False),
                     *(f"{found[rule].time_us / found['earlier'].time_us:.2f}" for rule in RULES[1:])]
         rows.append(tuple(row))
-    means = {rule: float(np.exp(np.mean([np.log(one[f"{rule}: time_us"] / one["earlier: time_us"]) for one in records])))
-             for rule in RULES[1:]}
+    means = {rule: statistics.geometric_mean(one[f"{rule}: time_us"] / one["earlier: time_us"] for one in records) for rule in RULES[1:]}
     caption = (f"Simulated, not measured: forward calls with {num_q_heads}:{num_kv_heads} heads, row tiles that are split by the earlier "
                "limit and by the present one, and time over that by the earlier one, with the present limit and without splits. In the "
                f"geometric mean {means['present']:.2f} and {means['none']:.2f}.")

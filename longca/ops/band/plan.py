@@ -160,7 +160,7 @@ def _fit_keys(mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, hea
         config.heads_per_item or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m), ratio))
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     # in a section the longest come first; with more heads in it, neighbouring row tiles would not read the same queries at the same time
-    section, rounds = max(heads for heads in range(1, KV_HEADS_AT_ONCE + 1) if num_kv_heads % heads == 0), 1
+    section, rounds = even_part(num_kv_heads, KV_HEADS_AT_ONCE), 1
     at_once = num_kv_heads if config.fused else min(section + LATE * num_kv_heads, num_kv_heads)
     # the splits of a row tile would add to it in any order
     max_fraction = 1.0 if config.in_order else at_once * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
@@ -225,7 +225,12 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
 
 def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:
     """The most heads, dividing them evenly, whose shared reads fit into the level-2 cache; at least one."""
-    return max(n for n in range(1, num_heads + 1) if num_heads % n == 0 and (n == 1 or n * bytes_of_head <= L2_BYTES))
+    return even_part(num_heads, L2_BYTES // max(bytes_of_head, 1))
+
+
+def even_part(num_heads: int, most: int) -> int:
+    """The most heads, at most so many, that divide them evenly; at least one."""
+    return max(heads for heads in range(1, num_heads + 1) if num_heads % heads == 0 and (heads == 1 or heads <= most))
 
 
 def fills_blocks(mask: Mask, size: int) -> bool:
