@@ -263,7 +263,7 @@ def test_row_tiles_of_single_heads_are_split_only_where_programs_would_end_far_a
         assert int((splits[:, 1] - splits[:, 0]).sum()) == split_rows, kernel
 
 
-@pytest.mark.parametrize(("num_kv_heads", "at_once"), [(8, 8), (64, 8), (12, 6), (7, 7), (11, 1), (3, 3)])
+@pytest.mark.parametrize(("num_kv_heads", "at_once"), [(8, 8), (64, 16), (24, 12), (7, 7), (17, 1), (3, 3)])
 def test_few_kv_heads_start_together_in_a_kernel_for_dk_and_dv(num_kv_heads: int, at_once: int) -> None:
     tiles = plan_band_attention(build_mask("sliding_window", seqlen="1K"), num_q_heads=num_kv_heads, num_kv_heads=num_kv_heads,
                                 head_dim=128, device=CPU, tiles=choose_tiles(128, HOPPER)).kernels[BandKernel.DKDV][1]
