@@ -17,21 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.predict.held_out import REPEATS_WITHIN, WITHOUT_OLDER, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
+from benchmarks.predict.held_out import REPEATS_WITHIN, Choice, Residual, by_group, by_mask, choices, repeated, settings_of
 from benchmarks.predict.links import fitted_of
 from longca.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
 from longca.core.units import format_length
 from longca.predict.fitted import FittedKernels
 from longca.predict.kernel import Interval
 from longca.store.load import load
-from tools.fitted import is_older
 from tools.pages import put
 from tools.table import Table, add_options
 
 MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9  # wanted: the median error, that of 95 % of cells, and the coverage of intervals
 RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
 FEWEST = 10  # cells of a number of GPUs, to be told apart
-OLDER = "all but the older backward"
 EMPTY = "–"
 
 
@@ -114,9 +112,8 @@ def masks(residuals: Sequence[Residual]) -> Table:
 
 def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.ndarray]]) -> Table:
     """Errors and coverage by the way of holding out, against what is wanted."""
-    own, older = [one for one in residuals if one.cell.record.cell.strategy in OWN], any(is_older(one.cell) for one in residuals)
+    own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
     ways = {"by mask, kernels fitted without it": residuals,
-            **({f"by mask, own strategies{WITHOUT_OLDER}": [one for one in own if not is_older(one.cell)]} if older else {}),
             "by mask, own strategies": own,
             **{f"by mask, own strategies, {world} GPUs": [one for one in own if one.cell.record.cell.world == world]
                for world in worlds(one.cell for one in own)[:-1]}}
@@ -139,8 +136,6 @@ def coverage(residuals: Sequence[Residual]) -> Table:
     ways = {"ranks": lambda one: one.cell.record.cell.world, "mask": lambda one: one.cell.record.cell.mask,
             "direction": lambda one: one.cell.record.cell.direction}
     rows, found = [], []
-    every, residuals = len(residuals), [one for one in residuals if not is_older(one.cell)]
-    older = len(residuals) < every
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):
@@ -159,9 +154,8 @@ def coverage(residuals: Sequence[Residual]) -> Table:
         found.append({"intervals_without": way, "cells": total, "coverage": share, "verdict": met})
         rows.append((f"intervals of the same strategy, without the {way}", str(total), percent(share), met))
     columns = ("intervals", "cells", "inside", "verdict")
-    caption = f"Intervals are to hold 90 % of the cells, give or take 5{WITHOUT_OLDER if older else ''}."
-    return Table("predict_coverage", caption, columns, tuple(rows), tuple(found),
-                 (columns[0], columns[-1]))
+    caption = "Intervals are to hold 90 % of the cells, give or take 5."
+    return Table("predict_coverage", caption, columns, tuple(rows), tuple(found), (columns[0], columns[-1]))
 
 
 def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
@@ -171,8 +165,6 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
         of_rule = {"all": found}
         if len(ranks := sorted({int(str(one.setting[0])) for one in found})) > 1:
             of_rule |= {f"{world} GPUs": [one for one in found if one.setting[0] == world] for world in ranks}
-        if any(one.is_older for one in found):
-            of_rule[OLDER] = [one for one in found if not one.is_older]
         for name, here in of_rule.items():
             regrets = np.array([one.regret for one in here if one.rule == rule])
             right = np.array([one.is_right for one in here if one.rule == rule])
@@ -195,17 +187,16 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
 def wrong(found: Sequence[Choice]) -> Table:
     """The settings in which the predicted best costs more than is wanted."""
     here = sorted((one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret)
-    lines, rows, older = [], [], any(one.is_older for one in found)
+    lines, rows = [], []
     for one in here:
         world, seqlen, mask, _, kernel, direction, _ = one.setting
         where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
         lines.append({"setting": where, "mask": mask, "kernel": kernel, "direction": direction, "taken": one.taken, "best": one.best,
-                      "regret": one.regret, "older_backward": one.is_older})
-        facts = str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)
-        rows.append((where, *facts, *(["yes" if one.is_older else ""] if older else [])))
-    columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret", "older backward")[:7 + older]
+                      "regret": one.regret})
+        rows.append((where, str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)))
+    columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret")
     return Table("predict_wrong", "The predicted best where it is beyond the noise of the measured best.", columns, tuple(rows),
-                 tuple(lines), (*columns[:6], *columns[7:]))
+                 tuple(lines), columns[:6])
 
 
 def conclusion(where: str, ways: Sequence[Mapping[str, Any]], intervals: Sequence[Mapping[str, Any]],
@@ -217,29 +208,25 @@ def conclusion(where: str, ways: Sequence[Mapping[str, Any]], intervals: Sequenc
         ways, intervals, rules: the unrounded lines of `splits`, `coverage` and `choice_table`.
     """
     first = ways[0]
-    ours = [one for one in rules if one["rule"] == "predicted"]
-    every, today = ours[0], next((one for one in ours if one["settings"] == OLDER), ours[0])
-    others = [one for one in rules if one["rule"] != "predicted" and one["settings"] == today["settings"]]
+    ours = next(one for one in rules if one["rule"] == "predicted")
+    others = [one for one in rules if one["rule"] != "predicted" and one["settings"] == ours["settings"]]
     best = min(others, key=lambda one: float(one["mean_regret"]))
     inside = [float(one["coverage"]) for one in intervals]
     missed = [f"{one['held_out']}: median {percent(float(one['median']))}, {percent(float(one['within']))} within {percent(MOST)}"
               for one in ways if one["verdict"] == "missed"]
     missed += [f"{one['intervals_without']} held out: intervals hold {percent(float(one['coverage']))}" for one in intervals
                if one["verdict"] == "missed"]
-    wanted = ((float(today["right"]) >= RIGHT, f"choices are right in {percent(float(today['right']))}, wanted {percent(RIGHT)}"),
-              (float(today["mean_regret"]) <= REGRET, f"mean regret {percent(float(today['mean_regret']))}, wanted {percent(REGRET)}"),
-              (float(today["most_regret"]) <= MOST_REGRET, f"largest regret {percent(float(today['most_regret']))}, wanted "
+    wanted = ((float(ours["right"]) >= RIGHT, f"choices are right in {percent(float(ours['right']))}, wanted {percent(RIGHT)}"),
+              (float(ours["mean_regret"]) <= REGRET, f"mean regret {percent(float(ours['mean_regret']))}, wanted {percent(REGRET)}"),
+              (float(ours["most_regret"]) <= MOST_REGRET, f"largest regret {percent(float(ours['most_regret']))}, wanted "
                                                            f"{percent(MOST_REGRET)}"))
     missed += [text for met, text in wanted if not met]
-    older = "" if today is every else (
-        f" With the records of an older backward, which the fitted kernels no longer are, {percent(float(every['right']))} of "
-        f"{every['count']} and {percent(float(every['mean_regret']))}.")
     return (f"**{first['cells']} cells on {where} whose mask was held out are predicted with a median error of "
             f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. Intervals hold "
             f"{percent(min(inside))} to {percent(max(inside))} of cells that were held out, wanted {percent(COVERAGE)}. The predicted best "
-            f"strategy is the best or within noise of it in {percent(float(today['right']))} of {today['count']} settings and costs "
-            f"{percent(float(today['mean_regret']))} in the mean, {percent(float(today['most_regret']))} at most; {best['rule']} costs "
-            f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.**{older}\n\n"
+            f"strategy is the best or within noise of it in {percent(float(ours['right']))} of {ours['count']} settings and costs "
+            f"{percent(float(ours['mean_regret']))} in the mean, {percent(float(ours['most_regret']))} at most; {best['rule']} costs "
+            f"{percent(float(best['mean_regret']))} and {percent(float(best['most_regret']))}.**\n\n"
             + (f"Missed: {'; '.join(missed)}." if missed else "Nothing that was wanted is missed."))
 
 

@@ -20,10 +20,8 @@ from longca.cp.schedule.timeline import LinkSpeeds, estimated_s
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels, samples, to_fit
 from longca.store.hardware import load_hardware
-from tools.fitted import is_older
 
 LINK_GRID = ((300, 380, 460), (10, 30, 60), (0.0, 0.15, 0.3), (0.7, 0.85, 1.0))  # as of `benchmarks.predict.links.GRID`
-WITHOUT_OLDER = ", without the older backward"
 REPEATS_WITHIN = 0.95  # share of the pairs of records of one plan that differ by less than what is called noise
 
 
@@ -73,25 +71,21 @@ def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[R
 def by_group(cells: Sequence[MeasuredCell], ways: Mapping[str, Callable[[MeasuredCell], Hashable]]) -> dict[str, dict[str, np.ndarray]]:
     """Residuals of each group of cells, with the speeds of messages that fit the other groups best.
 
-    Where some cells ran an older backward, whose kernels no fit knows, each group stands there twice: with and without these.
-
     Args:
         ways: name of a way to group → the group of a cell.
     """
     points = list(itertools.product(*LINK_GRID))
-    ratios, older = predicted(cells, points), np.array([is_older(cell) for cell in cells])
+    ratios = predicted(cells, points)
     found: dict[str, dict[str, np.ndarray]] = {}
     for way, group in ways.items():
         groups, found[way] = [group(cell) for cell in cells], {}
         if len(set(groups)) == 1:
             continue  # nothing is left to be fitted on
-        for kept, words in ((np.ones(len(cells), dtype=bool), ""), (~older, WITHOUT_OLDER))[:1 + older.any()]:
-            for name in sorted(set(groups), key=str):
-                inside = np.array([other == name for other in groups])
-                best = int(misses(ratios[:, ~inside & kept]).argmin())
-                values = 1 / ratios[best, inside & kept] - 1
-                if not np.isnan(values).all():
-                    found[way][f"{name}{words}"] = values[~np.isnan(values)]
+        for name in sorted(set(groups), key=str):
+            inside = np.array([other == name for other in groups])
+            values = 1 / ratios[int(misses(ratios[:, ~inside]).argmin()), inside] - 1
+            if not np.isnan(values).all():
+                found[way][str(name)] = values[~np.isnan(values)]
     return found
 
 
@@ -106,8 +100,6 @@ class Choice:
     regret: float
     """time of what it takes over that of the best, less 1"""
     noise: float
-    is_older: bool
-    """older backward records (`tools.fitted.is_older`) are among these"""
 
     @property
     def is_right(self) -> bool:
@@ -161,10 +153,9 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         rules = {"predicted": min(ran, key=lambda name: ran[name].predicted_s),
                  "present rule": min(ran, key=lambda name: _present_s(ran[name])),
                  **{f"always {name}": name for name in ("ulysses", "ring_p2p", "ring_allgather") if name in ran}}
-        older = any(is_older(one.cell) for one in ran.values())
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
-            found.append(Choice(key, rule, taken, best, seconds[taken] / seconds[best] - 1, noise, older))
+            found.append(Choice(key, rule, taken, best, seconds[taken] / seconds[best] - 1, noise))
     return found
 
 

@@ -24,7 +24,7 @@ from longca.cp.schedule.timeline import LinkSpeeds
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
 from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
-from longca.predict.fitted import FittedKernels
+from longca.predict.fitted import FittedKernels, is_earlier
 from longca.store.hardware import Hardware
 from longca.store.view import View
 
@@ -94,13 +94,15 @@ def measured_cells(records: Iterable[Record]) -> list[MeasuredCell]:
 
 
 def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None:
-    """The cell of a record; None for what has no time or no forecast.
+    """The cell of a record; None for what has no time or no forecast, and for an earlier `band`, whose kernels no model is fitted to.
 
     Args:
         masks: that have been built, by name; its own is added.
     """
     cell = record.cell
     if cell.kind != "cp" or record.outcome.status != "ok" or cell.strategy not in (*OWN, *PAPER) or record.samples is None:
+        return None
+    if is_earlier(record):
         return None
     name = mask_name(cell)
     mask = masks[name] if name in masks else masks.setdefault(name, cell_mask(cell))

@@ -29,7 +29,7 @@ from longca.cp.schedule.timeline import LinkSpeeds, PlanTraffic, WorkTimeline
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.fitted import load_fitted
 from longca.predict.kernel import clock_slowdown, even_idle, heads_of_item, part_amounts
-from longca.predict.ways import EARLIER, PRESENT, covers_all, items_of, ways_of_parts
+from longca.predict.ways import covers_all, items_of, ways_of_parts
 from longca.store.hardware import load_hardware
 
 if TYPE_CHECKING:
@@ -259,10 +259,10 @@ def _kernels_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: Devi
 def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
     """The way of each step, (P, T); None where a single rank has the whole mask, or for kernels that have one way."""
     mask = plan.partition.mask
-    if plan.world == 1 or mask.grid is not None or not kernel.known & {*EARLIER, *PRESENT}:
+    if plan.world == 1 or mask.grid is not None or not any(model.way for model in kernel.ways):
         return None
     rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
-    return ways_of_parts(mask, plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv, kernel.known)
+    return ways_of_parts(mask, plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
 
 
 def _step_keys(plan: Plan) -> np.ndarray:

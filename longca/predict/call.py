@@ -47,12 +47,7 @@ class CallModel:
 
     def for_call(self, mask: Mask, num_kv_heads: int) -> KernelModel:
         """The model of the way in which a whole call is computed."""
-        return self.of(way_of(self.usual.kernel, self.usual.direction, mask, num_kv_heads, self.known))
-
-    @property
-    def known(self) -> set[str]:
-        """The names of its ways."""
-        return {model.way for model in self.ways}
+        return self.of(way_of(self.usual.kernel, self.usual.direction, mask, num_kv_heads))
 
     def seconds(self, mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = FITTED_HEAD_DIM) -> float:
         """Seconds of one call, alone on a GPU."""

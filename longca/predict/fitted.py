@@ -20,7 +20,7 @@ from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.kernel import Interval, KernelModel, amounts, form_labels, widest
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
-from longca.predict.ways import EARLIER, PRESENT, covers_all, items_of, ran_earlier, way_of
+from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
     from longca.core.record import Record
@@ -128,20 +128,13 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
 
 
 def to_fit(records: Iterable[Record]) -> list[Record]:
-    """The records that `fits` takes; without those of an earlier `band` where there are later ones, whose kernels are others."""
-    found = [record for record in records if fits(record)]
-    later = {_calls(record) for record in found if not is_earlier(record)}
-    return [record for record in found if not is_earlier(record) or _calls(record) not in later]
+    """The records that `fits` takes, without those of an earlier `band`, whose kernels are others."""
+    return [record for record in records if fits(record) and not is_earlier(record)]
 
 
 def is_earlier(record: Record) -> bool:
     """`ran_earlier` of a record."""
     return record.environment is not None and ran_earlier(record.cell.kernel, record.environment.source.git_sha or "")
-
-
-def _calls(record: Record) -> tuple[str, str, bool]:
-    cell = record.cell
-    return cell.kernel, cell.direction, "density" in cell.mask_params
 
 
 def fits(record: Record) -> bool:
@@ -166,7 +159,7 @@ def samples(records: Iterable[Record]) -> list[Sample]:
         known, heads = counted[key], (cell.num_q_heads, cell.num_kv_heads)
         assert record.samples is not None
         seconds = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))[len(record.samples.time_ms[0]) // 2] / 1e3
-        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads, EARLIER if is_earlier(record) else PRESENT)
+        way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
         items, covered = items_of(cell.kernel, cell.direction, way), covers_all(cell.kernel, cell.direction, known.mask.traits)
         found.append(Sample(tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES), seconds,
                             _mask_group(cell), cell.seqlen, form_labels(known.mask.traits, ratio), way, ratio))

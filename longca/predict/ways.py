@@ -1,8 +1,7 @@
 """Ways of computing that single kernels have of their own: rules of these kernels, for which no record is fitted.
 
     kernel        direction   rule
-    band          bwd         one pass, whose work tiles add to dQ in one order or another, or two kernels: as its operator chooses, or
-                              did when the records were measured
+    band          bwd         one pass, whose work tiles add to dQ in one order or another, or two kernels: as its operator chooses
     fa2           fwd         items of work start in the order of the sequence; `torch_flash` is the same code
     band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass; forward
                               its operator has a finer limit
@@ -19,53 +18,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.ops.band.tables.backward_rule import AddOrder, are_long, last_sees_nearly_all, orders_of_parts
+from longca.ops.band.tables.backward_rule import AddOrder, orders_of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits
 
 TWO_KERNELS = "two kernels"
-ONE_PASS = "one pass"  # from the last row, by the rule of earlier records
 FROM_LAST, FROM_FIRST = "one pass from the last row", "one pass from the first row"
-EARLIER, PRESENT = (ONE_PASS, TWO_KERNELS), (FROM_LAST, FROM_FIRST, TWO_KERNELS)  # ways of `band` backward by either rule
 BANDS = ("band", "band_atomic")
 OWN, OWN_MOST = ("band",), 0.5  # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
 IN_ORDER = ("fa2", "torch_flash")  # blocks of the grid: row tiles of queries, from the first to the last, then heads
 DKDV_MATMULS, BOTH_MATMULS = 4, 7  # of the kernel for dK and dV, and of it and that for dQ
-EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of `band` by the earlier rule
-EARLIER_MEANS = 3000, 4000  # (queries, keys) of the earlier rule, which took two kernels for all masks whose last query sees few keys
+EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")  # commits of records of an earlier `band`
 
 
 def ran_earlier(kernel: str, git_sha: str) -> bool:
-    """Tells whether records of a kernel at a commit are of `band` before its present kernels, and the rule by which it takes one."""
+    """Tells whether records of a kernel at a commit are of `band` before its present kernels."""
     return kernel in BANDS and git_sha.startswith(EARLIER_RECORDS)
 
 
-def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int, known: Collection[str] = PRESENT) -> str:
-    """The way in which a kernel computes a call; "" for kernels that have one.
-
-    Args:
-        known: ways of records. Where these were measured by the earlier rule, it is that rule's way.
-    """
+def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
+    """The way in which a kernel computes a call; "" for kernels that have one."""
     if (kernel, direction) != ("band", "bwd"):
         return ""
     if mask.grid is not None:
         return TWO_KERNELS
-    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads, known)[()])
+    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)[()])
 
 
-def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float, num_kv_heads: int,
-                  known: Collection[str] = PRESENT) -> np.ndarray:
+def ways_of_parts(mask: Mask, area: np.ndarray | float, num_queries: np.ndarray | float, num_keys: np.ndarray | float,
+                  num_kv_heads: int) -> np.ndarray:
     """The way of `band` backward for each part of a mask, or for the whole: of one shape with the numbers, which are of one head group.
 
     Where the last query of the whole mask sees nearly all keys, so does that of every part; and parts of a window are windows.
     """
-    if ONE_PASS in known:
-        found = last_sees_nearly_all(mask) & are_long(area, num_queries, num_keys, num_kv_heads, *EARLIER_MEANS)
-        return np.where(found, ONE_PASS, TWO_KERNELS)
     orders = orders_of_parts(mask, area, num_queries, num_keys, num_kv_heads)
     return np.select([orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS)
 
@@ -94,7 +81,7 @@ class Items:
 
 def items_of(kernel: str, direction: str, way: str) -> Items:
     """The items of a kernel. Of a kernel that is not known they are as in FlashAttention: backward by keys and query heads."""
-    own = kernel in OWN and way not in (ONE_PASS, FROM_LAST, FROM_FIRST)
+    own = kernel in OWN and way not in (FROM_LAST, FROM_FIRST)
     most = OWN_MOST if own else math.inf
     if direction == "fwd":
         return Items(by_keys=False, all_heads=False, most=most, in_order=kernel in IN_ORDER)

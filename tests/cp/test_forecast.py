@@ -8,7 +8,7 @@ import pytest
 from longca.advice.recorded import MeasuredCell, measured_cells
 from longca.core.cell import CallSpec
 from longca.core.plugin import Registry
-from longca.cp.forecast import CallForecast, DeviceModel, Forecaster, WorkForecast, forecast, links_of
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, Forecaster, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule import timeline as timeline_module
@@ -16,7 +16,7 @@ from longca.cp.schedule.ring import Ring
 from longca.cp.schedule.timeline import LinkSpeeds, WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.masks import Mask, build_mask
-from longca.predict.fitted import load_fitted
+from longca.predict.fitted import FOLDER, load_fitted
 from longca.store.hardware import load_hardware
 from tests.committed import committed
 
@@ -128,12 +128,15 @@ def test_the_studys_schedules_move_padded_keys(strategy: str):
 
 
 def test_records_of_several_gpus_agree():
-    cells = measured_cells(committed("h200-cp", step=7, world=[2, 4], kernel=["band"], strategy=["ring_p2p", "usp", RING]))
-    networks = {one.name: links_of(one) for one in load_hardware().networks}
+    cells = measured_cells(committed("h100-cp", step=5, world=[2], strategy=["ring_p2p", "usp", RING]))
+    hardware, fitted = load_hardware(), load_fitted(FOLDER / "h100.json")
+    networks, bandwidth = {one.name: links_of(one) for one in hardware.networks}, hardware.bandwidth_gb_s(fitted.device)
+    assert bandwidth is not None
 
     def error(cell: MeasuredCell) -> float:
-        way = cell.record.cell.direction
-        return cell.seconds / cell.forecast_s(replace(device(cell.mask, way), memory_bytes_per_s=4.08e12), networks[cell.profile]) - 1
+        model = cell.device(fitted, bandwidth * 1e9 * PASS_EFFICIENCY)
+        assert model is not None
+        return cell.seconds / cell.forecast_s(model, networks[cell.profile]) - 1
 
     errors = np.abs([error(cell) for cell in cells])
     assert len(errors) > 20 and np.median(errors) < 0.05 and np.quantile(errors, 0.9) < 0.15

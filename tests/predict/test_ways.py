@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longca.advice.recorded import measured_cells
 from longca.core.cell import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.timeline import LinkSpeeds
@@ -18,7 +19,6 @@ from longca.predict.kernel import amounts
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
 from longca.predict.ways import Items, covers_all, items_of, way_of
 from tests.committed import committed
-from tools.fitted import is_older
 
 NAMES = ("full", "causal", "prefix_lm", "causal_blockwise", "sliding_window", "global_sliding_window", "full_document",
          "block_sparse_uniform")
@@ -42,29 +42,27 @@ def test_bands_way_backward_is_that_of_its_operator(name: str):
             for num_kv in (1, 2, 8):
                 chosen.add(order := preferred_dq_order(part, num_kv))
                 assert way_of("band", "bwd", part, num_kv) == WAY_OF_ORDER[order], (seqlen, num_kv)
-                if way_of("band", "bwd", part, num_kv, ways.EARLIER) == ways.ONE_PASS:
-                    assert order is not None, "one pass is chosen more often than by the earlier rule"
     assert len(chosen) > 1 or name in ("block_sparse_uniform", "full_document"), "every way is met"
     assert PROGRAMS / ways.OWN_MOST == band_plan.RESIDENT_PROGRAMS
     assert way_of("band", "fwd", made("full", 8192), 8) == way_of("fa4", "bwd", made("full", 8192), 8) == ""
 
 
-def test_the_two_ways_differ_and_each_has_its_model():
+def test_the_ways_differ_and_each_has_its_model():
     call = load_fitted().find("band", "bwd", made("full", 8192).traits, 8)
-    assert call is not None and {model.way for model in call.ways} == {ways.ONE_PASS, ways.TWO_KERNELS}
-    assert call.for_call(made("full", 8192), 8).way == ways.ONE_PASS and call.for_call(made("full", 1024), 8).way == ways.TWO_KERNELS
+    assert call is not None and {model.way for model in call.ways} == {ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS}
+    assert [call.for_call(made("full", seqlen), 8).way for seqlen in (65536, 8192, 1024)] == [ways.FROM_LAST, ways.FROM_FIRST,
+                                                                                           ways.TWO_KERNELS]
 
 
-def test_records_of_earlier_kernels_are_not_fitted_beside_later_ones():
-    records = committed("h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8])
-    assert to_fit(records) == records and all(map(is_earlier, records))
-    commit = records[0].environment.source.model_copy(update={"git_sha": "f" * 40})
-    later = [one.model_copy(update={"environment": one.environment.model_copy(update={"source": commit})}) for one in records
-             if one.cell.direction == "bwd"]
-    found = to_fit([*records, *later])
-    assert found == [one for one in records if one.cell.direction == "fwd"] + later
-    assert {one.way for one in samples(later)} > {ways.TWO_KERNELS} and ways.ONE_PASS not in {one.way for one in samples(later)}
-    assert {one.way for one in samples(records)} == {"", *ways.EARLIER}
+def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
+    """Context parallelism on H200s ran `band` as it was before."""
+    records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
+    found, cells = to_fit(records), measured_cells(records)
+    assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
+    assert found and {record.cell.kernel for record in found} == {cell.record.cell.kernel for cell in cells} == {"fa3"}
+    present = committed("h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0])
+    assert to_fit(present) == present and not any(map(is_earlier, present))
+    assert {one.way for one in samples(present)} == {"", ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS}
 
 
 def test_parts_of_a_mask_have_ways_by_their_own_sizes():
@@ -72,16 +70,6 @@ def test_parts_of_a_mask_have_ways_by_their_own_sizes():
     areas = np.array([mask.area, mask.area / 4, 0.0])
     found = ways.ways_of_parts(mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8)
     assert found.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
-    assert ways.ways_of_parts(mask, areas[0], 65536, 65536, 8, ways.EARLIER) == ways.ONE_PASS
-
-
-def test_records_of_the_older_rule_are_told_apart():
-    from longca.advice.recorded import measured_cells
-
-    records = committed("h200-cp", kernel=["band"], direction=["bwd"], world=[2], mask=["causal_blockwise", "causal"])
-    found = {(cell.record.cell.mask, cell.record.cell.seqlen, cell.record.cell.strategy) for cell in measured_cells(records)
-             if is_older(cell)}
-    assert found == {("causal_blockwise", 16384, strategy) for strategy in ("ring_p2p", "ring_allgather", "loongtrain")}
 
 
 def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
@@ -142,9 +130,9 @@ def test_steps_take_the_way_of_their_own_masks():
     assert call is not None
     work = Registry("strategy").load("ring_p2p").partition_call(mask, CallSpec(64, 8, 128, "bf16", "bwd"), 4,
                                                                Registry("kernel").load("band"), "cuda")
-    exact = {way_of("band", "bwd", part, 8, call.known) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
-    assert exact == {ways.ONE_PASS}
-    slow = CallModel(tuple(model if model.way == ways.ONE_PASS else CallModel((model,)).scaled(100, "records", 1).usual
+    exact = {way_of("band", "bwd", part, 8) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
+    assert exact == {ways.FROM_FIRST}
+    slow = CallModel(tuple(model if model.way == ways.FROM_FIRST else CallModel((model,)).scaled(100, "records", 1).usual
                            for model in call.ways))
     usual, same = (WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(one, 4e12, True), packs=False)
                    for one in (call, slow))
