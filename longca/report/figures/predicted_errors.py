@@ -30,7 +30,7 @@ class PredictedErrors(Figure):
     caption = ("By how much a call took longer than longca advise predicts of its plan, one dot a cell; left of 0 it was quicker. The "
                "tick is the median, the grey bar the interval that is to hold 90 % of the cells. Kernels are fitted on records of one GPU, "
                "messages and intervals on the project's records of several; docs/results/h200/prediction.md has the errors of cells that "
-               "were held out. The scale is linear to 10 %, then logarithmic.")
+               "were held out. Calls of band before its present kernels are left out. The scale is linear to 10 %, then logarithmic.")
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         found = judged(table)
