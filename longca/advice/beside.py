@@ -44,6 +44,7 @@ def predictions(records: Iterable[Record]) -> dict[tuple[str, str], PredictedTim
             made = cell.forecast_s(device, networks[cell.profile]) * 1e3
         except (UserError, ValueError):  # a plan that today's code cannot make again
             continue
-        interval = interval_of(models, str(record.cell.strategy), record.cell.kernel, record.cell.direction) or device.kernel.residuals
+        asked = record.cell
+        interval = interval_of(models, str(asked.strategy), asked.kernel, asked.direction, device.kernel.residuals)
         found[record.cell_id, record.run_id] = PredictedTime(made, made * (1 + interval.low), made * (1 + interval.high))
     return found

@@ -188,13 +188,11 @@ def option_of(one: Candidate, predictions: Sequence[OptionForecast], question: A
 
 def _interval(one: Candidate, question: AdviceQuestion) -> Interval:
     """Of records of the strategy with this kernel where there are such, since these hold the kernel's error, too; else of both."""
-    of_kernel = [model.residuals for way in question.directions if (model := question.model(one.kernel, way)) is not None]
+    of_kernel = {way: model.residuals for way in question.directions if (model := question.model(one.kernel, way)) is not None}
     if one.strategy is None or not question.fitted.strategies:
-        return widest(of_kernel)
-    of_strategy = [interval for way in question.directions
-                   if (interval := interval_of(question.fitted, one.strategy, one.kernel, way)) is not None]
-    known = f"{one.strategy}+{one.kernel}" in question.fitted.strategies and not one.params
-    return widest(of_strategy if known and question.is_fitted_gpu else [*of_kernel, *of_strategy])
+        return widest(list(of_kernel.values()))
+    of_strategy = [interval_of(question.fitted, one.strategy, one.kernel, way, interval) for way, interval in of_kernel.items()]
+    return widest(of_strategy if question.is_fitted_gpu and not one.params else [*of_kernel.values(), *of_strategy])
 
 
 def _wider(question: AdviceQuestion) -> float:

@@ -117,7 +117,7 @@ def _print(ranking: CallRanking) -> None:
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", WIDTH, subsequent_indent="  "))
     if ranking.earlier:
-        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h100/band.md has these"
+        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"
         print(textwrap.fill(told, WIDTH, subsequent_indent="  "))
     amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}"
     print(textwrap.fill(f"{amount}; records of {', '.join(ranking.studies)}", WIDTH))

@@ -95,11 +95,12 @@ def fitted_on(names: Container[str]) -> FittedKernels | None:
     return next((found for found in map(load_fitted, sorted(FOLDER.glob("*.json"))) if found.device in names), None)
 
 
-def interval_of(fitted: FittedKernels, strategy: str, kernel: str, direction: str) -> Interval | None:
-    """The residuals of a strategy with this kernel in this direction, or of the nearest that has some; None without any."""
+def interval_of(fitted: FittedKernels, strategy: str, kernel: str, direction: str, of_kernel: Interval) -> Interval:
+    """The residuals of a strategy with this kernel in this direction. Where too few records have them together, the interval that holds
+    those of the kernel alone and of the strategy with other kernels."""
     known = fitted.strategies
-    found = next((known[key] for key in (f"{strategy}+{kernel} {direction}", f"{strategy}+{kernel}", strategy) if key in known), None)
-    return found or (widest(list(known.values())) if known else None)
+    found = next((known[key] for key in (f"{strategy}+{kernel} {direction}", f"{strategy}+{kernel}") if key in known), None)
+    return found or widest([of_kernel, *([known[strategy]] if strategy in known else known.values())])
 
 
 def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:
@@ -114,16 +115,19 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
     records = list(records)
     timed = to_fit(records)
     devices = sorted({device_of(record) for record in timed})
+    present = [record for record in records if not is_earlier(record)]
     if not timed:
-        raise UserError("There are no records to fit", why="a prediction needs timed calls of attention on one GPU", todo="Measure first "
-                        "with `longca run`")
+        why = "a prediction needs timed calls of attention on one GPU"
+        if earlier := len(records) - len(present):
+            why += f"; {earlier} of these {len(records)} records are of `band` as it was before its present kernels"
+        raise UserError("There are no records to fit", why=why, todo="Measure first with `longca run`")
     if len(devices) > 1:
         raise UserError(f"These records are of {len(devices)} devices: {', '.join(devices)}", todo="Give those of one")
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(timed, samples(timed), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
     models = (model for key in sorted(groups) if len(groups[key]) >= FEWEST for model in fit_forms(*key, groups[key]))
-    ranks = max(record.cell.world for record in records if record.outcome.status == "ok")
+    ranks = max(record.cell.world for record in present if record.outcome.status == "ok")
     return FittedKernels(devices[0], names, tuple(models), ranks)
 
 

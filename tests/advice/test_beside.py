@@ -4,11 +4,14 @@ import pytest
 
 from longca.advice.beside import predictions
 from longca.advice.recorded import OWN
+from longca.masks import build_mask
+from longca.predict.fitted import load_fitted
 from longca.report.decide.predicted import TOGETHER, first_rows, with_predictions
 from longca.report.figures.predicted_choices import PredictedChoices
 from longca.report.figures.predicted_errors import PredictedErrors
 from longca.store.load import load
 from longca.store.table import derived
+from tests.committed import committed
 from tests.records import quick_study
 from tests.support import ROOT
 
@@ -61,3 +64,18 @@ def test_of_many_cells_whole_settings_are_predicted(records):
     assert len(first_rows(table)) == len(table)
     settings = table.iloc[first_rows(table, 12)].groupby(TOGETHER).size()
     assert settings.tolist() == [5, 5], "another one has no room"
+
+
+def test_without_records_of_a_kernel_with_a_strategy_an_interval_is_also_that_of_the_kernel():
+    """Context parallelism on H200s ran an earlier `band`: nothing is known there of the present one with a strategy."""
+    fitted = load_fitted()
+    [older] = committed("h200-cp", kernel=["band"], strategy=["ulysses"], direction=["bwd"], mask=["causal_sliding_window"], seqlen=[16384],
+                        world=[2])
+    assert older.environment is not None and predictions([older]) == {}
+    source = older.environment.source.model_copy(update={"git_sha": "f" * 40})
+    record = older.model_copy(update={"environment": older.environment.model_copy(update={"source": source})})
+    [made] = predictions([record]).values()
+    model = fitted.find("band", "bwd", build_mask("causal_sliding_window", seqlen=16384).traits, 8)
+    assert model is not None and "ulysses+band" not in fitted.strategies
+    for interval in (model.residuals, fitted.strategies["ulysses"]):
+        assert made.low_ms <= made.ms * (1 + interval.low) + 1e-9 and made.high_ms >= made.ms * (1 + interval.high) - 1e-9

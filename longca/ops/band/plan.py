@@ -27,7 +27,7 @@ TILES_OF_UNEVEN_BLOCK = 4  # row tiles of a block of queries, at least, where bl
 UNIT = 128  # rows: row tiles are no longer, and begin at multiples of their length
 WARP_GROUP_ROWS = 64  # a program of the Hopper kernels over queries has a warp group for so many rows; two fill a multiprocessor
 HOST_TOKENS = 1 << 15  # tables of so many tokens, or cells of a block grid, are made on the host: a GPU's operations take longer to start
-KV_HEADS_AT_ONCE = 16  # at most, in a dK and dV kernel of its own: all of 64:8 heads, and the best of 1 to 64 of 64:64
+KV_HEADS_AT_ONCE = 16  # at most, in a dK and dV kernel of its own: all of 64:8 heads; with 64:64, 1 and 64 lose more at their worst
 L2_BYTES = 24 << 20  # of what programs share at a time: keys and values, or queries and gradients of the output
 
 Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]

@@ -66,20 +66,20 @@ def orders_of_parts(mask: Mask, area: Sizes, num_queries: Sizes, num_keys: Sizes
             part; parts of a window are windows. Parts of a staircase are taken for such, which one in eight is not.
     """
     sizes, few = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS != 0
-    if last_sees_nearly_all(mask):
+    if _last_sees_nearly_all(mask):
         short = SHORT_STAIRS if is_staircase(mask) else SHORT
         order = np.where(np.maximum(num_queries, num_keys) <= short, AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
-        return np.where(are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), order, TWO_KERNELS)
+        return np.where(_are_long(*sizes, MEAN_QUERIES, MEAN_KEYS), order, TWO_KERNELS)
     if is_window(mask):
         least = WINDOW_QUERIES, FIRST_KEYS
     elif few:
         least = MEAN_QUERIES, MEAN_KEYS
     else:
         least = STAIR_QUERIES if is_staircase(mask) else FIRST_QUERIES, FIRST_KEYS
-    return np.where(are_long(*sizes, *least, longest_work_tile(mask) if few else INF), AddOrder.FROM_FIRST, TWO_KERNELS)
+    return np.where(_are_long(*sizes, *least, longest_work_tile(mask) if few else INF), AddOrder.FROM_FIRST, TWO_KERNELS)
 
 
-def are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int, mean_keys: int,
+def _are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int, mean_queries: int, mean_keys: int,
              longest: int = INF) -> np.ndarray:
     """Tells where work tiles are long and many enough for one pass. All numbers are of one head group.
 
@@ -95,7 +95,7 @@ def are_long(area: Sizes, num_queries: Sizes, num_keys: Sizes, num_kv_heads: int
     return found
 
 
-def last_sees_nearly_all(mask: Mask) -> bool:
+def _last_sees_nearly_all(mask: Mask) -> bool:
     """Tells whether the last query that sees a key sees nearly all of them."""
     if mask.grid is not None:
         return False
