@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.record import Record
 from longca.core.version import VERSION
+from longca.paper.analysis.select import devices, earlier_strategies
 from longca.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.paper.facts import coverage, gallery
 from longca.paper.links import Link, RunPage, links, run_pages
@@ -64,6 +65,8 @@ class ShownExhibit:
     """those behind it"""
     links: tuple[Link, ...] = ()
     """to their records"""
+    devices: tuple[str, ...] = ()
+    """those that measured them"""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,17 @@ class _Paper:
     def rows(self) -> dict[str, int]:
         """Cell → its row among the page's points."""
         return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
+
+    def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
+        """The devices behind an exhibit: its own column tells them; else they are all that measured one of its cells, or any at
+        all where it names none."""
+        tried = self.table.loc[(self.table.status == "ok") & (self.table.cell_id.isin(cell_ids) if len(cell_ids) else True)]
+        return devices(data if "device" in data else tried)
+
+    def pages_of(self, devices: Collection[str]) -> list[RunPage]:
+        """The pages of studies that ran on one of these devices."""
+        studies = set(self.table.study[self.table.device.isin(devices)])
+        return [page for page in self.pages if page.study in studies]
 
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
         """The figure as an element of the page, whose points know their cells."""
@@ -151,7 +165,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
         "notes_of_all": [note for note, count in Counter(verdict.note for _, verdict in verdicts).items() if note and count >= SEVERAL],
         "num_measured": len({number for one in shown for number in one.effects}), "gallery": shown_masks, "coverage": coverage(table),
         "provenance": provenance(ordered, table, hardware, paper.pages), "num_records": len(ordered), "problems": problems,
-        "devices": sorted({device for device in table.device[table.status == "ok"] if device}),
+        "devices": devices(table.loc[table.status == "ok"]), "notes": {"cp": earlier_strategies(table)},
         "points": paper.points(), "looks": variables, "markers": MARKERS, "masks": paper.masks, "theme": theme(),
         "facts": {"rate": asdict(rate_unit(table.tflops_per_device[~table.is_control.astype(bool)].max())), "count": len(paper.first),
                   "looks": variables, "pictures": [], "homes": {page.study: page.address for page in paper.pages}},
@@ -193,9 +207,10 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)
+    measured_on = paper.devices(data, cell_ids)
     shown = ShownExhibit(exhibit, title, amount, effects=exhibit.effects(data),
                          published=published_findings(pairs), num_cells=len(cell_ids),
-                         links=links(paper.pages, cell_ids))
+                         links=links(paper.pages_of(measured_on), cell_ids), devices=measured_on)
     if isinstance(exhibit, PaperFigure):
         return replace(shown, drawing=paper.draw(exhibit, data, title))
     if isinstance(exhibit, PaperTable):

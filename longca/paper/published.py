@@ -56,12 +56,13 @@ def published_pairs(data: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame
         published: as `published_rates` makes it.
 
     Returns:
-        The columns of `published` that name the request and the source, row (of the data), value, published_tflops, peak_percent,
-        published_percent, and ratio: the share of peak here over the published share.
+        The columns of `published` that name the request and the source, row (of the data), value, here (the device, where the data tell
+        it), published_tflops, peak_percent, published_percent, and ratio: the share of peak here over the published share.
     """
     if not {"unit", "value", "cell_ids"} <= set(data) or not (data.unit == UNIT).all():
-        return published.head(0).assign(row=0, value=0.0, peak_percent=0.0, ratio=0.0)
-    timed = data.loc[data.value.notna(), ["value", "cell_ids"]].reset_index(names="row")
+        return published.head(0).assign(row=0, value=0.0, here="", peak_percent=0.0, ratio=0.0)
+    timed = data.assign(here=data.device if "device" in data else "").loc[data.value.notna(), ["value", "cell_ids", "here"]]
+    timed = timed.reset_index(names="row")
     cells = timed.assign(cell_id=timed.cell_ids.str.split()).explode("cell_id").drop(columns="cell_ids")
     pairs = cells.merge(published, on="cell_id").dropna(subset=["peak_tflops"])
     pairs = pairs.drop_duplicates(["row", "source", "is_told"])  # seeds of one point share a request
@@ -81,9 +82,9 @@ def with_published(data: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
-    """Compares the rates with each source that published them: a sentence for each."""
+    """Compares the rates with each source that published them: a sentence for each, and for each device."""
     found = []
-    for _, of_source in pairs.groupby(SOURCE, sort=True):
+    for _, of_source in pairs.groupby([*SOURCE, "here"], sort=True):
         told = of_source.loc[of_source.is_told]
         if len(told):
             found.append(_compared(told))
@@ -111,15 +112,19 @@ def _compared(pairs: pd.DataFrame) -> str:
                      + (f", furthest apart for {_place(apart)} ({number(apart.ratio, 3)}×)" if len(alike) > 1 else ""))
     if len(drawn):
         parts.append(f"{number(drawn.ratio.median(), 3)}× of {plural(len(drawn), 'point')} with documents of another sampler")
-    return f"Share of peak here over that of {_source(pairs)}: {'; '.join(parts)}"
+    return f"Share of peak {_here(pairs)} over that of {_source(pairs)}: {'; '.join(parts)}"
 
 
 def _in_range(pairs: pd.DataFrame) -> str:
     one, here = pairs.iloc[0], pairs.peak_percent
     low, high = percent(here.min() / 100), percent(here.max() / 100)
     return (f"{_source(pairs)} has {one.method} under {one['mask']}, {one.direction}, at {percent(one.published_percent / 100)} of peak "
-            f"and does not tell {'the length' if one.kind == 'kernel' else 'the number of GPUs'}: here it has {low}"
+            f"and does not tell {'the length' if one.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} it has {low}"
             f"{f' to {high}' if high != low else ''} at {plural(len(pairs), 'point')}")
+
+
+def _here(pairs: pd.DataFrame) -> str:
+    return f"on {device} here" if (device := pairs.here.iloc[0]) else "here"
 
 
 def _source(pairs: pd.DataFrame) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
-from longca.predict.ways import ran_earlier
 from longca.report.decide.views import HeatMap, Placed, decision, verdict
-from longca.report.series import DIRECTIONS, join, labelled
+from longca.report.series import DIRECTIONS, is_earlier, join, labelled
 from longca.store.table import is_ranked
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     documents = " and ".join(sorted(set(ran.corpus) - {""}))
     setting = join(f"{question.mask} ({', '.join(params)})" if params else question.mask, f"documents of {documents}" if documents else "",
                    _setting({axis: getattr(question, axis) for axis in AXES}))
-    earlier = {row.method for row in ran.itertuples() if ran_earlier(str(row.kernel), str(row.git_sha))}
+    earlier = set(ran.method[is_earlier(ran)])
     return CallRanking(verdict(view, mask), setting, methods, missing, sorted(earlier), tuple(sorted(set(ran.device))),
                        tuple(sorted(set(ran.study))))
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from longca.predict.ways import ran_earlier
 from longca.store.table import is_ranked
 from longca.store.text import number, plural, rate_scale
 
@@ -152,6 +153,14 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> p
     """Rows of attention that was tried and may be ranked: no control, nothing unsupported or unavailable, no row "as released"."""
     chosen = table[(table.kind == kind) & is_ranked(table) & table.status.isin(("ok", *FAILURES))]
     return chosen if direction is None else chosen[chosen.direction == direction]
+
+
+def is_earlier(table: pd.DataFrame) -> pd.Series:
+    """True for rows of `band` as it was before its present kernels."""
+    import pandas as pd
+
+    return pd.Series([ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
+                     index=table.index, dtype=bool)
 
 
 def rate_unit(largest_tflops: float) -> Unit:

@@ -60,3 +60,24 @@ def test_memory_is_that_of_the_studys_gpu(table):
     for name in ("memory_dense", "memory_sparse"):
         ids = set(exhibit(name).cell_ids(exhibit(name).data(table)))
         assert ids and ids <= set(table.cell_id[table.device == H100])
+
+
+def test_an_exhibit_names_the_devices_that_measured_it(table, tmp_path):
+    """Memory is shown of the study's GPU alone: neither its line nor its links may name the other one."""
+    from longca.paper.analysis.select import devices
+
+    memory = exhibit("memory_dense").data(table)
+    assert devices(memory) == (H100,) and devices(exhibit("dense_8k").data(table)) == (H100, H200)
+    assert devices(table.assign(device="")) == ()
+
+
+def test_shares_of_published_peaks_are_told_for_each_device(table):
+    from longca.paper.published import published_findings, published_pairs, published_rates
+    from longca.store.hardware import load_hardware
+
+    rows = table.assign(kernel="fa3", method="fa3")
+    data = exhibit("dense_8k").data(rows.loc[(rows.kind == "kernel") & (rows["mask"] == "causal")].drop_duplicates(["cell_id", "device"]))
+    pairs = published_pairs(data, published_rates(rows, load_hardware()))
+    assert set(pairs.here) == {H100, H200}
+    told = [text for text in published_findings(pairs) if text.startswith("Share of peak")]
+    assert told and {device for device in (H100, H200) for text in told if f"Share of peak on {device} here" in text} == {H100, H200}

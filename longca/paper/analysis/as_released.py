@@ -102,14 +102,16 @@ def effect(of_kernel: pd.DataFrame) -> str:
 
     timed = of_kernel.loc[of_kernel.ratio.notna()]
     versions = ", ".join(sorted(set(timed.torch_released) - {""}))
-    parts = [f"Of {plural(len(timed), 'call')} that run both ways" + (f" (torch {versions})" if versions else "")]
+    run = "runs" if len(timed) == 1 else "run"
+    parts = [f"Of {plural(len(timed), 'call')} that {run} both ways" + (f" (torch {versions})" if versions else "")]
     for words, chosen in (("longer", timed.loc[slower(timed)]), ("less long", timed.loc[quicker(timed)])):
         if len(chosen):
             ratios = chosen.ratio.astype(float)
             mean, low, high = (number(float(value)) for value in (np.exp(np.log(ratios).mean()), ratios.min(), ratios.max()))
             passes = set(chosen.direction.map(DIRECTIONS))
-            parts.append(f"{len(chosen)} take {words} as released: {mean}× in the mean ({low}–{high}×), "
-                         + (f"all {passes.pop()}" if len(passes) == 1 else "forward and backward"))
+            takes, spread = ("takes", f"{mean}×") if len(chosen) == 1 else ("take", f"{mean}× in the mean ({low}–{high}×)")
+            which = "forward and backward" if len(passes) > 1 else f"all {passes.pop()}" if len(chosen) > 1 else passes.pop()
+            parts.append(f"{len(chosen)} {takes} {words} as released: {spread}, {which}")
     if len(parts) == 1:
         parts.append(f"none differs by more than {percent(NOTABLE)}")
     parts = [", ".join(parts)]
@@ -127,7 +129,7 @@ def effect(of_kernel: pd.DataFrame) -> str:
             parts.append(f"{plural(len(lost), 'cell')} that {verbs} {words}")
     neither = int(((of_kernel.status_released != "ok") & (of_kernel.status_without != "ok")).sum())
     if neither:
-        parts.append(f"{plural(neither, 'cell')} fail both ways")
+        parts.append(f"{plural(neither, 'cell')} fail{'s' if neither == 1 else ''} both ways")
     num_ranked, changed = int(of_kernel.num_ranked.notna().sum()), int(of_kernel.rank_changes.sum())
     if num_ranked:
         parts.append(f"another rank in {changed} of {plural(num_ranked, 'cell')}" if changed else "no rank changes")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {"absolute_peak_bytes": "in all", "peak_bytes": "above inputs"}  # as the study has it; as a call costs
 GIB = 1 << 30
-POINT = ["mask", "detail", "measure", "direction", "method", "seqlen"]
+POINT = ["mask", "detail", "device", "measure", "direction", "method", "seqlen"]
 ORDER = {"mask": True, "direction": False, "detail": True, "method": True, "seqlen": True}  # forward first
 
 
@@ -61,9 +61,9 @@ class MemoryCurves(PaperFigure):
         out = (f"; {', '.join(sorted(set(failed.method)))} ran out of memory, first at {format_length(int(failed.seqlen.min()))}"
                if len(failed) else "")
         panel = join(least["mask"], least.detail)
-        return (f"{panel}, {format_length(int(least.seqlen))}: {least.method} takes {format_bytes(least.value)}, "
+        return (f"At {format_length(int(least.seqlen))} tokens ({panel}) {least.method} takes {format_bytes(least.value)}, "
                 f"{most.method} {number(most.value / least.value)} times as much{out}")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        scaled = data.assign(**{name: data[name] / GIB for name in ("value", "low", "high")}).drop(columns="direction")
+        scaled = data.assign(**{name: data[name] / GIB for name in ("value", "low", "high")}).drop(columns=["direction", "device"])
         return draw_panels(scaled, style, x="seqlen", x_text=format_length, unit="GiB", y_log=True, per_row=4, lowest_is_best=True)

@@ -24,7 +24,7 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row for each of `CASE`, as `longca.paper.analysis.select.rates` has them, with clock_mhz, power_w, capped (True if the power
-        limit held the clock back), and rate and clock over those of standard normal inputs of the same setting and pace.
+        limit held the clock back), device, and rate and clock over those of standard normal inputs of the same setting and pace.
     """
     import pandas as pd
 
@@ -35,7 +35,7 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     rows["capped"] = rows.clock_event_reasons.astype(str).str.contains("PowerCap")
     state = rows.groupby(CASE).agg(clock_mhz=("sm_clock_mhz_median", "median"), power_w=("power_w_median", "median"),
-                                   capped=("capped", "any")).reset_index()
+                                   capped=("capped", "any"), device=("device", "first")).reset_index()
     data = rates(rows, *CASE).merge(state, on=CASE)
     normal = data.loc[data.input_values == "normal", [*SETTING, "sustained", "value", "clock_mhz"]]
     data = data.merge(normal, on=[*SETTING, "sustained"], how="left", suffixes=("", "_normal"))
@@ -70,10 +70,10 @@ def values_finding(data: pd.DataFrame) -> str:
     found = effects(data)
     if not found:
         return "No setting ran without a pause on several kinds of values"
-    texts = [f"{VALUES[one.values]} {number(one.rate, 3)}× at {number(one.clock, 3)}× the clock" for one in found]
+    texts = [f"{number(one.rate, 3)}× at {number(one.clock, 3)}× the clock ({VALUES[one.values]})" for one in found]
     at_limit = data.loc[data.sustained.astype(bool) & (data.input_values == "normal")]
     return (f"{int(at_limit.capped.sum())} of {len(at_limit)} settings with standard normal inputs are held back by the power limit; the "
-            f"same calls on other values run faster as the clock does: {', '.join(texts)}")
+            f"same calls on other values run faster, in the median as much as the clock does: {', '.join(texts)}")
 
 
 def pace_finding(data: pd.DataFrame) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from longca.claims.evidence import STUDY_GPU
 from longca.core.units import format_length
 from longca.report.rates import RATE
-from longca.report.series import attention, join, labelled, points
+from longca.report.series import attention, is_earlier, join, labelled, points
+from longca.store.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,12 +18,26 @@ GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
 
 
 def kernels(table: pd.DataFrame, *, sparse: bool, heads: tuple[int, int] | None = None, direction: str | None = None) -> pd.DataFrame:
-    """Attention of one device that was tried, under static or under block-sparse masks, labelled."""
+    """Attention of one device that was tried, under static or under block-sparse masks, labelled. An earlier `band` is left out where the
+    same GPU ran the present one."""
     rows = attention(table, "kernel", direction)
+    earlier = is_earlier(rows)
+    present = set(zip(rows.device[~earlier], rows.kernel[~earlier], strict=True))
+    places = zip(rows.device, rows.kernel, strict=True)
+    rows = rows.loc[[not old or place not in present for old, place in zip(earlier, places, strict=True)]]
     rows = rows.loc[(rows.mask_family == "block-sparse") == sparse]
     if heads is not None:
         rows = rows.loc[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
     return labelled(rows)
+
+
+def earlier_strategies(table: pd.DataFrame) -> str:
+    """Tells on which devices strategies ran an earlier `band`: "on NVIDIA H200 band in strategies is of its earlier kernels (412
+    cells)"; "" where none did."""
+    rows = attention(table, "cp")
+    counts = rows.loc[is_earlier(rows)].groupby("device").cell_id.nunique()
+    parts = [f"on {device} band in strategies is of its earlier kernels ({plural(int(count), 'cell')})" for device, count in counts.items()]
+    return "; ".join(parts)
 
 
 def main_heads(table: pd.DataFrame) -> tuple[int, int]:
@@ -63,6 +78,11 @@ def of_one_device(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of one device, labelled: of the study's GPU, or else of that with most of them."""
     names = sorted(set(rows.device), key=lambda name: (STUDY_GPU in name, int((rows.device == name).sum())))
     return labelled(rows.loc[rows.device == names[-1]]) if len(names) > 1 else rows
+
+
+def devices(table: pd.DataFrame) -> tuple[str, ...]:
+    """The devices of a table, each once."""
+    return tuple(sorted({str(device) for device in table.device.dropna()} - {""}))
 
 
 def devices_apart(data: pd.DataFrame) -> list[str]:

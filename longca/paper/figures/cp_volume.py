@@ -30,11 +30,12 @@ class CpVolume(PaperTable):
     def title(self, data: pd.DataFrame) -> str:
         dense = data[(data["mask"] == "full") & (data.direction == "fwd")]
         exact = dense[(dense.value - 1).abs() <= 1e-3]
-        below = data[data.value < 0.999]
+        others = data.loc[data["mask"] != "full"]
+        below = others.loc[others.value < 0.999]
         least = (f"; at the least {number(float(below.value.min()))} of it under {below.loc[below.value.idxmin(), 'mask']}"
                  if len(below) else "")
-        return (f"Forward under a full mask, {len(exact)} of {plural(len(dense), 'case')} send just the formula's bytes; under other masks "
-                f"{len(below)} of {plural(len(data), 'case')} send fewer{least}")
+        return (f"Forward under a full mask, {len(exact)} of {plural(len(dense), 'case')} send just the formula's bytes; under other "
+                f"masks, in both passes, {len(below)} of {plural(len(others), 'case')} send fewer{least}")
 
     def cells(self, data: pd.DataFrame) -> Cells:
         places = settings(data)

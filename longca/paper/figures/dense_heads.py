@@ -35,10 +35,8 @@ class DenseHeads(PaperTable):
         return both.loc[:, [*by, "value_64", "value_8", "ratio", "cell_ids_64", "cell_ids_8"]]
 
     def title(self, data: pd.DataFrame) -> str:
-        middle = float(np.exp(np.log(data.ratio.astype(float)).mean()))
-        near = float(((data.ratio - 1).abs() <= 0.05).mean())
-        return (f"As many KV heads as query heads change throughput by {number(middle, 3)}× in the mean of {plural(len(data), 'pair')}; "
-                f"{percent(near)} of the pairs lie within 5 %")
+        parts = [f"{f'on {device} ' if devices_apart(data) else ''}{_finding(rows)}" for device, rows in data.groupby("device")]
+        return f"As many KV heads as query heads change throughput: {'; '.join(parts)}"
 
     def cells(self, data: pd.DataFrame) -> Cells:
         lengths = sorted(data.seqlen.unique())
@@ -53,3 +51,9 @@ class DenseHeads(PaperTable):
             rows.append(tuple(row))
         return Cells(("kernel", *apart, *(f"{direction} {format_length(int(length))}" for direction, length in places)), tuple(rows),
                      num_keys=1 + len(apart))
+
+
+def _finding(data: pd.DataFrame) -> str:
+    middle = float(np.exp(np.log(data.ratio.astype(float)).mean()))
+    near = float(((data.ratio - 1).abs() <= 0.05).mean())
+    return f"{number(middle, 3)}× in the mean of {plural(len(data), 'pair')}, {percent(near)} of them within 5 %"
