@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.predict.ways import ran_earlier
 from longca.store.table import is_ranked
 from longca.store.text import number, plural, rate_scale
 
@@ -158,6 +157,8 @@ def attention(table: pd.DataFrame, kind: str, direction: str | None = None) -> p
 def is_earlier(table: pd.DataFrame) -> pd.Series:
     """True for rows of `band` as it was before its present kernels."""
     import pandas as pd
+
+    from longca.predict.ways import ran_earlier  # here, since it brings masks: a page of a study is made without them
 
     return pd.Series([ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
                      index=table.index, dtype=bool)
