@@ -6,7 +6,7 @@ A point is one setting of one method, all seeds of its mask together. Only atten
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from longca.claims.contract import Gaps, Observation
 from longca.core.units import format_length
 from longca.store.table import RANKED_BY, is_ranked
-from longca.store.text import format_bytes, number
+from longca.store.text import format_bytes, number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +70,8 @@ class Point:
     dtype: str
     direction: str
     cells: tuple[_Cell, ...]
+    gpu: str = ""
+    """the short name of its device where the table has several devices: without it, two points of one setting read the same"""
 
     @property
     def heads(self) -> str:
@@ -116,10 +118,16 @@ class Point:
 
     @property
     def where(self) -> str:
-        """Its setting, in words: "full 8K fwd 64:8"."""
+        """Its setting, in words: "full 8K fwd 64:8", "full 8K fwd 64:8 on H100" where other GPUs are there."""
         told = ", ".join(f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density"))
-        ranks = f" on {self.world} ranks" if self.kind == "cp" else ""
-        return f"{self.mask}{f' ({told})' if told else ''} {format_length(self.seqlen)} {self.direction} {self.heads}{ranks}"
+        return f"{self.mask}{f' ({told})' if told else ''} {self.size}"
+
+    @property
+    def size(self) -> str:
+        """Its setting without the mask: "8K fwd 64:8", "8K fwd 64:8 on 2 ranks of H100"."""
+        ranks = plural(self.world, "rank") if self.kind == "cp" else ""
+        machine = " of ".join(filter(None, (ranks, self.gpu)))
+        return f"{format_length(self.seqlen)} {self.direction} {self.heads}{f' on {machine}' if machine else ''}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,9 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, numbers, strict=True)
     for identity, (cell_id, seed, status, reason, values) in zip(identities, facts, strict=True):
         groups[identity].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True))))
-    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells)) for identity, cells in groups.items()]
+    gpus = _short_names(table.device[table.device_type == "cuda"].unique())  # of all rows: each question to a table names its GPUs alike
+    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=gpus[identity[0]])
+             for identity, cells in groups.items()]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
     return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
 
@@ -254,7 +264,7 @@ def reach(found: Sequence[Point]) -> str:
     """The part of a claim about many GPUs that points reach: "up to 4 ranks of one host"."""
     hosts = num_hosts(found)
     ranks = max((point.world for point in found if point.ok), default=0)
-    return f"up to {ranks} ranks of {'one host' if hosts == 1 else f'{hosts} hosts'}"
+    return f"up to {plural(ranks, 'rank')} of {'one host' if hosts == 1 else f'{hosts} hosts'}"
 
 
 def span(values: Iterable[float], show: Callable[[Any], str] | None = None) -> str:
@@ -274,9 +284,19 @@ def held(observations: Sequence[Observation], noun: str = "point") -> str:
 
 
 def of(count: int, total: int, noun: str) -> str:
-    """"3 of 14 points", "all 14 points", "none of 14 points"."""
+    """"3 of 14 points", "all 14 points", "none of 14 points", "the one point", "0 of 1 point"."""
+    if total <= 1:
+        return f"the one {noun}" if count else f"0 of {plural(total, noun)}"
     amount = "all" if count == total else "none of" if not count else f"{count} of"
-    return f"{amount} {total} {noun}s" if total != 1 else f"{'the' if count else 'not the'} one {noun}"
+    return f"{amount} {total} {noun}s"
+
+
+def _short_names(devices: Sequence[str]) -> dict[str, str]:
+    """Device → "H100" for "NVIDIA H100 80GB HBM3", or all of its name where that is not enough; "" where it is the only one."""
+    words = {device: device.removeprefix("NVIDIA ") for device in devices}
+    short = {device: name.split()[0] if any(map(str.isdigit, name.split(" ")[0])) else name for device, name in words.items()}
+    counts = Counter(short.values())
+    return {device: "" if len(words) == 1 else name if counts[name] == 1 else words[device] for device, name in short.items()}
 
 
 _FIELDS = {field.name for field in fields(Point)} | {"heads"}
@@ -285,7 +305,8 @@ _FIELDS = {field.name for field in fields(Point)} | {"heads"}
 def _matched(first: Sequence[Point], second: Iterable[Point], vary: Sequence[str],
              column: str = "tflops_per_device") -> Iterator[tuple[int, Pair]]:
     """(index in `first`, the pair of that point and its match)."""
-    loose = {"cells", "mask_params", *vary, *(("corpus",) if "mask" in vary else ()), *(("num_kv_heads",) if "heads" in vary else ())}
+    loose = {"cells", "gpu", "mask_params", *vary} | ({"corpus"} if "mask" in vary else set()) | \
+        ({"num_kv_heads"} if "heads" in vary else set())
     names = [field.name for field in fields(Point) if field.name not in loose]
 
     def key(point: Point) -> tuple[Any, ...]:
