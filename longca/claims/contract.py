@@ -114,13 +114,35 @@ def decided(finding: str, *parts: Sequence[Observation], missing: Gaps = Gaps(),
     observations = [one for those in parts for one in those]
     if not observations:
         return Verdict(OPEN, "No record says anything about it", missing=missing.texts, note=note)
-    status: Status = OPEN if is_open else STATUSES[max(STATUSES.index(_status(those)) for those in parts if those)]
+    status: Status = OPEN if is_open else STATUSES[max(STATUSES.index(status_of(those)) for those in parts if those)]
     against = tuple(one.text for one in observations if not one.holds)
     ids = dict.fromkeys(cell_id for one in observations for cell_id in one.cell_ids)
     return Verdict(status, finding, against, tuple(ids), missing.texts, part or missing.judged, note)
 
 
-def _status(observations: Sequence[Observation]) -> Status:
+def in_parts(*parts: tuple[str, Sequence[Observation]], is_open: bool = False) -> str:
+    """The finding of a claim that says several things, from the finding and the observations of each.
+
+    Where some of them fail and others do not, those that fail come first and all say which they are: "Fails: …; holds: …". A part that
+    nothing was observed of says so itself, last.
+
+    Args:
+        is_open: as of `decided`; then no part fails or holds.
+    """
+    known = [(status_of(those), text) for text, those in parts if those]
+    unknown = [text for text, those in parts if not those]
+    fail = [text for status, text in known if status == CONTRADICTED]
+    rest = {status: [text for other, text in known if other == status] for status in (EXCEPTIONS, HOLDS)}
+    if fail and any(rest.values()) and not is_open:
+        known_texts = [f"fails: {', '.join(fail)}", *(f"{status}: {', '.join(texts)}" for status, texts in rest.items() if texts)]
+    else:
+        known_texts = [text for _, text in known]
+    whole = "; ".join([*known_texts, *unknown])
+    return whole[:1].upper() + whole[1:]
+
+
+def status_of(observations: Sequence[Observation]) -> Status:
+    """The verdict of observations of one thing; there is at least one."""
     share = sum(one.holds for one in observations) / len(observations)
     return HOLDS if share == 1 else EXCEPTIONS if share >= MOSTLY else CONTRADICTED
 

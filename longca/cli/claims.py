@@ -128,6 +128,9 @@ def _list(name: str, texts: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _evidence(verdict: "Verdict") -> str:
+    from longca.store.text import plural
+
     shown = ", ".join(verdict.cell_ids[:MOST_SHOWN // 3])
     more = len(verdict.cell_ids) - MOST_SHOWN // 3
-    return f"{len(verdict.cell_ids)} cells: {shown}{f' and {more} more, which --json names' if more > 0 else ''}" if shown else "none"
+    rest = f" and {more} more, which --json names" if more > 0 else ""
+    return f"{plural(len(verdict.cell_ids), 'cell')}: {shown}{rest}" if shown else "none"

@@ -5,14 +5,14 @@ import re
 import pandas as pd
 import pytest
 
-from longca.claims.contract import STATUSES, Verdict, all_claims, decided, summary
+from longca.claims.contract import STATUSES, Observation, Verdict, all_claims, decided, in_parts, summary
 from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
 from longca.store.columns import COLUMNS
 from longca.store.load import committed as committed_files
 from longca.store.load import load, load_columns
 from longca.store.table import FRAME_TYPES, derived
-from tests.claims.cases import CASES
-from tests.claims.made import grid, table
+from tests.claims.cases import CASES, REGULAR
+from tests.claims.made import GIB, grid, table
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
 
@@ -66,7 +66,8 @@ def test_the_records_of_the_project_are_judged(committed):
     for number, verdict in verdicts.items():
         assert verdict.status in STATUSES
         assert re.search(r"\d", verdict.finding) and "nan" not in verdict.finding and "–×" not in verdict.finding, number
-        assert len(verdict.finding) <= 230 and verdict.cell_ids and set(verdict.cell_ids) <= known
+        assert not re.search(r"\b1 [a-z]+s\b|points needs", verdict.finding), number
+        assert len(verdict.finding) <= 240 and verdict.cell_ids and set(verdict.cell_ids) <= known
         assert "H200" in verdict.note
     assert sum(verdict.status == "open" for verdict in verdicts.values()) < len(verdicts) / 2
 
@@ -82,6 +83,48 @@ def test_a_summary_counts_verdicts():
     verdicts = [Verdict("holds", ""), Verdict("holds", ""), Verdict("contradicted", ""), Verdict("open", "")]
     assert summary(verdicts) == "4 claims: 2 hold, 1 is contradicted, 1 is open"
     assert decided("unused").status == "open"
+
+
+def test_a_finding_says_which_part_fails():
+    good, bad = ([Observation("", holds)] * 4 for holds in (True, False))
+    mostly = [*good, *bad[:1]]
+    assert in_parts(("one", good), ("two", mostly)) == "One; two"
+    assert in_parts(("one", bad), ("two", bad)) == "One; two"
+    assert in_parts(("one", good), ("two", bad), ("three", mostly)) == "Fails: two; holds with exceptions: three; holds: one"
+    assert in_parts(("one", []), ("two", bad), ("three", good)) == "Fails: two; holds: three; one"
+    assert in_parts(("one", good), ("two", bad), is_open=True) == "One; two"
+
+
+def test_a_claim_that_fails_in_one_part_says_so_first():
+    def finding(number, index):
+        return CLAIMS[number].judge(table(CASES[number][index][1])).finding
+
+    assert finding(5, 1).startswith("Fails: documents widen the gap at none of 3 points; holds: backward is slower at all 6 points")
+    assert finding(5, 2).startswith("Fails: backward is slower") and finding(5, 0).startswith("Backward is slower")
+    assert finding(17, 2).startswith("Fails: more ranks than heads are refused at 0 of 1 point, since ranks without heads")
+    assert finding(12, 2).startswith("Fails: memory is less at none of 3 points; holds: rates")
+    memory = CLAIMS[4].judge(table(grid(50, kernel="sdpa", mask="causal_document", seqlen=32768, absolute_peak_bytes=GIB),
+                                   grid(None, kernel="naive", mask="causal_document", seqlen=32768, status="oom")))
+    assert memory.finding == "Fails: SDPA is beyond 80 GB from 32K on at 0 of 1 point and needs 1.00 GiB at 32K; " \
+        "holds: naive is beyond 80 GB from 32K on at the one point"
+
+
+def test_points_name_their_gpu_where_a_table_has_several():
+    h100, h200, other = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H100 NVL"))
+
+    def told(*groups, **where):
+        return [point.where for point in points(table(*groups), **where)]
+
+    fa3 = {"kernel": "fa3"}
+    assert told(grid(500, **fa3, **h200)) == ["full 8K fwd 64:8"]
+    assert told(grid(500, **fa3, **h100), grid(500, **fa3, **h200)) == ["full 8K fwd 64:8 on H100", "full 8K fwd 64:8 on H200"]
+    assert told(grid(500, **fa3, **h100), grid(500, kernel="fa2", **h200), kernel="fa2") == ["full 8K fwd 64:8 on H200"]
+    assert told(grid(500, **fa3, **h100), grid(500, **fa3, **other))[1] == "full 8K fwd 64:8 on H100 NVL"
+    ring = {"strategy": "ring_p2p", "kernel": "band", "world": 2}
+    assert told(grid(500, **ring, **h200), grid(500, **fa3, **h100), kind="cp") == ["full 8K fwd 64:8 on 2 ranks of H200"]
+    assert "on H100: 500 on causal_sliding_window, 300 on full" in CLAIMS[6].judge(table(*(
+        grid(rate, kernel="flex", mask=masks, **h100) for rate, masks in ((500, REGULAR[1:]), (300, REGULAR[0]))),
+        grid(500, **fa3, **h200))).exceptions[0]
 
 
 def test_points_are_medians_over_seeds_that_are_right():

@@ -1,6 +1,6 @@
 """Claim 5: backward beside forward, of dense kernels."""
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, gpu_note, held, missing, pairs, points, span
 from longca.store.text import number
 
@@ -27,9 +27,8 @@ class BackwardBelowForward(Claim):
         shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in found}
         gaps = [self._gap(pair, shares[DOCUMENTS[mask], setting]) for (mask, setting), pair in shares.items()
                 if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares]
-        finding = (f"Backward is slower at {held(below)} "
-                   f"({span(pair.ratio for pair in found)}× forward); documents widen the gap at "
-                   f"{held(gaps)}")
+        finding = in_parts((f"backward is slower at {held(below)} ({span(pair.ratio for pair in found)}× forward)", below),
+                           (f"documents widen the gap at {held(gaps)}", gaps))
         return decided(finding, below, gaps, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=DENSE, mask=masks, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd")))
 

@@ -1,6 +1,6 @@
 """Claim 22: documents under context parallelism."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, pairs, points, span
 
 AGAIN = ("paper_style_ring", "paper_style_allgather")  # the study's own schedules, done again
@@ -26,11 +26,15 @@ class DocumentsCostCp(Claim):
         alone = self._beside(points(table, kind="kernel", mask=masks, kernel={point.kernel for point in asked},
                                     seqlen={point.seqlen for point in asked}))
         observed = [pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without") for pair in found]
-        kept = {"the five strategies": [pair.ratio for pair in found if pair.first.strategy in STRATEGIES],
-                "the study's schedules, done again,": [pair.ratio for pair in found if pair.first.strategy in AGAIN],
-                "the kernels alone": [pair.ratio for pair in alone]}
-        told = ", ".join(f"{name} keep {span(ratios)}×" for name, ratios in kept.items() if ratios)
-        finding = f"Documents leave two thirds or less at {held(observed)}: {told}"
+        parts = []
+        for name, strategies in (("the five strategies", STRATEGIES), ("the study's schedules, done again,", AGAIN)):
+            here = [(pair.ratio, one) for pair, one in zip(found, observed, strict=True) if pair.first.strategy in strategies]
+            ratios, those = span(ratio for ratio, _ in here), [one for _, one in here]
+            if here:
+                parts.append((f"{name} keep {ratios}× their rate, two thirds or less at {held(those)}", those))
+        if alone:
+            parts.append((f"the kernels alone keep {span(pair.ratio for pair in alone)}×", []))
+        finding = in_parts(*parts)
         return decided(finding, observed, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=masks, world=WORLDS))
 

@@ -1,6 +1,6 @@
 """Claim 1: FlashAttention-3 on regular masks."""
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import DENSE, GQA, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, rivals, span
 from longca.core.units import format_length
 
@@ -26,8 +26,7 @@ class Fa3IsFastest(Claim):
         first = [pair.observed(pair.order != "less") for pair in best]
         full = [point for point in found if point.kernel == "fa3" and point.mask == "full" and point.seqlen >= FULL_FROM]
         rates = [Observation(f"fa3 {point.rate:.0f} TFLOP/s: {point.where}", point.rate >= FULL_RATE, point.cell_ids) for point in full]
-        finding = (f"FA3 is first or level at {held(first)}, at "
-                   f"{span([pair.ratio for pair in best])}× the best other; {span([point.rate for point in full])} TFLOP/s on FULL from "
-                   f"{format_length(FULL_FROM)}")
+        finding = in_parts((f"FA3 is first or level at {held(first)}, at {span([pair.ratio for pair in best])}× the best other", first),
+                           (f"{span([point.rate for point in full])} TFLOP/s on FULL from {format_length(FULL_FROM)}", rates))
         return decided(finding, first, rates, note=gpu_note(found),
                        missing=missing(asked, self.gpus, kernel=DENSE, mask=REGULAR, heads=[GQA], seqlen=LENGTHS[1:]))

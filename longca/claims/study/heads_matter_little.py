@@ -1,6 +1,6 @@
 """Claim 12: KV heads that several query heads share."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import DENSE, GQA, MHA, gpu_note, held, missing, pairs, points, span
 from longca.store.text import percent
 
@@ -23,8 +23,8 @@ class HeadsMatterLittle(Claim):
         rates, memory = pairs(few, many, "heads"), pairs(few, many, "heads", column="absolute_peak_bytes")
         little = [pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{pair.first.method} {GQA}", MHA) for pair in rates]
         less = [pair.observed(pair.ratio < 1, f"{pair.first.method} {GQA} bytes", MHA) for pair in memory]
-        finding = (f"Rates with 8 KV heads are at {span(pair.ratio for pair in rates)}× those with 64, within {percent(LITTLE)} at "
-                   f"{held(little)}; memory is less at "
-                   f"{held(less)}")
+        ratios = span(pair.ratio for pair in rates)
+        finding = in_parts((f"rates with 8 KV heads are at {ratios}× those with 64, within {percent(LITTLE)} at {held(little)}", little),
+                           (f"memory is less at {held(less)}", less))
         return decided(finding, little, less, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=KERNELS, heads=(GQA, MHA), seqlen=(32768,), direction=("fwd",)))

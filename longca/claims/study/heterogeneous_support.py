@@ -1,6 +1,6 @@
 """Claim 3: the kernels that run heterogeneous masks."""
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import GQA, HETEROGENEOUS, gpu_note, held, missing, points, span
 from longca.core.units import format_length
 from longca.store.text import number
@@ -28,7 +28,7 @@ class HeterogeneousSupport(Claim):
         run = sorted({point.seqlen for point in told if point.kernel in CANNOT and point.ok})
         masks = sorted({point.mask for point in told if point.kernel in CANNOT and point.ok})
         where = f", and run {' and '.join(masks)} at {span(run, format_length)}" if run else ""
-        finding = f"FA2, FA3 and cuDNN refuse {held(no)}{where}; the other four run {held(yes)}"
+        finding = in_parts((f"FA2, FA3 and cuDNN refuse {held(no)}{where}", no), (f"the other four run {held(yes)}", yes))
         regular = "A mask whose blocks or windows reach over the whole sequence is a regular one there. " if run else ""
         return decided(finding, no, yes, note=regular + gpu_note(told, "the masks that a kernel takes do not depend on that"),
                        missing=missing(asked, self.gpus, kernel=(*CANNOT, *CAN), mask=HETEROGENEOUS, heads=[GQA], seqlen=(8192,)))

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import SAME, gpu_note, held, missing, num_hosts, pairs, points, reach, span
 from longca.store.text import number
 
@@ -29,9 +29,9 @@ class HybridsOnDocuments(Claim):
         grown = list(self._growth(found))
         firsts = [pair.first for pair in found]
         few = num_hosts(firsts) < 2  # nothing about growth over nodes
-        growth = f"; the lead grows in {held(grown, 'case')}" if grown else ""
-        finding = (f"Hybrids are ahead or level at {held(ahead)}, at "
-                   f"{span(pair.ratio for pair in found)}× the pure strategies{growth}")
+        parts = [(f"hybrids are ahead or level at {held(ahead)}, at {span(pair.ratio for pair in found)}× the pure strategies", ahead),
+                 *([(f"the lead grows in {held(grown, 'case')}", grown)] if grown else [])]
+        finding = in_parts(*parts, is_open=few)
         return decided(finding, ahead, grown, is_open=few, part=reach(firsts) if few else "",
                        missing=missing(asked, self.gpus, strategy=(*HYBRIDS, *PURE), world=WORLDS), note=gpu_note(asked))
 

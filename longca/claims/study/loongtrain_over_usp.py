@@ -1,6 +1,6 @@
 """Claim 18: LoongTrain beside USP."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import gpu_note, held, missing, pairs, points, reach, span
 
 FEWEST = 4  # ranks: on fewer neither is a hybrid
@@ -29,9 +29,9 @@ class LoongtrainOverUsp(Claim):
         backward = [pair for pair in found if pair.first.direction == "bwd"]
         ahead = [pair.observed(pair.order == "more") for pair in forward]
         level = [pair.observed(pair.order != "more") for pair in backward]
-        finding = (f"LoongTrain is ahead forward at {held(ahead)} "
-                   f"({span(pair.ratio for pair in forward)}× USP) and not ahead backward at "
-                   f"{held(level)} ({span(pair.ratio for pair in backward)}×)")
+        finding = in_parts((f"LoongTrain is ahead forward at {held(ahead)} ({span(pair.ratio for pair in forward)}× USP)", ahead),
+                           (f"it is not ahead backward at {held(level)} ({span(pair.ratio for pair in backward)}×)", level),
+                           is_open=most < WINDOWS)
         return decided(finding, ahead, level, is_open=most < WINDOWS, part=reach([pair.first for pair in found]) if most < WINDOWS else "",
                        missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
                        note=f"Below {WINDOWS} ranks the two differ in their groups of ranks, not in windows. {gpu_note(asked)}".strip())

@@ -2,9 +2,8 @@
 
 from collections import defaultdict
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts, status_of
 from longca.claims.evidence import DENSE, GQA, HETEROGENEOUS, LENGTHS, MHA, REGULAR, gpu_note, held, missing, points, span
-from longca.core.units import format_length
 from longca.store.text import number
 
 SEVERAL = 2.0  # best mask over worst: the weakest reading of "several times"
@@ -29,17 +28,22 @@ class MasksDecide(Claim):
                 groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
         ranked = [sorted(group, key=lambda one: one.rate) for group in groups.values() if len(group) >= FEWEST_MASKS]
         observed = [self._observed(group) for group in ranked]
-        least: dict[str, list[float]] = defaultdict(list)
-        for group in ranked:
-            least[group[0].kernel].append(group[-1].rate / group[0].rate)
-        told = ", ".join(f"{kernel} {span(values)}×" for kernel, values in sorted(least.items()))
-        finding = (f"Best over worst mask is {number(SEVERAL, 2)}× or more at "
-                   f"{held(observed, 'case')}: {told}")
-        return decided(finding, observed, note=gpu_note(asked),
+        kernels: dict[str, list[tuple[float, Observation]]] = defaultdict(list)
+        for group, one in zip(ranked, observed, strict=True):
+            kernels[group[0].kernel].append((group[-1].rate / group[0].rate, one))
+        alike: dict[str, list[str]] = defaultdict(list)  # verdict → its kernels: those that differ over masks, and those that do not
+        for kernel, those in sorted(kernels.items()):
+            alike[status_of([one for _, one in those])].append(kernel)
+        return decided(in_parts(*(self._part(names, kernels) for names in alike.values())), observed, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=DENSE, mask=masks, heads=[GQA], seqlen=LENGTHS, direction=("fwd", "bwd")))
+
+    def _part(self, names, kernels):
+        those = [one for name in names for _, one in kernels[name]]
+        ratios = ", ".join(f"{name} {span(ratio for ratio, _ in kernels[name])}×" for name in names)
+        return f"masks differ by {number(SEVERAL, 2)}× or more at {held(those, 'case')} ({ratios})", those
 
     def _observed(self, group):
         worst, best = group[0], group[-1]
-        text = (f"{best.kernel} {format_length(best.seqlen)} {best.direction} {best.heads}: {number(best.rate)} on {best.mask}, "
+        text = (f"{best.kernel} {best.size}: {number(best.rate)} on {best.mask}, "
                 f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)")
         return Observation(text, best.rate >= SEVERAL * worst.rate, best.cell_ids + worst.cell_ids)

@@ -1,6 +1,6 @@
 """Claim 2: the order of kernels on FULL."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import GQA, MHA, gpu_note, missing, pairs, points, span
 
 SEQLEN = 8192  # tokens: of the study's figure
@@ -23,11 +23,11 @@ class OrderOnFull(Claim):
         best = [pair for cudnn in CUDNN for pair in pairs(named["fa3"], named[cudnn], "kernel")]
         others = [pair for cudnn in CUDNN for name in THIRD for pair in pairs(named[cudnn], named[name], "kernel")]
         sdpa = [pair for cudnn in CUDNN for pair in pairs(named["sdpa"], named[cudnn], "kernel")]
-        told = f"; SDPA, which the study sees in the middle, is at {span(pair.ratio for pair in sdpa)}× cuDNN" if sdpa else ""
+        middle = [(f"SDPA, which the study sees in the middle, is at {span(pair.ratio for pair in sdpa)}× cuDNN", ())] if sdpa else []
         third = ", ".join(name for name in THIRD if any(pair.second.kernel == name for pair in others))
-        finding = (f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN, cuDNN at {span(pair.ratio for pair in others)}× "
-                   f"{third or 'the others'}{told}")
-        return decided(finding, [pair.observed(pair.order == "more") for pair in best],
-                       [pair.observed(pair.order == "more") for pair in others],
+        above, below = ([pair.observed(pair.order == "more") for pair in those] for those in (best, others))
+        finding = in_parts((f"FA3 is at {span(pair.ratio for pair in best)}× cuDNN", above),
+                           (f"cuDNN at {span(pair.ratio for pair in others)}× {third or 'the others'}", below), *middle)
+        return decided(finding, above, below,
                        missing=missing(asked, self.gpus, kernel=("fa3", "cudnn", *THIRD), heads=(GQA, MHA)),
                        note=f"{gpu_note(asked)} FlashMask is this project's Triton operator, not Paddle's kernel.".strip())

@@ -1,11 +1,12 @@
 """Claim 4: memory of SDPA and of the naive kernel."""
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import HETEROGENEOUS, REGULAR, STUDY_BYTES, gpu_note, held, missing, points
 from longca.core.units import format_length
 from longca.store.text import format_bytes
 
-KERNELS = ("sdpa", "naive")
+NAMES = {"sdpa": "SDPA", "naive": "naive"}
+KERNELS = tuple(NAMES)
 MASKS = (*REGULAR[2:], *HETEROGENEOUS)  # SDPA gets no mask tensor for FULL and CAUSAL
 FROM = 32768  # tokens: texts put the first failure at 16K to 32K, so that at 32K all must have failed
 
@@ -23,14 +24,15 @@ class QuadraticMemory(Claim):
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, mask=MASKS)
         long = [point for point in asked if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
-        observed = [self._observed(point) for point in long]
         judged = [kernel for kernel in KERNELS if any(point.kernel == kernel for point in long)]
-        parts = [self._told(kernel, [point for point in asked if point.kernel == kernel]) for kernel in KERNELS]
-        finding = (f"At 32K and beyond, {held(observed)} needs more than 80 GB; "
-                   f"{'; '.join(filter(None, parts))}")
+        observed = {kernel: [self._observed(point) for point in long if point.kernel == kernel] for kernel in judged}
+        needed = {kernel: self._needed(kernel, [point for point in asked if point.kernel == kernel]) for kernel in judged}
+        finding = in_parts(*((f"{NAMES[kernel]} is beyond 80 GB from {format_length(FROM)} on at {held(those)}{needed[kernel]}", those)
+                             for kernel, those in observed.items()))
         note = gpu_note(asked, "memory is compared with 80 GB, not with the GPU's own. SDPA here gets copies of the KV heads, which keeps "
                         "torch on fused paths; the study's call had GQA and a mask, which the torch of its time ran unfused")
-        return decided(finding, observed, note=note, part=f"{judged[0]} alone" if len(judged) == 1 else "",
+        return decided(finding, [one for those in observed.values() for one in those], note=note,
+                       part=f"{judged[0]} alone" if len(judged) == 1 else "",
                        missing=missing(asked, self.gpus, kernel=KERNELS, mask=MASKS, seqlen=(16384, FROM)))
 
     def _observed(self, point):
@@ -38,7 +40,7 @@ class QuadraticMemory(Claim):
         amount = f"needs {format_bytes(needed)}" if point.ok else "runs out of memory"
         return Observation(f"{point.method} {amount}: {point.where}", not needed <= STUDY_BYTES, point.cell_ids)
 
-    def _told(self, kernel, found):
+    def _needed(self, kernel, found):
         """The memory of the longest sequence that ran, and how it grew from half of that."""
         most: dict[int, float] = {}
         for point in found:
@@ -48,4 +50,4 @@ class QuadraticMemory(Claim):
             return ""
         length = max(most)
         growth = f", {most[length] / most[length // 2]:.1f}× that of {format_length(length // 2)}" if length // 2 in most else ""
-        return f"{kernel} needs {format_bytes(most[length])} at {format_length(length)}{growth}"
+        return f" and needs {format_bytes(most[length])} at {format_length(length)}{growth}"

@@ -1,6 +1,6 @@
 """Claim 23: errors of a ring."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, pairs, points, span
 
 RINGS = ("paper_style_ring", "ring_p2p")  # the study's schedule done again, and this project's
@@ -27,14 +27,17 @@ class RingError(Claim):
             found += pairs([point for point in there if point.strategy in RINGS], [point for point in there if point.strategy == "ulysses"],
                            "strategy", column=column)
         observed = [pair.observed(pair.ratio >= MORE, f"{pair.first.method} error", "ulysses") for pair in found]
-        told = "; ".join(self._told(name, [(pair, one) for pair, one in zip(found, observed, strict=True) if pair.first.strategy == name])
-                         for name in RINGS)
-        return decided(f"Error over that of Ulysses: {told}", observed, note=gpu_note(asked, "errors depend on rounding, not on speed"),
+        parts = (self._part(name, [(pair, one) for pair, one in zip(found, observed, strict=True) if pair.first.strategy == name])
+                 for name in RINGS)
+        return decided(in_parts(*parts), observed, note=gpu_note(asked, "errors depend on rounding, not on speed"),
                        missing=missing(asked, self.gpus, strategy=(*RINGS, "ulysses"), mask=MASKS, world=(2, 4)))
 
-    def _told(self, name, found):
+    def _part(self, name, found):
         if not found:
-            return f"{name} not measured"
+            return f"{name} is not measured", []
+        observed = [one for _, one in found]
         kernels = sorted({pair.first.kernel for pair, one in found if one.holds})
-        over = f", all over {', '.join(kernels)}" if kernels and len(kernels) < len({pair.first.kernel for pair, _ in found}) else ""
-        return f"{name} {span(pair.ratio for pair, _ in found)}×, 5 % more at {held([one for _, one in found])}{over}"
+        names = " or ".join(filter(None, (", ".join(kernels[:-1]), *kernels[-1:])))
+        over = f", all with {names}" if kernels and len(kernels) < len({pair.first.kernel for pair, _ in found}) else ""
+        ratios = span(pair.ratio for pair, _ in found)
+        return f"the error of {name} is {ratios}× that of Ulysses, 5 % more at {held(observed)}{over}", observed

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import STRATEGIES, gpu_note, held, missing, num_hosts, pairs, points, reach, rivals, span
 from longca.store.text import number
 
@@ -33,13 +33,13 @@ class RingOnFull(Claim):
         spreads = {name: [value for other, _, value in steady if other == name] for name in ("ring_p2p", AGAIN)}
         again = pairs([point for point in full if point.strategy == AGAIN], [point for point in full if point.strategy == "ring_p2p"],
                       "strategy")
-        told = [f"On FULL the ring is first or level at {held(first)} ({span(pair.ratio for pair in best)}× the best other)"]
+        parts = [(f"on FULL the ring is first or level at {held(first)} ({span(pair.ratio for pair in best)}× the best other)", first)]
         if spreads["ring_p2p"]:
-            told.append(f"its rate on documents varies {span(spreads['ring_p2p'])}×")
+            parts.append((f"its rate on documents varies {span(spreads['ring_p2p'])}×", unsteady))
         if again:
             varies = f", and varies {span(spreads[AGAIN])}×" if spreads[AGAIN] else ""
-            told.append(f"the study's schedule, done again, is at {span(pair.ratio for pair in again)}× this ring{varies}")
-        return decided("; ".join(told), first, unsteady, part=f"FULL, {reach(full)}" if few else "",
+            parts.append((f"the study's schedule, done again, is at {span(pair.ratio for pair in again)}× this ring{varies}", []))
+        return decided(in_parts(*parts), first, unsteady, part=f"FULL, {reach(full)}" if few else "",
                        missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=("full", "full_document"), world=WORLDS),
                        note=gpu_note(asked))
 

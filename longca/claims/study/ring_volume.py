@@ -1,7 +1,7 @@
 """Claim 19: bytes of a ring under masks."""
 
-from longca.claims.contract import Claim, decided
-from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, missing, of, pairs, points, span
+from longca.claims.contract import Claim, decided, in_parts
+from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, pairs, points, span
 
 RINGS = ("paper_style_ring", "ring_p2p")  # the study's schedule done again, and this project's
 EQUAL = 0.01  # of the bytes: documents that are padded to a multiple of the ranks add less than that
@@ -22,13 +22,14 @@ class RingVolume(Claim):
         found = pairs([point for point in asked if point.mask != "full"], [point for point in asked if point.mask == "full"], "mask",
                       column="moved_bytes")
         observed = [pair.observed(abs(pair.ratio - 1) <= EQUAL, f"{pair.first.method} bytes", "under full") for pair in found]
-        told = "; ".join(self._told(name, [(pair.ratio, one.holds) for pair, one in zip(found, observed, strict=True)
-                                           if pair.first.strategy == name]) for name in RINGS)
-        return decided(f"Bytes over those of FULL: {told}", observed,
+        parts = (self._part(name, [(pair.ratio, one) for pair, one in zip(found, observed, strict=True) if pair.first.strategy == name])
+                 for name in RINGS)
+        return decided(in_parts(*parts), observed,
                        missing=missing(asked, self.gpus, strategy=RINGS, mask=MASKS, world=(2, 4)),
                        note=gpu_note(asked, "bytes are counted, and depend on no GPU"))
 
-    def _told(self, name, found):
+    def _part(self, name, found):
         if not found:
-            return f"{name} not measured"
-        return f"{name} {span(ratio for ratio, _ in found)}×, equal at {of(sum(holds for _, holds in found), len(found), 'point')}"
+            return f"{name} is not measured", []
+        observed = [one for _, one in found]
+        return f"under masks {name} moves {span(ratio for ratio, _ in found)}× the bytes of FULL, equal at {held(observed)}", observed

@@ -1,6 +1,6 @@
 """Claim 11: backward of block-sparse kernels."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import MHA, gpu_note, held, missing, of, pairs, points, span
 
 KERNELS = ("vsa", "vsa_triton")
@@ -24,10 +24,14 @@ class SparseBackward(Claim):
                       [point for point in asked if point.direction == "fwd"], "direction")
         observed = [pair.observed(pair.ratio <= MUCH, f"{pair.first.kernel} backward", "forward") for pair in found]
         slower = sum(pair.order == "less" for pair in found)
-        told = ", ".join(f"{kernel} {span(shares)}×" for kernel in KERNELS
-                         if (shares := [pair.ratio for pair in found if pair.first.kernel == kernel]))
-        finding = (f"Backward reaches at most two thirds of forward at {held(observed)} ({told}); it is slower at "
-                   f"{of(slower, len(found), 'point')}")
+        parts = []
+        for kernel in KERNELS:
+            here = [(pair.ratio, one) for pair, one in zip(found, observed, strict=True) if pair.first.kernel == kernel]
+            those = [one for _, one in here]
+            if here:
+                parts.append((f"backward {kernel} reaches at most two thirds of forward at {held(those)} "
+                              f"({span(ratio for ratio, _ in here)}×)", those))
+        finding = in_parts(*parts, (f"backward is slower at {of(slower, len(found), 'point')}", []))
         return decided(finding, observed, note=gpu_note(asked),
                        missing=missing(asked, self.gpus, kernel=KERNELS, block=["64"], density=DENSITIES, heads=[MHA], seqlen=LENGTHS,
                                        direction=("fwd", "bwd")))

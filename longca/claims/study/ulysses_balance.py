@@ -1,6 +1,6 @@
 """Claim 17: balance and scale of Ulysses."""
 
-from longca.claims.contract import Claim, Observation, decided
+from longca.claims.contract import Claim, Observation, decided, in_parts
 from longca.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, reach
 from longca.store.text import number
 
@@ -27,7 +27,10 @@ class UlyssesBalance(Claim):
         capped = [Observation(f"{point.method} runs {point.where}", not point.ok, point.cell_ids) for point in beyond]
         latest = max((value for _, value in timed if value == value), default=float("nan"))
         scale = f"more ranks than heads are refused at {held(capped)}" if capped else "more ranks than heads were not tried"
-        finding = (f"The slowest rank is at most {number(latest, 2)} % later, within {number(BALANCED, 2)} % at {held(even)}; {scale}")
+        if any(not one.holds for one in capped):
+            scale += ", since ranks without heads only take part in the exchange"
+        late = f"the slowest rank is at most {number(latest, 2)} % later, within {number(BALANCED, 2)} % at {held(even)}"
+        finding = in_parts((late, even), (scale, capped))
         note = "The exchange at the end lets fast ranks wait, so that equal times show no more than that no rank was late. "
         return decided(finding, even, capped, part="" if capped else f"the balance, {reach(asked)}",
                        missing=missing(asked, self.gpus, mask=("full", "full_document"), world=WORLDS),

@@ -1,6 +1,6 @@
 """Claim 8: the order of block-sparse kernels at blocks of 64."""
 
-from longca.claims.contract import Claim, decided
+from longca.claims.contract import Claim, decided, in_parts
 from longca.claims.evidence import MHA, gpu_note, missing, pairs, points, span
 from longca.core.units import format_length
 
@@ -23,10 +23,10 @@ class VsaOrder(Claim):
                        density=0.5)
         vsa, triton, flashinfer = ([point for point in asked if point.kernel == name] for name in KERNELS)
         first, second = pairs(vsa, triton, "kernel"), pairs(triton, flashinfer, "kernel")
-        finding = (f"VSA is at {span(pair.ratio for pair in first)}× its Triton version, that at {span(pair.ratio for pair in second)}× "
-                   "FlashInfer")
-        return decided(finding, [pair.observed(pair.order == "more") for pair in first],
-                       [pair.observed(pair.order == "more") for pair in second],
+        ahead, behind = ([pair.observed(pair.order == "more") for pair in those] for those in (first, second))
+        finding = in_parts((f"VSA is at {span(pair.ratio for pair in first)}× its Triton version", ahead),
+                           (f"the Triton version is at {span(pair.ratio for pair in second)}× FlashInfer", behind))
+        return decided(finding, ahead, behind,
                        part=f"{span((pair.first.seqlen for pair in first + second), show=format_length)} tokens",
                        missing=missing(asked, self.gpus, kernel=KERNELS, seqlen=LENGTHS),
                        note=f"{gpu_note(asked)} All kernels get the same masks; the study gave FlashInfer others.".strip())
