@@ -1,5 +1,6 @@
 """Every figure, whatever the registry finds, keeps the contract."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -257,6 +258,22 @@ def luminance(colour: str) -> float:
     channels = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def oklab(colour: str) -> np.ndarray:
+    """Lightness and two axes of hue, in which equal distances look alike."""
+    channels = np.array([int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    cones = np.cbrt(np.array([[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]) @ linear)
+    return np.array([[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]) @ cones
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("together", [("band", "vsa", "fa2_sparse", "flashinfer", "flex", "flex_flash", "fa4", "cudnn_bsa", "cudnn_flex"),
+                                      ("band", "naive", "sdpa", "fa2", "fa3", "fa4", "cudnn", "cudnn_graph", "flex", "flashmask")])
+def test_kernels_of_one_study_look_different(together, dark):
+    for one, other in itertools.combinations(together, 2):
+        assert np.linalg.norm(oklab(KERNELS[one][dark]) - oklab(KERNELS[other][dark])) > 0.07, (one, other)
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -2,6 +2,7 @@
 
 The pairs of colours were chosen one after the other, each as far as possible from those before it, for normal and for red-blind and
 green-blind sight, on light and on dark ground, with a contrast of 3:1 or more. Kernels that are often compared got the earliest ones.
+Naive attention is a reference and no rival, so that it has no hue: black on light ground, white on dark.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ KERNELS = {  # name → colour on light ground, on dark ground, marker
     "cudnn_flex": ("#02995a", "#5ae297", "D"), "flex_flash": ("#6887ff", "#cedafd", ">"), "fa2": ("#701900", "#db6241", "X"),
     "cudnn": ("#34766a", "#7ec0b3", "v"), "flashmask": ("#64006d", "#ba66c2", "<"), "flex": ("#63466c", "#b191bb", "P"),
     "band_atomic": ("#6682aa", "#a8c6f2", "h"), "cudnn_graph": ("#d17276", "#fdcdcd", "p"), "torch_flash": ("#7c6637", "#c6ae7e", "*"),
-    "sdpa": ("#734533", "#c5907c", "d"), "naive": ("#0c3dc9", "#6c9bfe", "8"), "fa1": ("#750031", "#d95b7d", "H"),
-    "cudnn_bsa": ("#9a9734", "#e2e180", "v"), "fa2_sparse": ("#778a2d", "#bad074", "X"), "vsa": ("#df4ec4", "#fec7ef", "p"),
+    "sdpa": ("#734533", "#c5907c", "d"), "naive": ("#16181a", "#f2f4f6", "8"), "fa1": ("#750031", "#d95b7d", "H"),
+    "cudnn_bsa": ("#543cb4", "#8478c8", "v"), "fa2_sparse": ("#a80024", "#c8606c", "X"), "vsa": ("#df4ec4", "#fec7ef", "p"),
     "vsa_triton": ("#6d397d", "#bd86cf", "*"), "flashinfer": ("#b28d00", "#ffd663", "d"),
     "ffa": ("#416e8d", "#88b8da", "D"),
     # no attention
