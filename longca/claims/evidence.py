@@ -119,8 +119,10 @@ class Point:
     @property
     def where(self) -> str:
         """Its setting, in words: "full 8K fwd 64:8", "full 8K fwd 64:8 on H100" where other GPUs are there."""
-        told = ", ".join(f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density"))
-        return f"{self.mask}{f' ({told})' if told else ''} {self.size}"
+        told = [f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density")]
+        told += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
+        mask = f"{self.mask} ({', '.join(told)})" if told else self.mask
+        return f"{mask} {self.size}"
 
     @property
     def size(self) -> str:

@@ -68,7 +68,8 @@ def test_the_records_of_the_project_are_judged(committed):
         assert re.search(r"\d", verdict.finding) and "nan" not in verdict.finding and "–×" not in verdict.finding, number
         assert not re.search(r"\b1 [a-z]+s\b|points needs", verdict.finding), number
         assert len(verdict.finding) <= 240 and verdict.cell_ids and set(verdict.cell_ids) <= known
-        assert "H200" in verdict.note
+        assert "H200" in verdict.note and len(set(verdict.exceptions)) == len(verdict.exceptions)
+        assert all("H100" in text or "H200" in text for text in verdict.exceptions), "records are of both"
     assert sum(verdict.status == "open" for verdict in verdicts.values()) < len(verdicts) / 2
 
 
