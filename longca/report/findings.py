@@ -18,7 +18,8 @@ def ranked(data: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
     Returns:
         The points, the best first, with num_methods, place (1 is the first), share (of the best value), lead (over the next value; NA
-        for the last) and tied (its spread and that of the best one overlap; the best one is tied if any other is).
+        for the last) and tied (its value and the best one differ by at most the mean of both interquartile ranges; the best one is
+        tied if any other is).
     """
     found = _valued(data).astype({"value": float, "noise": float}).sort_values("value", ascending=False, kind="stable")
     groups = found.groupby(by, sort=False, dropna=False)
@@ -52,7 +53,7 @@ def fastest(data: pd.DataFrame, by: list[str], x: str = "seqlen") -> pd.DataFram
 
     Returns:
         by, x, method, value, low, high, num_samples, num_methods, cell_ids, second, lead (value over the second's; NA if it is
-        alone) and clear (it leads by more than the two spread, or is alone).
+        alone) and clear (it is not tied with the second as `ranked` defines it, or is alone).
     """
     import numpy as np
 
