@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from longca.core.record import STATUSES
 from longca.report.findings import contested, fastest, rivals, wins
 from longca.report.rates import rate_points
-from longca.report.series import DIRECTIONS, labelled
+from longca.report.series import DIRECTIONS, is_repeat, labelled, without_repeats
 from longca.store.text import percent, plural
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ def tiles(table: pd.DataFrame) -> list[Tile]:
 
 def _fastest(table: pd.DataFrame, kind: str, direction: str, parallel: bool) -> list[Tile]:
     """The strategy or the kernel that is most often the fastest; none where no two of them ran the same."""
-    data = rate_points(table, kind, ["direction", "seqlen", "world"], direction=direction)
-    by, things = ["mask_label", "setting"], "pair of mask and setting" if labelled(table).setting.any() else "mask"
+    named = labelled(table)
+    data = rate_points(named, kind, ["direction", "seqlen", "world"], direction=direction)
+    data = without_repeats(data.assign(is_repeat=is_repeat(data, named)))
+    by, things = ["mask_label", "setting"], "pair of mask and setting" if named.setting.any() else "mask"
     if kind == "cp":
         by, things = [*by, "world", "seqlen"], "combination of mask, ranks and length"
     winners = contested(fastest(data, by))

@@ -28,6 +28,7 @@ from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, frame, to_report
 from longca.store.text import plural
+from longca.store.view import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("base", "decide", "records", "figures", "page")  # in the order in which they build on each other
 MAX_BYTES = 4_000_000
+REPEATS = ("Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every method was measured there, "
+           "so that counts, worst shares and families leave them out. ")
 MOST_LINKS = 3  # cells that the page names for one reason
 SECTIONS = {"dense": "Dense kernels", "sparse": "Block-sparse kernels", "cp": "Context parallelism",
             "predicted": "Predicted beside measured", "memory": "Memory and energy", "accuracy": "Accuracy", "noise": "Noise and ceilings"}
@@ -137,6 +140,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
         "verdict": views.verdict(decided.default, decided.default.masks[0]) if decided else "",
+        "noisy": NOISY, "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
+        "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
         "views": views.views_json(decided, rows) if decided else "",
         "facts": {"rate": rate, "count": len(shown), "all": len(ordered), "looks": variables,
                   "pictures": [mask.name for mask in shown_masks], "short": matrix.SHORT},

@@ -18,6 +18,7 @@ FAMILIES = ("no documents", "documents", "block-sparse")
 FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
+PAPER_COMPAT = "paper_compat=True"
 SETTING = {"device_choice": "{}", "heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "corpus_choice": "{}"}
 
 
@@ -107,6 +108,25 @@ def mask_order(table: pd.DataFrame) -> list[str]:
     masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]  # so that 64 comes before 128
     return masks.sort_values(["family", "of_name", "mask", "share", "numbers", "mask_label"],
                              ascending=[True, False, True, False, True, True]).mask_label.tolist()
+
+
+def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
+    """True for the points of a mask in the definition of LongCA-bench's released code, where the usual definition has points, too.
+
+    Only some methods are measured on such a mask (its parameter `paper_compat`): the others would stand behind them for what nobody asked.
+
+    Args:
+        data: points with the columns mask and mask_label.
+        table: `labelled` rows that they were made of.
+    """
+    of_paper = {label for label, params in zip(table.mask_label, table.mask_params, strict=True) if PAPER_COMPAT in params.split(", ")}
+    others = data.mask_label.isin(of_paper)
+    return others & data["mask"].isin(set(data["mask"][~others]))
+
+
+def without_repeats(data: pd.DataFrame) -> pd.DataFrame:
+    """The points of masks that count: all but repeats (column `is_repeat`), and these where there is nothing else."""
+    return data if data.is_repeat.all() else data[~data.is_repeat]
 
 
 def points(table: pd.DataFrame, by: list[str], value: str, low: str | None = None, high: str | None = None, *,

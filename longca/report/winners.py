@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from longca.core.units import format_length
 from longca.report.findings import contested, fastest
 from longca.report.rates import rate_points
-from longca.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, rate_unit
+from longca.report.series import DIRECTIONS, FAMILIES, Unit, is_repeat, join, labelled, rate_unit, without_repeats
 from longca.store.text import number, percent, plural
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
     There is none of a setting where no two methods ran the same.
     """
     named = labelled(table)
-    data = rate_points(table, kind, ["direction", "seqlen", "world"])
+    data = rate_points(named, kind, ["direction", "seqlen", "world"])
+    data = data.assign(is_repeat=is_repeat(data, named))
     families = dict(zip(named.mask_label, named.mask_family, strict=True))
     unit = rate_unit(data.value.max())
     found = []
@@ -93,7 +94,8 @@ def _family(members: pd.DataFrame, family: str, unit: Unit, tell_length: bool, c
     if not len(members):
         return []
     winners = fastest(members, ["mask_label", "direction"])
-    best: dict[str, Winner | str] = {direction: _of_family(members, winners, direction, unit, ceilings) for direction in DIRECTIONS}
+    once = without_repeats(members)
+    best: dict[str, Winner | str] = {direction: _of_family(once, winners, direction, unit, ceilings) for direction in DIRECTIONS}
     rows = [Row(FAMILY_TITLES[family], True, best)]
     for label in dict.fromkeys(members.mask_label):
         found: dict[str, Winner | str] = {}
@@ -117,10 +119,15 @@ def _of_mask(row: pd.Series, unit: Unit, tell_length: bool, ceilings: dict[str, 
 
 def _of_family(members: pd.DataFrame, winners: pd.DataFrame, direction: str, unit: Unit,
                ceilings: dict[str, float]) -> Winner | str:
-    """The method with the highest geometric mean among those that ran every mask of the family."""
+    """The method with the highest geometric mean among those that ran every mask of the family.
+
+    Args:
+        members: points of the family's masks without repeats.
+        winners: the fastest of each mask, repeats included.
+    """
     import numpy as np
 
-    asked = winners[winners.direction == direction]
+    asked = winners[(winners.direction == direction) & winners.mask_label.isin(set(members.mask_label))]
     if not len(asked):
         return NOT_TIMED
     timed = members[(members.direction == direction) & members.value.notna()]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import floor
 from typing import TYPE_CHECKING, Any
 
+from longca.core.cell import AS_RELEASED
 from longca.core.units import format_length
 from longca.report.decide.cases import Standing, cases, num_cases, num_open, standings
 from longca.report.rows import UNSAFE
-from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit
+from longca.report.series import DIRECTIONS, join, labelled, mask_order, rate_unit, without_repeats
 from longca.store.table import is_ranked
 from longca.store.text import number, percent, plural
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.75  # of the most points: the default is the largest setting with so many
 ALONE = "alone"  # in place of a number of ranks: kernels on one device
+ASIDE = "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
 PALEST = 0.4  # this share and less has the palest colour
 STRONG = 68  # percent of the strongest colour from which text has the colour of the ground
 
@@ -40,6 +42,8 @@ class Placed:
     num_samples: int
     num_cells: int
     cell_id: str
+    is_alone: bool
+    """no other method ran the mask, so that its share and its place say nothing"""
 
     @property
     def strength(self) -> int:
@@ -48,7 +52,7 @@ class Placed:
 
     @property
     def is_strong(self) -> bool:
-        return self.strength > STRONG
+        return self.strength > STRONG and not self.is_alone
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,12 @@ class HeatMap:
     """(mask, method) → its result"""
     missing: dict[tuple[str, str], tuple[str, str]]
     """(mask, method) → (status, cell id) of what has no number"""
+    num_counted: int
+    """of the masks: repeats do not count (`longca.report.series.is_repeat`)"""
+
+    @property
+    def has_repeats(self) -> bool:
+        return self.num_counted < len(self.masks)
 
     @property
     def num_compared(self) -> int:
@@ -93,6 +103,7 @@ class Decision:
 def decision(table: pd.DataFrame) -> Decision | None:
     """None if nothing was timed."""
     named = labelled(table)
+    aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
     found = {kind: points for kind in ("kernel", "cp") if (named.kind == kind).any() and len(points := cases(table, kind))}
     if not found:
@@ -108,7 +119,8 @@ def decision(table: pd.DataFrame) -> Decision | None:
     points = found[kind]
     chosen = points[(points.seqlen == default.seqlen) & (points.setting == default.setting)]
     chosen = chosen if kind == "kernel" else chosen[chosen.world == int(default.ranks)]
-    return Decision(views, default, _sentence(chosen, kind), [mask for mask in order if any(mask in view.masks for view in views)],
+    finding = f"{ASIDE if aside else ''}{_sentence(without_repeats(chosen), kind)}"
+    return Decision(views, default, finding, [mask for mask in order if any(mask in view.masks for view in views)],
                     dict(zip(named.mask_label, named["mask"], strict=True)))
 
 
@@ -117,10 +129,11 @@ def _view(kind: str, key: tuple[Any, ...], rows: pd.DataFrame, times: dict[tuple
     world, seqlen, setting, direction = key
     entries = {(row.mask_label, row.method): Placed(
         row.value, row.low, row.high, times[(*key, row.mask_label, row.method)], row.share, row.place, bool(row.tied), row.num_samples,
-        row.num_cells, row.cell_ids.split(" ")[0]) for row in rows.itertuples()}
+        row.num_cells, row.cell_ids.split(" ")[0], row.num_methods == 1) for row in rows.itertuples()}
     seen = set(rows.mask_label)
     return HeatMap(int(seqlen), setting, str(world) if kind == "cp" else ALONE, direction, [mask for mask in order if mask in seen],
-                standings(rows), entries, {name: lost for name, lost in missing.items() if name not in entries and name[0] in seen})
+                standings(rows), entries, {name: lost for name, lost in missing.items() if name not in entries and name[0] in seen},
+                num_cases(without_repeats(rows)))
 
 
 def _times(named: pd.DataFrame) -> dict[tuple[Any, ...], float]:
@@ -164,15 +177,17 @@ def _sentence(found: pd.DataFrame, kind: str) -> str:
     first = found.iloc[0]
     ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
     setting = f" ({first.setting})" if first.setting else ""
-    masks, total = found.mask_label.nunique(), num_cases(found)
-    what = plural(masks, "mask") if total == masks else f"{plural(masks, 'mask')}, {' and '.join(DIRECTIONS.values())}"
     where = f"At {format_length(int(first.seqlen))} tokens{ranks}{setting}"
     compared = found[found.num_methods > 1]
     if not len(compared):
         return f"{where} no two {thing}s ran the same: there is nothing to compare."
+    masks, directions, total = compared.mask_label.nunique(), compared.direction.nunique(), num_cases(found)
+    contested = num_cases(compared)
+    what = plural(masks, "mask") if directions == 1 else f"{plural(masks, 'mask')}, {' and '.join(DIRECTIONS.values())}" \
+        if contested == masks * directions else f"{plural(masks, 'mask')}, not all of them in both directions"
+    them = "them all" if total == contested else f"all {plural(total, 'case')} that were timed"
     table = standings(found)
     winners = sorted((one for one in table if one.num_first), key=lambda one: (-one.num_first, one.method))
-    contested = num_cases(compared)
     counts = ", ".join(f"{one.method} on {one.num_first}" for one in winners[:4])
     more = f", {plural(len(winners) - 4, 'other')} on the rest" if len(winners) > 4 else ""
     doubt = num_open(compared)
@@ -181,16 +196,16 @@ def _sentence(found: pd.DataFrame, kind: str) -> str:
         opening = f"{where} {winners[0].method} is the fastest {thing} in all {plural(contested, 'case')} ({what}{noise})."
     else:
         opening = f"{where} no {thing} is the fastest everywhere: of {plural(contested, 'case')} ({what}), {counts}{more}{noise}."
-    everywhere = sorted((one for one in table if one.num_cases == total), key=lambda one: (-one.worst, one.method))
+    everywhere = sorted(((one, one.worst) for one in table if one.num_cases == total and one.worst is not None),
+                        key=lambda pair: (-pair[1], pair[0].method))
     if not everywhere:
-        return f"{opening} No {thing} runs them all."
-    best = everywhere[0]
+        return f"{opening} No {thing} runs {them}."
+    best, worst = everywhere[0]
     if best.num_first == contested:
         return opening
-    least = f"{best.method} loses least: at its worst it reaches {share_text(best.worst)} of the best" if len(everywhere) > 1 else \
-        f"only {best.method} runs them all: at its worst it reaches {share_text(best.worst)} of the best"
-    them = f"Of the {len(everywhere)} that run them all, " if len(everywhere) > 1 else "And "
-    return f"{opening} {them}{least}."
+    least = f"Of the {len(everywhere)} that run {them}, {best.method} loses least" if len(everywhere) > 1 else \
+        f"And only {best.method} runs {them}"
+    return f"{opening} {least}: at its worst it reaches {share_text(worst)} of the best."
 
 
 def cells(found: Decision) -> set[str]:
@@ -210,8 +225,9 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
     views = [{
         "seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction,
         "masks": [mask_at[mask] for mask in view.masks],
-        "standings": [[method_at[one.method], one.num_cases, one.num_first, _short(one.worst), mask_at[one.where]]
-                      for one in view.standings],
+        "counted": view.num_counted,
+        "standings": [[method_at[one.method], one.num_cases, one.num_first,
+                       *((None, None) if one.worst is None else (_short(one.worst), mask_at[one.where]))] for one in view.standings],
         "entries": [[mask_at[mask], method_at[method], _short(entry.tflops), _short(entry.low), _short(entry.high), _short(entry.ms),
                      _short(entry.share), entry.place, int(entry.tied), entry.num_samples, entry.num_cells, rows[entry.cell_id]]
                     for (mask, method), entry in view.entries.items()],

@@ -27,17 +27,19 @@ if ($("#views")) {
   };
 
   // ---- numbers of one entry
-  const read = ([mask, name, tflops, low, high, ms, share, place, tied, samples, cells, row]) => ({
-    mask, method: methods[name], tflops, low, high, ms, share, place, tied: Boolean(tied), samples, cells, record: records[row] });
-  const shown = (entry) => (state.show === "percent" ? String(Math.floor(100 * entry.share + 1e-9))
+  const timed = (view) => view.entries.reduce((counts, [mask]) => counts.set(mask, (counts.get(mask) || 0) + 1), new Map());
+  const reader = (view) => ((counts) => ([mask, name, tflops, low, high, ms, share, place, tied, samples, cells, row]) => ({
+    mask, method: methods[name], tflops, low, high, ms, share, place, tied: Boolean(tied), samples, cells, record: records[row],
+    alone: counts.get(mask) === 1 }))(timed(view));
+  const shown = (entry) => (state.show === "percent" ? (entry.alone ? "only" : String(Math.floor(100 * entry.share + 1e-9)))
     : state.show === "rate" ? number(scaled(entry.tflops)) : number(entry.ms));
   const strength = (share) => Math.round(100 * (Math.max(share - palest, 0) / (1 - palest)) ** 1.5);
   const rateText = (entry) => `${number(scaled(entry.tflops))} ${rate.name} (${number(scaled(entry.low))}–${number(scaled(entry.high))})`;
-  const told = (entry) => `${entry.method}, ${masks[entry.mask]}\n${rateText(entry)}, ${number(entry.ms)} ms\n${number(100 * entry.share)} % of the best`
+  const told = (entry) => `${entry.method}, ${masks[entry.mask]}\n${rateText(entry)}, ${number(entry.ms)} ms\n${entry.alone ? "no other method ran this mask" : `${number(100 * entry.share)} % of the best`}`
     + `${entry.tied ? ", tied" : ""}; n = ${entry.samples}${entry.cells > 1 ? ` over ${entry.cells} seeds` : ""}`;
 
   const drawMap = (view) => {
-    const entries = new Map(view.entries.map((entry) => [`${entry[0]} ${entry[1]}`, read(entry)]));
+    const read = reader(view), entries = new Map(view.entries.map((entry) => [`${entry[0]} ${entry[1]}`, read(entry)]));
     const missing = new Map(view.missing.map(([mask, name, status, row]) => [`${mask} ${name}`, [status, records[row]]]));
     const top = element("tr", {}, element("td"), ...view.standings.map(([name]) => element("th", { scope: "col" },
       element("span", {}, element("i", { class: "swatch", style: `background: var(--${facts.looks[methods[name]]})` }), methods[name]))));
@@ -48,7 +50,7 @@ if ($("#views")) {
         const entry = entries.get(`${mask} ${name}`), lost = missing.get(`${mask} ${name}`);
         if (entry) {
           const colour = strength(entry.share);
-          row.append(element("td", { class: `case${entry.place === 1 ? " best" : ""}${entry.tied ? " tied" : ""}${colour > strong ? " strong" : ""}`,
+          row.append(element("td", { class: `case${entry.alone ? " lone" : entry.place === 1 ? " best" : ""}${entry.tied ? " tied" : ""}${colour > strong && !entry.alone ? " strong" : ""}`,
             style: `--s: ${colour}%`, "data-tip": told(entry), "data-mask": mask }, shown(entry)));
         } else if (lost) {
           row.append(element("td", { class: "lost", "data-tip": `${methods[name]}, ${masks[mask]}\n${lost[0]}: ${lost[1].reason}` }, facts.short[lost[0]]));
@@ -57,9 +59,10 @@ if ($("#views")) {
       return row;
     };
     const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...view.standings.map(([name, count, wins, worst, where]) => {
-      const of = `${count} of ${view.masks.length}`, all = count === view.masks.length;
-      return element("td", { class: `worst${all ? " all" : ""}`, "data-tip": `${methods[name]} ran ${all ? "all" : of} masks, first on ${wins}.\nWorst: ${number(100 * worst)} % of the best, under ${masks[where]}` },
-        element("b", {}, String(Math.floor(100 * worst + 1e-9))), ...(all ? [] : [element("small", {}, of)]));
+      const of = `${count} of ${view.counted}`, all = count === view.counted, least = worst === null ? "It was compared with no other method."
+        : `Worst: ${number(100 * worst)} % of the best, under ${masks[where]}`;
+      return element("td", { class: `worst${all ? " all" : ""}`, "data-tip": `${methods[name]} ran ${all ? "all" : of} masks, first on ${wins}.\n${least}` },
+        element("b", {}, worst === null ? NONE : String(Math.floor(100 * worst + 1e-9))), ...(all ? [] : [element("small", {}, of)]));
     }));
     $("#map").classList.toggle("many", view.standings.length > 16);
     $("#map").style.setProperty("--long", Math.max(...view.standings.map(([name]) => methods[name].length)));
@@ -82,14 +85,15 @@ if ($("#views")) {
     }
     return `${best.method} is the fastest of ${ranking.length}: ${speed}, ${ahead(best.tflops / others[0].tflops)} ${others[0].method}.`;
   };
-  const margin = (entry) => (entry.tied ? (entry.place > 1 ? "tied with the first" : "tied") : entry.place === 1 ? "first" : `${number(1 / entry.share)}× slower`);
+  const margin = (entry) => (entry.alone ? NONE : entry.tied ? (entry.place > 1 ? "tied with the first" : "tied") : entry.place === 1 ? "first" : `${number(1 / entry.share)}× slower`);
   const drawRanking = (view) => {
-    const ranking = view.entries.filter(([mask]) => mask === state.mask).map(read).sort((a, b) => a.place - b.place);
+    const ranking = view.entries.filter(([mask]) => mask === state.mask).map(reader(view)).sort((a, b) => a.place - b.place);
     $("#choose-setting").textContent = described(view);
     $("#verdict").textContent = verdict(ranking);
     $("#ranking tbody").replaceChildren(...ranking.map((entry) => {
-      const bar = element("td", {}, element("span", { class: "share" }, element("i", { style: `width: ${(100 * entry.share).toFixed(1)}%` })), `${number(100 * entry.share)} %`);
-      return element("tr", {}, element("td", { class: "num" }, String(entry.place)), element("td", {}, method(entry.method)),
+      const bar = entry.alone ? element("td", {}, NONE)
+        : element("td", {}, element("span", { class: "share" }, element("i", { style: `width: ${(100 * entry.share).toFixed(1)}%` })), `${number(100 * entry.share)} %`);
+      return element("tr", {}, element("td", { class: "num" }, entry.alone ? NONE : String(entry.place)), element("td", {}, method(entry.method)),
         element("td", { class: "num" }, element("a", { href: `#cell-${entry.record.anchor}` }, number(scaled(entry.tflops)))),
         element("td", { class: "num" }, `${number(scaled(entry.low))}–${number(scaled(entry.high))}`), element("td", { class: "num" }, number(entry.ms)), bar,
         element("td", {}, margin(entry)), element("td", { class: "num" }, String(entry.samples)));
