@@ -28,6 +28,8 @@ class OpenedRecords(NamedTuple):
     records: list[Record]
     problems: list[UnusableFile]
     """files and rows that could not be read"""
+    files: list[Path]
+    """files of records that were named"""
 
 
 def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
@@ -49,7 +51,8 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
     loaded = load(*(path for _, path in places))
     gc.freeze()  # records stay as long as this process: no collection need look at them
     title, path = places[0]
-    return OpenedRecords(title, path.parent if path.suffix in FILES else path, loaded.records, loaded.problems)
+    return OpenedRecords(title, path.parent if path.suffix in FILES else path, loaded.records, loaded.problems,
+                         [path for _, path in places if path.suffix in FILES])
 
 
 def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:

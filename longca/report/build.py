@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from longca.core.version import VERSION
 from longca.report import answers, matrix, tables, winners
 from longca.report.decide import views
 from longca.report.decide.predicted import with_predictions
+from longca.report.index import overviews
 from longca.report.look.colours import MARKERS, looks, theme
 from longca.report.look.masks import mask_drawings
 from longca.report.look.style import Style
@@ -67,6 +69,29 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class _Files:
+    """The files of records that lie beside a page, by name."""
+
+    downloads: list[str]
+    """tables of all its records"""
+    sources: list[str] = field(default_factory=list)
+    """what it was made from, if that is nothing of the downloads"""
+    command: str = ""
+    """makes the page again from its sources; "" if some of them lie elsewhere"""
+
+    @property
+    def tables(self) -> list[str]:
+        """Those that have the columns of the derived table."""
+        return [name for name in (*self.downloads, *self.sources) if name.endswith((".csv", ".parquet"))]
+
+    @property
+    def holder(self) -> str:
+        """The place of all records, in words."""
+        names = [name for name in self.downloads if name.endswith(".csv")] or (self.sources if self.command else [])
+        return f"{' and '.join(names)} beside this page" if names else "the files that it was made from"
+
+
+@dataclass(frozen=True)
 class _Paper:
     """The page that figures are drawn for: the study's methods, the rows of records, the masks drawn there, and the folder of files."""
 
@@ -82,7 +107,7 @@ class _Paper:
 
 
 def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path, *, study_title: str,
-          hardware: Hardware | None = None) -> Path:
+          hardware: Hardware | None = None, sources: Sequence[Path] = ()) -> Path:
     """Write the page to `out`; beside `report.html` its figures to `figures/`, and the records' tables where there are none yet.
 
     A page of another name stands alone: several side by side would take each other's files for their own.
@@ -91,6 +116,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         problems: files and rows that could not be read; the page names them.
         study_title: the page's title.
         hardware: what GPUs can do; that of `load_hardware` if not given.
+        sources: files that the records are from, if they are from files; the page links to those that lie beside it.
 
     Raises:
         UserError: there are no records, or a file cannot be written.
@@ -135,7 +161,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables,
-        "downloads": _downloads(ordered, values, beside) if beside else [], "all_statuses": STATUSES, "theme": theme(),
+        "files": _files(out, sources, _downloads(ordered, values, beside) if beside else []), "overviews": overviews(out),
+        "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
@@ -190,6 +217,13 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: _Paper) -> Dra
         number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
     drawing = inline(draw(figure, data, paper.style(on_page=True, pictures=paper.pictures)), short, title, paper.rows)
     return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
+
+
+def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> _Files:
+    here = dict.fromkeys(path.name for path in sources if path.resolve().parent == out.resolve().parent)
+    whole = len(here) == len({path.resolve() for path in sources})
+    command = shlex.join(["longca", "report", *here, "--out", out.name]) if here and whole else ""
+    return _Files(downloads, [name for name in here if name not in downloads], command)
 
 
 def _downloads(ordered: Sequence[Record], values: dict[str, list[Any]], folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small page over all pages of a folder."""
+"""A small page over all pages of a folder, and the links of these pages to it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ def write_index(folder: Path) -> Path | None:
         return None
     template = page_templates().get_template("index.html.j2")
     return replace_file(target, template.render(pages=pages, theme=theme(), css=static_text("report.css"), generator=VERSION).encode())
+
+
+def overviews(page: Path) -> list[Page]:
+    """The pages over all studies that lie one folder above a page: the index, and the page of the whole study; those that are there."""
+    folder = page.resolve().parent.parent
+    places = (("index.html", "All reports"), ("paper/index.html", "The whole study"))
+    return [Page(f"../{place}", title, "") for place, title in places
+            if (path := folder / place).is_file() and path != page.resolve() and _MADE.search(_head(path))]
 
 
 def _page(path: Path, folder: Path) -> Page | None:

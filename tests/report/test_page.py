@@ -13,6 +13,7 @@ from longca.core.record import STATUSES, Record, Unavailable
 from longca.report import build as building
 from longca.report import rows, tables
 from longca.report.build import MAX_BYTES, build
+from longca.report.index import write_index
 from longca.report.look.masks import mask_drawings
 from longca.report.rows import anchors, rows_json
 from longca.report.series import labelled
@@ -231,6 +232,40 @@ def test_a_page_of_another_name_stands_alone(beside):
     assert sorted(path.name for path in beside["both"].parent.iterdir()) == ["alone.html", "both.html", "copy.html"]
     for page in beside.values():
         assert all(link.startswith(("#", "https://")) for link in Outline(page.read_text(encoding="utf-8")).links)
+
+
+def test_a_page_names_the_files_of_its_records_that_lie_beside_it_and_no_others(tmp_path):
+    """By the names that they have, and itself by its own."""
+    (tmp_path / "other").mkdir()
+    files = [tmp_path / "h 200.parquet", tmp_path / "other" / "more.parquet"]
+    for file in files:
+        file.touch()
+
+    def text(*sources):
+        made = build(few()[-4:], [], tmp_path / "h200.html", study_title="x", sources=sources).read_text(encoding="utf-8")
+        assert "records.csv" not in made and "records.parquet" not in made and "report.html" not in made
+        return made
+
+    whole = text(files[0])
+    assert "h%20200.parquet" in Outline(whole).links and "the same rows are in h 200.parquet beside this page" in whole
+    assert "longca report &#39;h 200.parquet&#39; --out h200.html" in whole and "columns of h 200.parquet" in whole
+    part = text(*files)
+    assert "h%20200.parquet" in Outline(part).links and "some of the records of this page" in part and "makes this page again" not in part
+    assert "the same rows are in the files that it was made from" in part and "more.parquet" not in part
+    assert "stands alone" in text(files[1]) and "stands alone" in text()
+
+
+def test_a_page_links_to_the_pages_above_it_that_are_there(tmp_path):
+    def links():
+        page = build(few()[-4:], [], tmp_path / "h200" / "h200.html", study_title="x")
+        return [link for link in Outline(page.read_text(encoding="utf-8")).links if link.startswith("..")]
+
+    assert links() == []
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "index.html").write_text("<p>A page of somebody else.</p>")
+    assert write_index(tmp_path) and links() == ["../index.html"], "what this project did not make is none of them"
+    (tmp_path / "paper" / "index.html").write_text('<meta name="generator" content="longca 1">')
+    assert links() == ["../index.html", "../paper/index.html"]
 
 
 def test_a_folder_in_the_pages_place_is_told_before_anything_is_written(tmp_path):
