@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from longca.report.build import build
+from tests.report.test_decide import repeated, timed
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"),
                                                       reason="no Chromium is installed")]
@@ -64,8 +67,8 @@ def test_the_table_shows_every_record(seen):
     assert "281 of 281 records" in document and len(rows(document)) == 25 and "1–25 of 281" in document
 
 
-def test_the_first_picture_is_the_same_with_and_without_a_script(seen, page):
-    """The script makes the map and the ranking again from its own data: not a number changes."""
+def same_first_picture(before: str, after: str) -> list[list[str]]:
+    """What stands in the cells of the map and of the ranking, the same without a script and with one."""
     def numbers(text):
         parts = (re.search(rf'id="{name}".*?</table>', text, re.DOTALL)[0] for name in ("map", "ranking"))
         cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", part, re.DOTALL) for part in parts]
@@ -74,9 +77,24 @@ def test_the_first_picture_is_the_same_with_and_without_a_script(seen, page):
     def words(text, name):
         return re.search(rf'id="{name}"[^>]*>([^<]*)<', text)[1]
 
-    before, after = page.read_text(encoding="utf-8"), seen[0]
-    assert numbers(before) == numbers(after) and len(numbers(after)[0]) > 50
+    def frames(text):
+        return re.findall(r'<td class="(case[^"]*)"', text)
+
+    assert numbers(before) == numbers(after) and frames(before) == frames(after)
     assert words(before, "verdict") == words(after, "verdict") and words(before, "map-setting") == words(after, "map-setting")
+    return numbers(after)
+
+
+def test_the_first_picture_is_the_same_with_and_without_a_script(seen, page):
+    """The script makes the map and the ranking again from its own data: not a number changes."""
+    assert len(same_first_picture(page.read_text(encoding="utf-8"), seen[0])[0]) > 50
+
+
+def test_so_it_is_with_lone_results_and_repeats(tmp_path):
+    page = build([*repeated(), timed("flex", "full", 1.0, 1.0)], [], tmp_path / "page.html", study_title="x")
+    document, log = visit(page.as_uri(), tmp_path, "--dump-dom")
+    cells, ranking = same_first_picture(page.read_text(encoding="utf-8"), document)
+    assert cells[-3:] == ["100", "50" + "1of2", "–" + "0of2"] and "only" in cells and ranking[-8:-7] == ["–"] and "CONSOLE" not in log
 
 
 def act(page: Path, folder: Path, script: str, fragment: str = "") -> str:

@@ -263,9 +263,9 @@ def test_a_page_links_to_the_pages_above_it_that_are_there(tmp_path):
     assert links() == []
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "index.html").write_text("<p>A page of somebody else.</p>")
-    assert write_index(tmp_path) and links() == ["../index.html"], "what this project did not make is none of them"
+    assert write_index(tmp_path) and links() == ["../index.html"] * 2, "what this project did not make is none of them"
     (tmp_path / "paper" / "index.html").write_text('<meta name="generator" content="longca 1">')
-    assert links() == ["../index.html", "../paper/index.html"]
+    assert links() == ["../index.html", "../index.html", "../paper/index.html"], "in the top bar, and both in the summary"
 
 
 def test_a_folder_in_the_pages_place_is_told_before_anything_is_written(tmp_path):
