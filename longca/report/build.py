@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +74,9 @@ class _Files:
 
     downloads: list[str]
     """tables of all its records"""
-    sources: list[str] = field(default_factory=list)
+    sources: list[str]
     """what it was made from, if that is nothing of the downloads"""
-    command: str = ""
+    command: str
     """makes the page again from its sources; "" if some of them lie elsewhere"""
 
     @property
