@@ -70,7 +70,7 @@ REPAIRS = (
     Repair(17, "Gradients are added up", "Gradients are not cleared between calls for some kernels.",
            "An addition is timed and counted in memory for some rows.", "Each call has fresh gradients.", kernel="fa3"),
     Repair(18, "A ring that keeps everything", "The ring keeps the keys and partial results of every step.",
-           "Memory grows with the number of ranks: 12.9 GB at 96.",
+           "Memory grows with the number of ranks: partial results alone take 12.9 GB at 96.",
            "Rings of any length keep two buffers; measured as memory above the shards."),
     Repair(19, "Out of memory on one rank", "A rank that fails leaves the others waiting.", "The job hangs.",
            "A rank that fails ends the cell on all ranks, within a bound."),
