@@ -112,8 +112,8 @@ def _print(ranking: CallRanking) -> None:
     unit = rate_unit(max(placed.tflops for _, placed in ranking.methods))
     print_table(ranking.setting, ["method", "ms", unit.name, "half of all samples", "of best", "calls"],
                 [[method, number(placed.ms), number(placed.tflops * unit.factor), unit.span(placed.low, placed.high),
-                  share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""), placed.num_samples]
-                 for method, placed in ranking.methods])
+                  "" if placed.is_alone else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
+                  placed.num_samples] for method, placed in ranking.methods])
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", WIDTH, subsequent_indent="  "))
     if ranking.earlier:

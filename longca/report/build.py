@@ -166,7 +166,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,
         "described": views.described(decided.default, decided) if decided else "",
-        "verdict": views.verdict(decided.default, decided.default.masks[0]) if decided else "",
+        "verdict": views.verdict(decided.default, decided.default.opening) if decided else "",
         "noisy": NOISY, "repeats": REPEATS if decided and any(view.has_repeats for view in decided.views) else "",
         "has_lone": bool(decided and any(entry.is_alone for view in decided.views for entry in view.entries.values())),
         "views": views.views_json(decided, rows) if decided else "",

@@ -114,6 +114,8 @@ def test_the_records_that_come_with_the_project(longca):
     after = " ".join(longca("choose", "causal", COLUMNS="80").stdout.split()).partition("; then ")[2].partition(" %")[0]
     method, share = after.split(" at ")
     assert f" {share} % " in next(line for line in longca("choose", "causal").stdout.splitlines() if line.split()[:1] == [method]), "once"
+    lone = longca("choose", "full", "-s", "8K", "reports/h200/as-released.parquet")
+    assert "Only naive ran" in lone.stdout and "100 %" not in lone.stdout
     refused = longca("choose", "causal", "-s", "24K", "--heads", "32:8")
     assert refused.returncode == 2 and "the nearest have 64:8 heads" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
     for arguments, said in ((["causl"], "'causal'"), (["causal", "-d", "up"], "'up'"), (["causal", "--dtype", "bf61"], "'bf16'"),

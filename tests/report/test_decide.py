@@ -123,6 +123,16 @@ def test_a_lone_result_is_no_share():
     assert (sdpa.num_cases, sdpa.num_first, sdpa.worst, sdpa.mean) == (2, 0, pytest.approx(0.25), pytest.approx(0.25)) and flex.worst == 1
 
 
+def test_the_first_mask_that_is_asked_about_has_a_comparison(tmp_path):
+    """full comes first in the map, but sdpa is alone there."""
+    records = [timed("sdpa", "full", 1.0, 1.0), timed("sdpa", "causal", 4.0, 4.0), timed("flex", "causal", 1.0, 1.0)]
+    view = decision(derived(records)).default
+    assert (view.masks, view.opening) == (["full", "causal"], "causal")
+    text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
+    assert "<option>causal</option>" in text and '"mask":"causal"}' in text and "flex is the fastest of 2" in text
+    assert decision(derived(records[:1])).default.opening == "full"
+
+
 def test_the_finding_counts_what_was_compared():
     """Two masks forward, one of them backward: it is told that not all have both; what one kernel ran alone is no case."""
     records = [timed(kernel, mask, time, time, direction=direction) for kernel, time in (("flex", 1.0), ("sdpa", 2.0))

@@ -82,6 +82,12 @@ class HeatMap:
         counts = Counter(mask for mask, _ in self.entries)
         return sum(count for count in counts.values() if count > 1)
 
+    @property
+    def opening(self) -> str:
+        """The mask that is shown first: the first that several methods ran, or else the first."""
+        counts = Counter(mask for mask, _ in self.entries)
+        return next((mask for mask in self.masks if counts[mask] > 1), self.masks[0])
+
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
         """The methods of one mask, the best first."""
         return sorted(((method, entry) for (name, method), entry in self.entries.items() if name == mask),
@@ -238,7 +244,7 @@ def views_json(found: Decision, rows: dict[str, int]) -> str:
     content = {"palest": PALEST, "strong": STRONG, "masks": found.masks, "names": [found.names[mask] for mask in found.masks],
                "methods": methods, "views": views,
                "default": {"seqlen": shown.seqlen, "heads": shown.setting, "ranks": shown.ranks, "direction": shown.direction,
-                           "mask": shown.masks[0]}}
+                           "mask": shown.opening}}
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
 
 
