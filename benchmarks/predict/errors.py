@@ -219,7 +219,7 @@ def conclusion(where: str, ways: Sequence[Mapping[str, Any]], intervals: Sequenc
     wanted = ((float(ours["right"]) >= RIGHT, f"choices are right in {percent(float(ours['right']))}, wanted {percent(RIGHT)}"),
               (float(ours["mean_regret"]) <= REGRET, f"mean regret {percent(float(ours['mean_regret']))}, wanted {percent(REGRET)}"),
               (float(ours["most_regret"]) <= MOST_REGRET, f"largest regret {percent(float(ours['most_regret']))}, wanted "
-                                                           f"{percent(MOST_REGRET)}"))
+                                                          f"{percent(MOST_REGRET)}"))
     missed += [text for met, text in wanted if not met]
     return (f"**{first['cells']} cells on {where} whose mask was held out are predicted with a median error of "
             f"{percent(float(first['median']))}; {percent(float(first['within']))} lie within {percent(MOST)}. Intervals hold "

@@ -110,8 +110,10 @@ class _Paper:
     def devices(self, data: pd.DataFrame, cell_ids: Sequence[str]) -> tuple[str, ...]:
         """The devices behind an exhibit: its own column tells them; else they are all that measured one of its cells, or any at
         all where it names none."""
-        tried = self.table.loc[(self.table.status == "ok") & (self.table.cell_id.isin(cell_ids) if len(cell_ids) else True)]
-        return devices(data if "device" in data else tried)
+        if "device" in data:
+            return devices(data)
+        measured = self.table.loc[self.table.status == "ok"]
+        return devices(measured.loc[measured.cell_id.isin(cell_ids)] if cell_ids else measured)
 
     def pages_of(self, devices: Collection[str]) -> list[RunPage]:
         """The pages of studies that ran on one of these devices."""

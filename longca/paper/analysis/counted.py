@@ -90,7 +90,8 @@ def _blocks() -> Iterator[dict[str, Any]]:
     rng, side = np.random.default_rng(0), SPARSE_LENGTH // BLOCK
     for density in DENSITIES:
         scores = rng.random((KV_HEADS, side, side))
-        kept = scores >= np.partition(scores, side - int(density * side), axis=-1)[..., side - int(density * side), None]
+        first = side - int(density * side)  # of the kept ones, in the order of a row's scores
+        kept = scores >= np.partition(scores, first, axis=-1)[..., first, None]
         anew = rng.random(kept.shape) < density
         yield _row(BLOCKS, f"blocks of {BLOCK}, density {density:g}, {format_length(SPARSE_LENGTH)}", int(anew.sum()) * BLOCK ** 2,
                    int(kept.sum()) * BLOCK ** 2, common=float((anew & kept).sum() / anew.sum()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from math import floor
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +80,16 @@ class HeatMap:
     @property
     def num_compared(self) -> int:
         """The results on masks that several methods ran."""
-        counts = Counter(mask for mask, _ in self.entries)
-        return sum(count for count in counts.values() if count > 1)
+        return sum(count for count in self._methods_of_masks.values() if count > 1)
 
     @property
     def opening(self) -> str:
         """The mask that is shown first: the first that several methods ran, or else the first."""
-        counts = Counter(mask for mask, _ in self.entries)
-        return next((mask for mask in self.masks if counts[mask] > 1), self.masks[0])
+        return next((mask for mask in self.masks if self._methods_of_masks[mask] > 1), self.masks[0])
+
+    @cached_property
+    def _methods_of_masks(self) -> Counter[str]:
+        return Counter(mask for mask, _ in self.entries)
 
     def ranking(self, mask: str) -> list[tuple[str, Placed]]:
         """The methods of one mask, the best first."""
