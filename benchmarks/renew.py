@@ -35,6 +35,16 @@ COMPARE = ("benchmarks.band.compare --keep --max-seconds 3600 --lengths 32K,8K,1
            f"cudnn_flex,vsa,flashinfer,fa2_sparse,cudnn_bsa --out {OUT}")
 
 
+SWEEP_LENGTHS = "1K,1500,2K,2500,3K,3500,4K,5K,6K,7K,8K,9001,10K,12K,14K,16K,20K,24K,28K,32K,40K,48K,64K,96K"  # half no powers of two
+SWEEP_WAYS = ("bwd from last k1,bwd from last k2,bwd from first s1 k1 r1,bwd from first s1 k2 r1,bwd from first s1 k4 r1,"
+              "bwd from first s1 k1 r2,bwd")
+
+
+def sweep(heads: str) -> str:
+    """The command that times every way to the gradients at `SWEEP_LENGTHS`."""
+    return f"benchmarks.band.dq_order --seconds 510 --heads {heads} --lengths {SWEEP_LENGTHS} --also '{SWEEP_WAYS}' --out {OUT}"
+
+
 def run(study: str, options: str = "") -> str:
     """The command that measures cells of a study."""
     return f"longca run {study} {options} --progress plain --results {OUT}"
@@ -69,6 +79,8 @@ PARTS: Mapping[str, Part] = {
     "orders-equal": Part("ways to the gradients with a query head for each KV head, few KV heads at once as well",
                          "benchmarks.band.dq_order --seconds 300 --heads 64:64 --also 'bwd two dq k1,bwd two dq k16,bwd two dq k64' "
                          f"--out {OUT}"),
+    **{f"ways-{heads.replace(':', '-')}": Part(f"ways to the gradients at 24 lengths, {heads} heads", sweep(heads))
+       for heads in ("64:8", "32:8", "16:2", "64:64")},
     "dense-equal": Part("band in h100-dense with a query head for each KV head", run("h100-dense", "-k band,band_atomic --heads 64:64")),
     "dense": Part("band in h200-dense", run("h200-dense", "-k band,band_atomic")),
     "sparse": Part("band in h200-sparse", run("h200-sparse", "-k band,band_atomic")),

@@ -3,6 +3,7 @@
     python -m benchmarks.band.dq_order [--seconds 90] [--write docs/results/h200/band.md]         measures on one Hopper GPU
     python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]    reads the times of an earlier run
     python -m benchmarks.band.dq_order --heads 8:1,16:2,24:3                                      with the few heads of a chunk of Ulysses
+    python -m benchmarks.band.dq_order --heads 16:2 --lengths 1K,1536,5K                          sequences of these lengths, shortest first
 
 "Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order (a semaphore), from the last
 row or from the first. Masks are those of whole sequences and those of the steps of this project's strategies: short sequences, few queries,
@@ -27,7 +28,7 @@ from benchmarks.common.rounds import MIN_ROUNDS, in_rounds, sampler
 from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads
+from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.steps import step_masks
 from longca.kernels.contract import Problem
@@ -67,16 +68,21 @@ class Case:
         return 10 * self.mask.area * self.num_q_heads // self.mask.num_groups * HEADS.head_dim
 
 
-def cases(heads: Sequence[tuple[int, int]] = ()) -> list[Case]:
+def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) -> list[Case]:
     """Returns each mask of the static patterns once, those of whole sequences first.
 
     Args:
-        heads: (query heads, KV heads); with these only, and whole sequences of the middle lengths.
+        heads: (query heads, KV heads); with these only, and whole sequences of the given or the middle lengths.
+        lengths: tokens of whole sequences, with which no masks of ranks are measured.
     """
     found: dict[tuple[str, int], Case] = {}
     static = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
-    few = itertools.chain(*(_whole(name, LENGTHS[1:4], one) for one in heads for name in static))
-    for case in few if heads else itertools.chain(*(_whole(name, LENGTHS, HEADS.heads) for name in static), *map(_of_ranks, static)):
+    if heads or lengths:
+        chosen = itertools.chain(*(_whole(name, [length], pair) for pair in heads or [HEADS.heads]
+                                   for length in lengths or LENGTHS[1:4] for name in static))
+    else:
+        chosen = itertools.chain(*(_whole(name, LENGTHS, HEADS.heads) for name in static), *map(_of_ranks, static))
+    for case in chosen:
         if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
             found.setdefault(case.key, case)
     return list(found.values())
@@ -103,22 +109,31 @@ def _of_ranks(name: str) -> Iterator[Case]:
                     yield Case(f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}", mask, *heads)
 
 
-def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Measures cases until the time is over, and returns a record for each.
+def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Measures cases until the time is over, and yields a record for each. A case whose ways disagree is named and left out.
 
     Args:
         others: further variants of `benchmarks.band.sm90_try`. Each is a column of the records. Calls of all alternate.
     """
-    end, found, where = time.monotonic() + seconds, [], machine(torch.device("cuda"))
+    end, where = time.monotonic() + seconds, machine(torch.device("cuda"))
     for case in known:
         if time.monotonic() > end:
             print("time is over: the other masks are left out", flush=True)
             break
         mask = case.mask
-        found.append({"mask": mask.name, "where": case.where, "heads": case.num_q_heads, "digest": mask.digest, "seqlen_q": mask.seqlen_q,
-                      "seqlen_k": mask.seqlen_k, "area": mask.area, **_tflops(case, others), "machine": where})
-        print(*list(found[-1].values())[:3], *(f"{way} {found[-1][way]:.0f}" for way in (*WAYS, *others)), flush=True)
-    return found
+        try:
+            speeds = _tflops(case, others)
+        except DisagreementError as error:
+            print(f"WRONG: {error}", flush=True)
+            continue
+        print(mask.name, case.where, case.num_q_heads, *(f"{way} {speed:.0f}" for way, speed in speeds.items()), flush=True)
+        yield {"mask": mask.name, "where": case.where, "heads": case.num_q_heads, "digest": mask.digest,
+               "seqlen_q": mask.seqlen_q, "seqlen_k": mask.seqlen_k, "kv_heads": case.num_kv_heads, "area": mask.area,
+               **speeds, "machine": where}
+
+
+class DisagreementError(RuntimeError):
+    """Two ways give different gradients."""
 
 
 def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
@@ -133,7 +148,7 @@ def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
     for gradients in rest:
         for one, other in zip(right, gradients, strict=True):
             if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
-                raise RuntimeError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
+                raise DisagreementError(f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels")
     times = in_rounds({way: sampler(call, q.device) for way, call in calls.items()}, MIN_ROUNDS)
     return {way: case.flops / statistics.median(times[way]) / 1e9 for way in calls}
 
@@ -171,6 +186,8 @@ def main(arguments: Sequence[str]) -> int:
                         help='further ones of benchmarks.band.sm90_try to measure, as "bwd from first k1,bwd from first h2"')
     parser.add_argument("--heads", type=lambda text: [parse_heads(one) for one in text.split(",")], default=(), metavar="HEADS",
                         help="of whole sequences, these alone: 8:1,16:2")
+    parser.add_argument("--lengths", type=lambda text: [parse_length(one) for one in text.split(",")], default=(), metavar="LENGTHS",
+                        help="of whole sequences, these alone: 1K,1536,5K")
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.read is None and not torch.cuda.is_available():
@@ -178,13 +195,16 @@ def main(arguments: Sequence[str]) -> int:
     earlier = [] if options.read is None else read_records(options.read, TIMES)
     if options.read is not None and not earlier:
         parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
-    known = cases(options.heads)
-    found = earlier or measure(known, options.seconds, options.also)
-    if not found:
-        parser.error("no mask was measured: give it more --seconds")
+    known = cases(options.heads, options.lengths)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_records(options.out, TIMES, found)
-    table(found, known).publish(options)
+    records = list(earlier)
+    for record in () if earlier else measure(known, options.seconds, options.also):
+        records.append(record)
+        write_records(options.out, TIMES, records)  # after each, so that an interrupt costs one case alone
+    if not records:
+        parser.error("no mask was measured: give it more --seconds")
+    write_records(options.out, TIMES, records)
+    table(records, known).publish(options)
     return 0
 
 

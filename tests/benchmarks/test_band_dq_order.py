@@ -73,3 +73,9 @@ def test_the_rule_loses_little_with_few_heads() -> None:
     assert of_all["measured"] == len(found) == 107
     assert of_all["lost_mean"] < 0.006 and of_all["lost_most"] < 0.09
     assert max(line["lost_mean"] for line in of_masks) < 0.02
+
+
+def test_whole_sequences_of_given_lengths_come_shortest_first():
+    cases = dq_order.cases([(16, 2)], [1500, 4096])
+    assert {case.mask.seqlen_q for case in cases} == {1500, 4096} and {case.num_kv_heads for case in cases} == {2}
+    assert [case.mask.seqlen_q for case in cases] == sorted(case.mask.seqlen_q for case in cases)
