@@ -35,7 +35,7 @@ def test_a_choice_loses_what_the_other_way_would_gain() -> None:
 
 
 def test_an_earlier_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(dq_order, "cases", lambda _: TWO)
+    monkeypatch.setattr(dq_order, "cases", lambda *_: TWO)
     write_records(tmp_path, TIMES, [record(FULL, 440.0, 300.0)])
     assert main(["--read", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert "a GPU" in capsys.readouterr().out
