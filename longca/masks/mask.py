@@ -113,10 +113,9 @@ class Mask:
                 inside = band.cut(group, (0, length_q), (0, length_k))
                 if band.areas(inside).sum() != band.areas(group).sum():
                     raise ValueError(f"some band leaves the {length_q} × {length_k} pairs")
-                shared = band.overlap(group)
-                if shared is not None:
-                    one, other = group[list(shared)].view(band.BandTable)
-                    raise ValueError(f"bands must be disjoint, and {one} and {other} are not")
+                overlap = band.overlap_text(group)
+                if overlap is not None:
+                    raise ValueError(f"bands must be disjoint, and {overlap}")
             return cls._of(groups, length_q, length_k)
 
     @classmethod
