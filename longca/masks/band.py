@@ -140,8 +140,8 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def overlap(bands: np.ndarray) -> tuple[int, int] | None:
     """Indices of two bands that share a pair; None where all are disjoint.
 
-    Bands that share a pair share a row, a key and an offset j - i. So two bands are compared only where they meet on the axis on which the
-    fewest do. O(n log n + such meetings) time.
+    Bands that share a pair share a row, a key and an offset j - i. So two bands are compared only where they
+    meet on the axis on which the fewest do. O(n log n + such meetings) time.
     """
     if len(bands) < 2:
         return None
@@ -164,7 +164,10 @@ def overlap(bands: np.ndarray) -> tuple[int, int] | None:
 
 
 def overlap_text(bands: np.ndarray) -> str | None:
-    """Two bands that share a pair, and where, for an error message after "bands must be disjoint, and"; None where all are disjoint."""
+    """Two bands that share a pair, and the pairs; None where all are disjoint.
+
+    It continues the sentence "bands must be disjoint, and" of an error.
+    """
     indices = overlap(bands)
     if indices is None:
         return None
@@ -174,7 +177,10 @@ def overlap_text(bands: np.ndarray) -> str | None:
 
 
 def _meetings(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(order, count) of n half-open ranges: range order[i] meets order[i + 1], …, order[i + count[i]], and these only begin later."""
+    """(order, count) of n half-open ranges, sorted by their begin.
+
+    Of those that begin no earlier, range order[i] meets order[i + 1], …, order[i + count[i]] and no others.
+    """
     order = np.argsort(begin, kind="stable")
     before_end = np.searchsorted(begin[order], end[order])
     return order, np.maximum(before_end - np.arange(1, len(order) + 1), 0)
@@ -187,7 +193,10 @@ def _offsets(bands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hold_a_pair(bands: np.ndarray) -> np.ndarray:
-    """Bool (n,): True for a band in any form that is not empty. A rectangle that is not empty has each offset between its corners'."""
+    """Bool (n,): True for a band in any form that is not empty.
+
+    A rectangle that is not empty has each offset between its corners'.
+    """
     q0, q1, k0, k1, *_ = bands.T
     begin, end = _offsets(bands)
     return (q0 < q1) & (k0 < k1) & (begin < end)

@@ -116,7 +116,10 @@ def _is_whole(value: object) -> bool:
 
 
 def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
-    """The mask that a pattern made. Raises UserError where its bands leave the mask or share a pair: each rate would count it twice."""
+    """The mask that a pattern made.
+
+    Raises UserError where its bands leave the mask or share a pair: each rate would count it twice.
+    """
     if mask.grid is not None:
         return mask  # its blocks are disjoint by construction
     for group, bands in enumerate(mask.groups):

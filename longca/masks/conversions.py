@@ -42,7 +42,8 @@ class Conversions:
         Args:
             lengths: tokens of each document.
             causal: no token sees a later one.
-            window: (left, right): a token sees at most so many tokens before and after its own; -1 for no bound.
+            window: (left, right): a token sees at most so many tokens before and after its own; -1 for no
+                bound.
 
         Raises:
             UserError: these cannot be a mask; so do all constructors.
@@ -54,71 +55,115 @@ class Conversions:
             return cls._of_documents(forms.of_cu_seqlens(np.append(0, np.cumsum(documents))), causal, window)
 
     @classmethod
-    def from_cu_seqlens(cls, cu_seqlens: Any, *, causal: bool = False, window: forms.Window = ALL, cu_seqlens_k: Any = None,
-                        seqlen: int | str | None = None, seqlen_k: int | str | None = None, padding: str = "nothing") -> Any:
+    def from_cu_seqlens(
+        cls,
+        cu_seqlens: Any,
+        *,
+        causal: bool = False,
+        window: forms.Window = ALL,
+        cu_seqlens_k: Any = None,
+        seqlen: int | str | None = None,
+        seqlen_k: int | str | None = None,
+        padding: str = "nothing",
+    ) -> Any:
         """Packed sequences as FlashAttention's varlen calls take them.
 
         Args:
-            cu_seqlens: (sequences + 1,), from 0 to the number of tokens, for queries and keys alike. A sequence may be empty.
+            cu_seqlens: (sequences + 1,), from 0 to the number of tokens, for queries and keys alike. A
+                sequence may be empty.
             causal: as `causal` of that call.
             window: as its `window_size`.
-            cu_seqlens_k: of the keys, where they differ. A causal mask and a window are then aligned at the last query and the last key of
-                each sequence, as in that call: query i of lq sees key j of lk where j - i <= lk - lq.
+            cu_seqlens_k: of the keys, where they differ. A causal mask and a window are then aligned at the
+                last query and the last key of each sequence, as in that call: where it is causal, query i of
+                lq sees key j of lk where j - i <= lk - lq.
             seqlen: queries, with padding behind the last sequence, and keys if `cu_seqlens_k` is None.
             seqlen_k: keys, with padding.
-            padding: "nothing" or "self", the keys that a query of padding sees: none, or that of its own token.
+            padding: "nothing" or "self": a query of padding sees no key, or the key of its own token.
 
         Returns:
-            The mask. For several rows, (rows, sequences + 1) or a list of arrays, a list of masks, one a row, as `longca.attention` takes
-            them for a batch.
+            The mask. For several rows, (rows, sequences + 1) or a list of arrays, a list of masks, one a row,
+            as `longca.attention` takes them for a batch.
         """
         rows, rows_k = forms.rows_of(cu_seqlens), forms.rows_of(cu_seqlens_k)
         if rows is not None and rows_k is None:
             rows_k = [cu_seqlens_k] * len(rows)
         if rows is not None and rows_k is not None and len(rows) != len(rows_k):
-            raise UserError(f"{len(rows)} rows of cu_seqlens and {len(rows_k)} of cu_seqlens_k are no masks", todo="Give as many of both")
+            raise UserError(
+                f"{len(rows)} rows of cu_seqlens and {len(rows_k)} of cu_seqlens_k are no masks",
+                todo="Give as many of both",
+            )
 
         def mask(of_q: Any, of_k: Any) -> Self:
             documents = forms.of_cu_seqlens(of_q, of_k, seqlen, seqlen_k)
             return cls._of_documents(documents, causal, window, padding)
 
-        return _each_row("These cu_seqlens", mask, rows and list(zip(rows, rows_k or [], strict=True)), (cu_seqlens, cu_seqlens_k))
+        return _each_row(
+            "These cu_seqlens",
+            mask,
+            rows and list(zip(rows, rows_k or [], strict=True)),
+            (cu_seqlens, cu_seqlens_k),
+        )
 
     @classmethod
-    def from_document_ids(cls, ids: Any, *, causal: bool = True, window: forms.Window = ALL, padding_id: int | None = -1,
-                          padding: str = "nothing") -> Any:
-        """Packed documents by a whole number for each token, the same for all tokens of a document and for no others.
+    def from_document_ids(
+        cls,
+        ids: Any,
+        *,
+        causal: bool = True,
+        window: forms.Window = ALL,
+        padding_id: int | None = -1,
+        padding: str = "nothing",
+    ) -> Any:
+        """Packed documents by an id for each token.
 
         Args:
-            ids: (tokens,). The tokens of a document must be neighbours.
+            ids: (tokens,), whole numbers. Tokens of one id are a document, and must be neighbours.
             causal, window: as of `from_documents`.
             padding_id: the id of tokens that are in no document, wherever they are; None if there are none.
-            padding: "nothing" or "self", the keys that a query of padding sees: none, or that of its own token.
+            padding: "nothing" or "self": a query of padding sees no key, or the key of its own token.
 
         Returns:
-            The mask; for (rows, tokens) a list of masks, one a row, as `longca.attention` takes them for a batch.
+            The mask; for (rows, tokens) a list of masks, one a row, as `longca.attention` takes them for a
+            batch.
         """
-        return _each_row("These document ids", lambda row: cls._of_documents(forms.of_document_ids(row, padding_id), causal, window, padding),
-                         forms.rows_of(ids), ids)
+        return _each_row(
+            "These document ids",
+            lambda row: cls._of_documents(forms.of_document_ids(row, padding_id), causal, window, padding),
+            forms.rows_of(ids),
+            ids,
+        )
 
     @classmethod
-    def from_position_ids(cls, positions: Any, *, causal: bool = True, window: forms.Window = ALL, seqlen: int | str | None = None,
-                          padding: str = "nothing") -> Any:
+    def from_position_ids(
+        cls,
+        positions: Any,
+        *,
+        causal: bool = True,
+        window: forms.Window = ALL,
+        seqlen: int | str | None = None,
+        padding: str = "nothing",
+    ) -> Any:
         """Packed documents by the position of each token in its document.
 
-        A document begins at the first token, where a position is 0, and where it is not one more than that of the token before.
+        A document begins at the first token, where a position is 0, and where it is not one more than that of
+        the token before.
 
         Args:
             positions: (tokens,).
             causal, window: as of `from_documents`.
             seqlen: tokens, with padding behind the last position.
-            padding: "nothing" or "self", the keys that a query of padding sees: none, or that of its own token.
+            padding: "nothing" or "self": a query of padding sees no key, or the key of its own token.
 
         Returns:
-            The mask; for (rows, tokens) a list of masks, one a row, as `longca.attention` takes them for a batch.
+            The mask; for (rows, tokens) a list of masks, one a row, as `longca.attention` takes them for a
+            batch.
         """
-        return _each_row("These position ids", lambda row: cls._of_documents(forms.of_position_ids(row, seqlen), causal, window, padding),
-                         forms.rows_of(positions), positions)
+        return _each_row(
+            "These position ids",
+            lambda row: cls._of_documents(forms.of_position_ids(row, seqlen), causal, window, padding),
+            forms.rows_of(positions),
+            positions,
+        )
 
     @classmethod
     def from_windows(cls, seqlen: int | str, *windows: forms.Window) -> Self:
@@ -126,7 +171,8 @@ class Conversions:
 
         Args:
             seqlen: tokens, as a number or "8K".
-            windows: (left, right) of each: j - i is in [-left, right]; -1 for no bound, so that (-1, 0) is causal.
+            windows: (left, right) of each: j - i is in [-left, right]; -1 for no bound, so that (-1, 0) is
+                causal.
         """
         with forms.refused("These windows"):
             length = parse_length(seqlen)
@@ -138,7 +184,8 @@ class Conversions:
 
         Args:
             seqlen: queries, and keys if `seqlen_k` is None.
-            bands: rows of six numbers, ±math.inf allowed; or a list of such arrays, one for each head group. They must be disjoint.
+            bands: rows of six numbers, ±math.inf allowed; or a list of such arrays, one for each head group.
+                They must be disjoint.
         """
         with forms.refused("These bands"):
             length_q = parse_length(seqlen)
@@ -159,29 +206,37 @@ class Conversions:
         """The rows that each key is hidden from, as `flashmask_attention` takes them.
 
         Args:
-            startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 where causal, else 2 or 4.
+            startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 where causal,
+                else 2 or 4.
             seqlen_q: number of queries; as many as keys if None.
         """
         with forms.refused("These startend_row_indices"):
             return cls._of(*forms.of_flashmask(startend_row_indices, causal, seqlen_q))
 
     @classmethod
-    def from_block_mask(cls, block_mask: BlockMask, *, batch: int | None = None, head: int | None = None) -> Self:
-        """FlexAttention's BlockMask, exactly: its full blocks, and its partial ones pair by pair as torch evaluates its `mask_mod`.
+    def from_block_mask(
+        cls, block_mask: BlockMask, *, batch: int | None = None, head: int | None = None
+    ) -> Self:
+        """FlexAttention's BlockMask, exactly.
+
+        Its full blocks are visible as a whole; its partial ones are evaluated pair by pair by torch's own
+        rules, with the queries and keys of these blocks alone, in bounded memory.
 
         Args:
             batch: the entry of its batch; needed where it has several.
-            head: one of its query heads. Without it all are read; those that differ are head groups, of equally many heads each.
+            head: one of its query heads. Without it all are read; those that differ are head groups, of
+                equally many heads each.
         """
         with forms.refused("This BlockMask"):
             return cls._of(*forms.of_block_mask(block_mask, batch, head))
 
     @classmethod
     def from_block_map(cls, sizes_q: Any, sizes_k: Any, visible: Any) -> Self:
-        """Blocks of any sizes, each visible or hidden, as FlashInfer's and VSA's block-sparse calls take them.
+        """Blocks of any sizes, each visible or hidden, as FlashInfer and VSA take them.
 
         Args:
-            sizes_q: tokens of each q-block, (M,), or (head groups, M) where they differ; one number where all have it.
+            sizes_q: tokens of each q-block, (M,), or (head groups, M) where they differ; one number where all
+                have it.
             sizes_k: of each k-block, (N,) or (head groups, N).
             visible: bool (M, N) or (head groups, M, N).
         """
@@ -189,7 +244,9 @@ class Conversions:
             return cls._of(*forms.of_block_map(sizes_q, sizes_k, visible))
 
     @classmethod
-    def from_slices(cls, q_ranges: Any, k_ranges: Any, types: Any, *, seqlen: int | str, seqlen_k: int | str | None = None) -> Self:
+    def from_slices(
+        cls, q_ranges: Any, k_ranges: Any, types: Any, *, seqlen: int | str, seqlen_k: int | str | None = None
+    ) -> Self:
         """Disjoint attention slices (MagiAttention): ranges (n, 2) of queries and keys, and types (n,), see `forms.SliceType`."""
         with forms.refused("These slices"):
             bands = forms.of_slices(q_ranges, k_ranges, types)
@@ -202,16 +259,26 @@ class Conversions:
             return cls._of(*forms.of_dense(raster))
 
     @classmethod
-    def _of_documents(cls, documents: forms.Documents, causal: bool, window: forms.Window, padding: str = "nothing") -> Self:
+    def _of_documents(
+        cls, documents: forms.Documents, causal: bool, window: forms.Window, padding: str = "nothing"
+    ) -> Self:
         """The mask of packed documents; it keeps their lengths where they are those of queries and keys alike."""
         params: dict[str, object] = {}
         if np.array_equal(documents.q_bounds, documents.k_bounds) and len(documents.lengths):
             params = {"documents": documents.lengths}
             if documents.num_padding:
                 params["padding_tokens"] = documents.num_padding
-        return cls._of(documents.bands(causal, window, padding), documents.seqlen_q, documents.seqlen_k, **params)
+        return cls._of(
+            documents.bands(causal, window, padding), documents.seqlen_q, documents.seqlen_k, **params
+        )
 
-    def to_flex(self, device: torch.device | str = "cpu", *, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128) -> BlockMask:
+    def to_flex(
+        self,
+        device: torch.device | str = "cpu",
+        *,
+        num_q_heads: int = 1,
+        block_size: int | tuple[int, int] = 128,
+    ) -> BlockMask:
         """FlexAttention's BlockMask, its `mask_mod` inside.
 
         Args:
@@ -226,8 +293,9 @@ class Conversions:
     def to_cu_seqlens(self) -> forms.Varlen:
         """Packed sequences of one window, as FlashAttention's varlen calls take them.
 
-        Tokens of padding that see nothing are sequences of queries without keys and of keys without queries; with them `cu_seqlens_k`
-        differs. `Mask.from_cu_seqlens(form.cu_seqlens, cu_seqlens_k=form.cu_seqlens_k, window=form.window)` is the mask again.
+        Tokens of padding that see nothing are sequences of queries without keys and of keys without queries;
+        with them `cu_seqlens_k` differs. `Mask.from_cu_seqlens(form.cu_seqlens,
+        cu_seqlens_k=form.cu_seqlens_k, window=form.window)` is the mask again.
         """
         return _lowered("cu_seqlens", "varlen.packed_sequences", self)
 
@@ -269,7 +337,7 @@ def _each_row(what: str, mask: Callable[..., Any], rows: list[Any] | None, row: 
 def _lowered(form: str, place: str, mask: Any, *arguments: Any) -> Any:
     """A mask in another library's form.
 
-    Lowerings stand above masks. So they are found by name, as plug-ins are: what a mask is does not depend on them.
+    Lowerings stand above masks. So they are found by name, as plug-ins are: no mask depends on them.
 
     Args:
         form: its name, for errors.
@@ -287,4 +355,6 @@ def _lowered(form: str, place: str, mask: Any, *arguments: Any) -> Any:
     except (MemoryError, RuntimeError) as error:  # torch has no error of its own for a host without memory
         if "memory" not in str(error):
             raise
-        raise UserError(f"{form} of {mask!r} does not fit into memory", todo="Take a form that holds less than each pair") from None
+        raise UserError(
+            f"{form} of {mask!r} does not fit into memory", todo="Take a form that holds less than each pair"
+        ) from None

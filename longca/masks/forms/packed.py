@@ -42,29 +42,44 @@ class Documents(NamedTuple):
             padding: one of `PADDING`.
         """
         if padding not in PADDING:
-            raise ValueError(f"padding is {' or '.join(map(repr, PADDING))}, what its tokens see, and it is {padding!r}")
+            raise ValueError(
+                f"padding is {' or '.join(map(repr, PADDING))}, what its tokens see, and it is {padding!r}"
+            )
         lo, hi = _offsets(window)
-        shift = self.k_bounds[:, 1] - self.q_bounds[:, 1]
-        bands = band.make(*self.q_bounds.T, *self.k_bounds.T, lo + shift, (min(hi, 0) if causal else hi) + shift)
+        (q0, q1), (k0, k1) = self.q_bounds.T, self.k_bounds.T
+        shift = k1 - q1
+        bands = band.make(
+            q0, q1, k0, k1, lo + shift, (min(hi, 0) if causal else hi) + shift
+        )
         if padding == "nothing":
             return bands
         rows, keys = _outside(self.q_bounds, self.seqlen_q), _outside(self.k_bounds, self.seqlen_k)
         if len(rows) != len(keys):
-            raise ValueError(f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are padding: give "
-                             "padding='nothing', or seqlen and seqlen_k with as much padding")
+            raise ValueError(
+                f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are padding: give "
+                "padding='nothing', or seqlen and seqlen_k with as much padding"
+            )
         return band.normal(np.concatenate([bands, band.make(rows, rows + 1, keys, keys + 1)]))
 
 
-def of_cu_seqlens(cu_seqlens: Any, cu_seqlens_k: Any = None, seqlen: int | str | None = None,
-                  seqlen_k: int | str | None = None) -> Documents:
+def of_cu_seqlens(
+    cu_seqlens: Any,
+    cu_seqlens_k: Any = None,
+    seqlen: int | str | None = None,
+    seqlen_k: int | str | None = None,
+) -> Documents:
     """The documents of packed sequences, which begin at token 0, with padding behind the last one."""
     q_bounds, end_q = _bounds(cu_seqlens, "cu_seqlens")
     k_bounds, end_k = (q_bounds, end_q) if cu_seqlens_k is None else _bounds(cu_seqlens_k, "cu_seqlens_k")
     if len(q_bounds) != len(k_bounds):
-        raise ValueError(f"cu_seqlens and cu_seqlens_k must be of the same documents, and they are of {len(q_bounds)} and {len(k_bounds)}")
+        raise ValueError(
+            f"cu_seqlens and cu_seqlens_k must be of the same documents, and they are of {len(q_bounds)} and {len(k_bounds)}"
+        )
     if seqlen_k is None:
         seqlen_k = seqlen if cu_seqlens_k is None else None
-    return Documents(q_bounds, k_bounds, _length("seqlen", seqlen, end_q), _length("seqlen_k", seqlen_k, end_k))
+    return Documents(
+        q_bounds, k_bounds, _length("seqlen", seqlen, end_q), _length("seqlen_k", seqlen_k, end_k)
+    )
 
 
 def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
@@ -78,8 +93,10 @@ def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
     if (count > 1).any():
         again = of_run[np.min(first[count > 1])]
         start, other = bounds[of_run == again][:2, 0]
-        raise ValueError(f"a document must be one run of tokens, and id {again} of token {start} comes back at token {other}: sort the "
-                         f"tokens by document, or give padding_id={again} where it marks padding")
+        raise ValueError(
+            f"a document must be one run of tokens, and id {again} of token {start} comes back at token {other}: sort the "
+            f"tokens by document, or give padding_id={again} where it marks padding"
+        )
     return Documents(bounds, bounds, len(numbers), len(numbers))
 
 
@@ -87,8 +104,10 @@ def of_position_ids(positions: Any, seqlen: int | str | None) -> Documents:
     """The documents of a position for each token: one begins where the position is 0, or not one more than that of the token before."""
     numbers = _one_row(positions, "position ids")
     if len(numbers) and numbers.min() < 0:
-        raise ValueError(f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, or leave it out and "
-                         "give seqlen")
+        raise ValueError(
+            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, or leave it out and "
+            "give seqlen"
+        )
     bounds = _runs((np.diff(numbers) != 1) | (numbers[1:] == 0), len(numbers))
     seqlen = _length("seqlen", seqlen, len(numbers))
     return Documents(bounds, bounds, seqlen, seqlen)
@@ -113,7 +132,9 @@ def _offsets(window: Window) -> tuple[int, int]:
     except (TypeError, ValueError):
         left = right = -2
     if min(left, right) < -1:
-        raise ValueError(f"a window is (left, right), whole numbers, each at least 0, or -1 for no bound; it is {window!r}")
+        raise ValueError(
+            f"a window is (left, right), whole numbers, each at least 0, or -1 for no bound; it is {window!r}"
+        )
     return (-INF if left < 0 else -left), (INF if right < 0 else right)
 
 
@@ -121,7 +142,9 @@ def _bounds(cu_seqlens: Any, name: str) -> tuple[np.ndarray, int]:
     """The bounds (n, 2) of n documents, and the end of the last one."""
     ends = whole_numbers(cu_seqlens, name)
     if ends.ndim != 1 or len(ends) < 2 or ends[0] != 0 or (np.diff(ends) < 0).any():
-        raise ValueError(f"{name} must begin with 0, never fall, and end with the number of tokens, or before padding that seqlen counts")
+        raise ValueError(
+            f"{name} must begin with 0, never fall, and end with the number of tokens, or before padding that seqlen counts"
+        )
     return np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
 
 
@@ -138,7 +161,9 @@ def _length(name: str, given: int | str | None, least: int) -> int:
 def _one_row(values: Any, what: str) -> np.ndarray:
     numbers = whole_numbers(values, what)
     if numbers.ndim != 1:
-        raise ValueError(f"{what} must be (tokens,), or (rows, tokens) for a list of masks, and they are {numbers.shape}")
+        raise ValueError(
+            f"{what} must be (tokens,), or (rows, tokens) for a list of masks, and they are {numbers.shape}"
+        )
     return numbers
 
 

@@ -14,8 +14,9 @@ Window = tuple[int, int]  # (left, right): -left <= j - i <= right; -1 for no bo
 class Varlen:
     """Segments of tokens that see no token of another segment.
 
-    Query i and key j of a segment of lq queries and lk keys, counted from its first ones, see each other where j - i - (lk - lq) is in
-    [-left, right]: the window is aligned at the last query and the last key, as FlashAttention aligns it.
+    Query i and key j of a segment of lq queries and lk keys, counted from its first ones, see each other
+    where j - i - (lk - lq) is in [-left, right]: the window is aligned at the last query and the last key, as
+    FlashAttention aligns it.
     """
 
     cu_seqlens: np.ndarray  # int32 (segments + 1,), from 0 to the number of queries
@@ -27,7 +28,8 @@ class Varlen:
 
 @dataclass(frozen=True, eq=False)
 class FlashMaskColumns:
-    """Ranges of queries i that do not see key j; the number of columns decides the form. `causal` hides rows i < j in addition.
+    """Ranges of queries i that do not see key j; the number of columns decides the form. `causal` hides rows
+    i < j in addition.
 
     causal, 1: i >= LTS. causal, 2: LTS <= i < LTE. Not causal, 2 (LTS, UTE): i >= LTS or i < UTE.
     Not causal, 4 (LTS, LTE, UTS, UTE): LTS <= i < LTE or UTS <= i < UTE.
