@@ -55,16 +55,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, s
     return_lse = bool(return_lse)
     if q.ndim == 4:
         entries = [attend(*entry, scale, return_lse, kernel, deterministic)
-                   for entry in zip(q, k, v, _masks_of_entries(q, mask), strict=True)]
+                   for entry in zip(q, k, v, _masks(mask, len(q)), strict=True)]
         results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
     else:
-        results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
+        results = attend(q, k, v, *_masks(mask, 1), scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
 
 
-def _masks_of_entries(q: Tensor, mask: Mask | Sequence[Mask]) -> list[Mask]:
-    """The mask of each entry of a batch."""
-    return [mask] * len(q) if isinstance(mask, Mask) else list(mask)
+def _masks(mask: Mask | Sequence[Mask], count: int) -> list[Mask]:
+    """The mask of each of `count` entries."""
+    return [mask] * count if isinstance(mask, Mask) else list(mask)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: float | None) -> None:
