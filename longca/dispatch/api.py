@@ -58,7 +58,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, s
                    for entry in zip(q, k, v, _masks(mask, len(q)), strict=True)]
         results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
     else:
-        results = attend(q, k, v, *_masks(mask, 1), scale, return_lse, kernel, deterministic)
+        results = attend(q, k, v, _masks(mask, 1)[0], scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
 
 

@@ -80,13 +80,13 @@ class PairTest:
 
         try:
             with torch.no_grad():
-                answer = create_mask(visible, len(corners), 1, height, width, device=self._device)  # type: ignore[arg-type]
+                answer = create_mask(visible, len(corners), 1, height, width, device=self._device)
         except Exception as error:  # whatever a user's function raises
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             if "sliced BlockMask" in reason:
                 raise ValueError(
-                    "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask and name the entry, "
-                    "as from_block_mask(block_mask, batch=1, head=0)"
+                    "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask and name "
+                    "the entry, as from_block_mask(block_mask, batch=1, head=0)"
                 ) from None
             raise ValueError(
                 f"its mask_mod cannot be evaluated pair by pair, as torch does it: {reason}"

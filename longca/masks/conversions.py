@@ -93,16 +93,12 @@ class Conversions:
                 todo="Give as many of both",
             )
 
-        def mask(of_q: Any, of_k: Any) -> Self:
-            documents = forms.of_cu_seqlens(of_q, of_k, seqlen, seqlen_k)
+        def mask(both: tuple[Any, Any]) -> Self:
+            documents = forms.of_cu_seqlens(*both, seqlen, seqlen_k)
             return cls._of_documents(documents, causal, window, padding)
 
-        return _each_row(
-            "These cu_seqlens",
-            mask,
-            rows and list(zip(rows, rows_k or [], strict=True)),
-            (cu_seqlens, cu_seqlens_k),
-        )
+        pairs = None if rows is None or rows_k is None else list(zip(rows, rows_k, strict=True))
+        return _each_row("These cu_seqlens", mask, pairs, (cu_seqlens, cu_seqlens_k))
 
     @classmethod
     def from_document_ids(
@@ -247,7 +243,12 @@ class Conversions:
     def from_slices(
         cls, q_ranges: Any, k_ranges: Any, types: Any, *, seqlen: int | str, seqlen_k: int | str | None = None
     ) -> Self:
-        """Disjoint attention slices (MagiAttention): ranges (n, 2) of queries and keys, and types (n,), see `forms.SliceType`."""
+        """Disjoint attention slices (MagiAttention).
+
+        Args:
+            q_ranges, k_ranges: (n, 2).
+            types: (n,), see `forms.SliceType`.
+        """
         with forms.refused("These slices"):
             bands = forms.of_slices(q_ranges, k_ranges, types)
         return cls.from_bands(seqlen, bands, seqlen_k=seqlen_k)
@@ -262,7 +263,7 @@ class Conversions:
     def _of_documents(
         cls, documents: forms.Documents, causal: bool, window: forms.Window, padding: str = "nothing"
     ) -> Self:
-        """The mask of packed documents; it keeps their lengths where they are those of queries and keys alike."""
+        """The mask of packed documents, which keeps their lengths where queries and keys have the same."""
         params: dict[str, object] = {}
         if np.array_equal(documents.q_bounds, documents.k_bounds) and len(documents.lengths):
             params = {"documents": documents.lengths}
@@ -300,7 +301,7 @@ class Conversions:
         return _lowered("cu_seqlens", "varlen.packed_sequences", self)
 
     def to_block_map(self) -> forms.BlockMap:
-        """Blocks with their sizes, as FlashInfer's and VSA's block-sparse calls take them: sizes_q, sizes_k and visible."""
+        """Blocks with their sizes, as FlashInfer and VSA take them: `sizes_q`, `sizes_k` and `visible`."""
         return _lowered("A block map", "blocks.block_map", self)
 
     def to_flashmask(self) -> forms.FlashMaskColumns:
@@ -308,7 +309,10 @@ class Conversions:
         return _lowered("FlashMask", "flashmask.flashmask_columns", self)
 
     def to_dense(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """A bool tensor (queries, keys), or (head groups, queries, keys), made on the device; `dense` gives a numpy array."""
+        """A bool tensor (queries, keys), or (head groups, queries, keys), made on the device.
+
+        `dense` gives a numpy array.
+        """
         return _lowered("A tensor", "dense.dense_mask", self, device)
 
     def to_slices(self, group: int | None = None) -> forms.AttnSlices:
@@ -324,13 +328,13 @@ def _each_row(what: str, mask: Callable[..., Any], rows: list[Any] | None, row: 
     """The mask of a single row, or the masks of several."""
     if rows is None:
         with forms.refused(what):
-            return mask(*row) if isinstance(row, tuple) else mask(row)
+            return mask(row)
     if not rows:
         raise UserError(f"{what} are no masks", why="they have no rows")
     masks = []
     for number, row in enumerate(rows):
         with forms.refused(f"{what} of row {number}"):
-            masks.append(mask(*row) if isinstance(row, tuple) else mask(row))
+            masks.append(mask(row))
     return masks
 
 

@@ -135,7 +135,7 @@ def test_a_position_that_does_not_go_up_by_one_begins_a_document():
 
 
 @pytest.mark.parametrize(
-    "kind", [list, np.array, torch.tensor, lambda values: torch.tensor(values, dtype=torch.int32)]
+    "kind", [list, tuple, np.array, torch.tensor, lambda values: torch.tensor(values, dtype=torch.int32)]
 )
 def test_any_array(kind):
     wanted = Mask.from_documents([3, 5])
@@ -148,7 +148,7 @@ def test_any_array(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [list, np.array, torch.tensor, lambda rows: [torch.tensor(row) for row in rows]]
+    "kind", [list, tuple, np.array, torch.tensor, lambda rows: [torch.tensor(row) for row in rows]]
 )
 def test_rows_are_a_list_of_masks(kind):
     wanted = [Mask.from_documents([3, 5]), Mask.from_documents([8])]
@@ -241,6 +241,7 @@ def test_what_no_segments_are_is_refused():
             lambda: Mask.from_document_ids(np.zeros((2, 2, 2), int)),
             r"must be \(tokens,\), or \(rows, tokens\) for a list of masks",
         ),
+        (lambda: Mask.from_document_ids([0, 1], padding_id="x"), "'padding_id' is 'x'. Give a whole number"),
         (lambda: Mask.from_document_ids([]), "1 to 2147483647 queries"),
         (lambda: Mask.from_document_ids([True, False]), "whole numbers, and they are bool"),
         (

@@ -40,7 +40,8 @@ def of_block_mask(
     """
     if not hasattr(block_mask, "seq_lengths"):
         raise ValueError(
-            f"it must be torch's BlockMask, and it is {type(block_mask).__name__}; from_dense takes a bool tensor"
+            f"it must be torch's BlockMask, and it is {type(block_mask).__name__}; "
+            "from_dense takes a bool tensor"
         )
     seqlens = seqlen_q, seqlen_k = block_mask.seq_lengths
     if min(seqlens) < 1:
@@ -117,8 +118,8 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
     num_q, num_k = -(-seqlen_q // size_q), -(-seqlen_k // size_k)
     if counts.shape[-1] < num_q:
         raise ValueError(
-            f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}: a "
-            "slice of queries keeps the lengths of the whole, so set its seq_lengths"
+            f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, as "
+            "those of a slice of queries do: give the whole BlockMask, and cut its mask with crop(queries, keys)"
         )
     leading, of_heads = _leading(counts), slice(heads.start, heads.stop)
     counts = whole_numbers(counts.reshape(*leading, -1)[entry, of_heads, :num_q], "counts of blocks")

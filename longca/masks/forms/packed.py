@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from longca.core.errors import whole_number
 from longca.core.units import parse_length
 from longca.masks import band
 from longca.masks.band import INF
@@ -48,16 +49,14 @@ class Documents(NamedTuple):
         lo, hi = _offsets(window)
         (q0, q1), (k0, k1) = self.q_bounds.T, self.k_bounds.T
         shift = k1 - q1
-        bands = band.make(
-            q0, q1, k0, k1, lo + shift, (min(hi, 0) if causal else hi) + shift
-        )
+        bands = band.make(q0, q1, k0, k1, lo + shift, (min(hi, 0) if causal else hi) + shift)
         if padding == "nothing":
             return bands
         rows, keys = _outside(self.q_bounds, self.seqlen_q), _outside(self.k_bounds, self.seqlen_k)
         if len(rows) != len(keys):
             raise ValueError(
-                f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are padding: give "
-                "padding='nothing', or seqlen and seqlen_k with as much padding"
+                f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are "
+                "padding: give padding='nothing', or seqlen and seqlen_k with as much padding"
             )
         return band.normal(np.concatenate([bands, band.make(rows, rows + 1, keys, keys + 1)]))
 
@@ -73,7 +72,8 @@ def of_cu_seqlens(
     k_bounds, end_k = (q_bounds, end_q) if cu_seqlens_k is None else _bounds(cu_seqlens_k, "cu_seqlens_k")
     if len(q_bounds) != len(k_bounds):
         raise ValueError(
-            f"cu_seqlens and cu_seqlens_k must be of the same documents, and they are of {len(q_bounds)} and {len(k_bounds)}"
+            "cu_seqlens and cu_seqlens_k must be of the same documents, and they are of "
+            f"{len(q_bounds)} and {len(k_bounds)}"
         )
     if seqlen_k is None:
         seqlen_k = seqlen if cu_seqlens_k is None else None
@@ -88,25 +88,29 @@ def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
     bounds = _runs(np.diff(numbers) != 0, len(numbers))
     of_run = numbers[bounds[:, 0]]
     if padding_id is not None:
+        padding_id = whole_number("Argument 'padding_id'", padding_id, least=-(1 << 63))
         bounds, of_run = bounds[of_run != padding_id], of_run[of_run != padding_id]
     _, first, count = np.unique(of_run, return_index=True, return_counts=True)
     if (count > 1).any():
         again = of_run[np.min(first[count > 1])]
         start, other = bounds[of_run == again][:2, 0]
         raise ValueError(
-            f"a document must be one run of tokens, and id {again} of token {start} comes back at token {other}: sort the "
-            f"tokens by document, or give padding_id={again} where it marks padding"
+            f"a document must be one run of tokens, and id {again} of token {start} comes back at token {other}: "
+            f"sort the tokens by document, or give padding_id={again} where it marks padding"
         )
     return Documents(bounds, bounds, len(numbers), len(numbers))
 
 
 def of_position_ids(positions: Any, seqlen: int | str | None) -> Documents:
-    """The documents of a position for each token: one begins where the position is 0, or not one more than that of the token before."""
+    """The documents of a position for each token.
+
+    One begins where the position is 0, and where it is not one more than that of the token before.
+    """
     numbers = _one_row(positions, "position ids")
     if len(numbers) and numbers.min() < 0:
         raise ValueError(
-            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, or leave it out and "
-            "give seqlen"
+            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, or "
+            "leave it out and give seqlen"
         )
     bounds = _runs((np.diff(numbers) != 1) | (numbers[1:] == 0), len(numbers))
     seqlen = _length("seqlen", seqlen, len(numbers))
@@ -143,7 +147,8 @@ def _bounds(cu_seqlens: Any, name: str) -> tuple[np.ndarray, int]:
     ends = whole_numbers(cu_seqlens, name)
     if ends.ndim != 1 or len(ends) < 2 or ends[0] != 0 or (np.diff(ends) < 0).any():
         raise ValueError(
-            f"{name} must begin with 0, never fall, and end with the number of tokens, or before padding that seqlen counts"
+            f"{name} must begin with 0, never fall, and end with the number of tokens, "
+            "or before padding that seqlen counts"
         )
     return np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
 
@@ -168,7 +173,11 @@ def _one_row(values: Any, what: str) -> np.ndarray:
 
 
 def _runs(begins: np.ndarray, count: int) -> np.ndarray:
-    """The bounds (n, 2) of runs of `count` tokens; `begins` says of each token but the first whether it begins one."""
+    """The bounds (n, 2) of runs of `count` tokens.
+
+    Args:
+        begins: bool (count - 1,): True for a token, the first left out, that begins a run.
+    """
     bounds = np.concatenate([[0], np.flatnonzero(begins) + 1, [count]])
     return np.stack([bounds[:-1], bounds[1:]], axis=1)[:count]
 
