@@ -37,13 +37,8 @@ class PairTest:
         Args:
             seqlens: queries and keys; the test is not called with indices beyond them.
         """
-        self._mask_mod, self._batch, self._head, self._seqlens, self._device = (
-            mask_mod,
-            batch,
-            head,
-            seqlens,
-            device,
-        )
+        self._mask_mod, self._batch, self._head = mask_mod, batch, head
+        self._seqlens, self._device = seqlens, device
 
     def most_pairs(self) -> int:
         """The most pairs, at least 1, whose evaluation makes no tensor of more than `MOST_ELEMENTS`.
@@ -85,8 +80,8 @@ class PairTest:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             if "sliced BlockMask" in reason:
                 raise ValueError(
-                    "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask and name "
-                    "the entry, as from_block_mask(block_mask, batch=1, head=0)"
+                    "it is a slice, and torch takes the mask_mod out of a slice: give the whole BlockMask and "
+                    "name the entry, as from_block_mask(block_mask, batch=1, head=0)"
                 ) from None
             raise ValueError(
                 f"its mask_mod cannot be evaluated pair by pair, as torch does it: {reason}"
