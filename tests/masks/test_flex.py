@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import (
     BlockMask,
@@ -18,8 +18,7 @@ from longca.core.errors import UserError
 from longca.lowering import evaluated
 from longca.masks import Mask
 from tests.kernels.masks_for_tests import rasters
-
-from .strategies import quick
+from tests.support import examples
 
 START, END = torch.tensor([2, 11, 20]), torch.tensor([7, 19, 33])
 IDS = torch.tensor([[0] * 10 + [1] * 16 + [2] * 14, [0] * 23 + [1] * 17])
@@ -54,7 +53,7 @@ MODS = {
 }
 
 
-@quick
+@settings(examples(25), derandomize=True, deadline=None)
 @given(
     st.sampled_from(sorted(MODS)),
     st.integers(1, 40),
