@@ -4,13 +4,15 @@
     out, lse = longca.attention(q, k, v, mask, return_lse=True)
 
 Tensors are (tokens, heads, D), as kernels for packed sequences take them: a mask of packed documents is over all tokens, and no batch axis
-says less. A batch may stand before: the mask is then that of each entry; for a mask over all tokens of the batch give `x.flatten(0, 1)`.
+says less. A batch may stand before: the mask is then that of each entry, or a list has one mask for each entry, as `Mask.from_document_ids`
+makes it of a table of ids. For a mask over all tokens of the batch give `x.flatten(0, 1)`.
 Tensors of SDPA's layout (batch, heads, tokens, D) are brought to it by `x.transpose(1, 2)`; kernels copy them once more if they must.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, return_lse: bool = False,
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None, return_lse: bool = False,
               kernel: str | None = None, deterministic: bool = True) -> Any:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
 
@@ -34,7 +36,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     Args:
         q: (Tq, H, D), bf16, fp16, float32 or float64; or a batch of them, (B, Tq, H, D).
         k, v: (Tk, G, D) alike, H a multiple of G.
-        mask: over Tq queries × Tk keys; that of each entry of a batch.
+        mask: over Tq queries × Tk keys; that of each entry of a batch, or a list of B masks, one an entry.
         scale: factor on q·k; 1 / √D by default.
         return_lse: return the log of the row sums of exp(scale·q·k) as well.
         kernel: name of the kernel to use, as `longca list kernels` shows them, or "reference".
@@ -52,23 +54,36 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
         raise UserError(f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all")
     return_lse = bool(return_lse)
     if q.ndim == 4:
-        entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
+        entries = [attend(*entry, scale, return_lse, kernel, deterministic)
+                   for entry in zip(q, k, v, _masks(mask, len(q)), strict=True)]
         results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
     else:
-        results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
+        results = attend(q, k, v, _masks(mask, 1)[0], scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> None:
+def _masks(mask: Mask | Sequence[Mask], count: int) -> list[Mask]:
+    """The mask of each of `count` entries."""
+    return [mask] * count if isinstance(mask, Mask) else list(mask)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: float | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise UserError(f"{name} must be a tensor, and it is {type(x).__name__}", todo="torch.as_tensor(x) makes one")
         if x.ndim not in (3, 4) or x.ndim != q.ndim:
             raise UserError(f"{name} must be {LAYOUT}{'' if x is q else ' like q'}, and it is {tuple(x.shape)}",
                             todo="x.unsqueeze(1) adds an axis of one head")
-    if not isinstance(mask, Mask):
-        raise UserError(f"The mask must be a longca.Mask, and it is {type(mask).__name__}",
-                        todo="Make one with longca.build_mask or longca.Mask.from_…")
+    several = isinstance(mask, (list, tuple))
+    masks: list[Any] = list(mask) if several else [mask]
+    for of_entry in masks:
+        if not isinstance(of_entry, Mask):
+            kind = f"{f'a {type(mask).__name__} of ' if several else ''}{type(of_entry).__name__}"
+            raise UserError(f"The mask must be a longca.Mask, and it is {kind}",
+                            todo="Make one with longca.build_mask or longca.Mask.from_…")
+    if several and (q.ndim == 3 or len(masks) != len(q)):
+        raise UserError(f"{len(masks)} masks are for a batch of as many entries, and q is {tuple(q.shape)}",
+                        todo="Give (batch, tokens, heads, D) and a mask for each entry")
     if not q.dtype == k.dtype == v.dtype or q.dtype not in DTYPES:
         raise UserError(f"q, k and v must be of one dtype of bf16, fp16, float32 and float64; they are {q.dtype}, {k.dtype} and {v.dtype}",
                         todo="Convert them with .to(dtype)")
@@ -85,10 +100,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> 
     if num_kv_heads == 0 or num_q_heads == 0 or num_q_heads % num_kv_heads:
         raise UserError(f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
                         todo=f"Give {LAYOUT}; x.transpose(1, 2) makes it from (batch, heads, tokens, D)")
-    _check_lengths(q, k, mask)
-    if num_kv_heads % mask.num_groups:
-        raise UserError(f"{num_kv_heads} KV heads cannot share a mask of {mask.num_groups} head groups evenly",
-                        todo=f"Build the mask for {num_kv_heads} KV heads")
+    for of_entry in masks:
+        _check_lengths(q, k, of_entry)
+        if num_kv_heads % of_entry.num_groups:
+            raise UserError(f"{num_kv_heads} KV heads cannot share a mask of {of_entry.num_groups} head groups evenly",
+                            todo=f"Build the mask for {num_kv_heads} KV heads")
     if scale is not None and not _is_scale(scale):
         raise UserError(f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q")
 
@@ -110,5 +126,7 @@ def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
         todo = f"Give {LAYOUT}: x.transpose(-2, -3) makes it"
     elif q.ndim == 4 and (len(q) * lengths[0], len(q) * lengths[1]) == masked:
         todo = "Give x.flatten(0, 1) where the mask is over all tokens of the batch"
+    elif mask.documents is not None and masked[0] < lengths[0] == lengths[1]:
+        todo = f"Give Mask.from_cu_seqlens(…, seqlen={lengths[0]}) where the tokens behind the last document are padding"
     found = f"q and k have {lengths[0]} and {lengths[1]} tokens"
     raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {found}", todo=todo)

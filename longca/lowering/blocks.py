@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.masks.forms import BlockMap
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ def block_lists(mask: Mask, device: torch.device | str = "cpu", *, of_keys: bool
         raise ValueError("the mask is not made of blocks")
     visible = torch.from_numpy(mask.grid.visible).to(device)
     return BlockIndexLists(*_lists(visible), *_lists(visible.transpose(1, 2)[:, slice(None if of_keys else 0)]))
+
+
+def block_map(mask: Mask) -> BlockMap:
+    """The blocks of a block grid with their sizes. Raises ValueError for any other mask."""
+    if mask.grid is None:
+        raise ValueError("the mask is not made of blocks")
+    sizes_q, sizes_k = (np.diff(bounds, axis=1).astype(np.int32) for bounds in (mask.grid.q_bounds, mask.grid.k_bounds))
+    return BlockMap(sizes_q, sizes_k, mask.grid.visible.copy())
 
 
 def block_of(bounds: np.ndarray) -> np.ndarray:

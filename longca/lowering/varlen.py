@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from longca.masks.band import HI, K0, K1, LO, Q0, Q1
 from longca.masks.forms import Varlen
 from longca.masks.mask import Mask
-from longca.masks.segments import diagonal_segments
+from longca.masks.segments import diagonal_segments, shared_bound
 
 
 def rectangle(mask: Mask) -> Varlen:
@@ -18,3 +19,31 @@ def varlen(mask: Mask) -> Varlen:
     if segments is None:
         raise ValueError("the mask is not a row of segments under one window")
     return Varlen(segments.bounds.astype(np.int32), int(np.diff(segments.bounds).max()), segments.window)
+
+
+def packed_sequences(mask: Mask) -> Varlen:
+    """As `varlen`, and of masks whose segments have other keys than queries. Each of these must be one band.
+
+    Queries that see nothing and keys that nothing sees are segments without keys and without queries.
+    """
+    if mask.num_groups > 1 or diagonal_segments(mask) is not None:
+        return varlen(mask)
+    bands = mask.groups[0]
+    begin_q, end_q, begin_k, end_k = bands[:, [Q0, Q1, K0, K1]].T
+    before_q, before_k = (np.append(0, end) for end in (end_q, end_k))
+    gap_q, gap_k = np.append(begin_q, mask.seqlen_q) - before_q, np.append(begin_k, mask.seqlen_k) - before_k
+    if min(gap_q.min(), gap_k.min()) < 0:
+        raise ValueError("the mask is not a row of segments under one window")
+    shift, length_q, length_k = end_k - end_q, end_q - begin_q, end_k - begin_k
+    left = shared_bound(shift - np.maximum(bands[:, LO], begin_k - end_q + 1), length_k)
+    right = shared_bound(np.minimum(bands[:, HI], end_k - 1 - begin_q) - shift, length_q)
+    if left is None or right is None:
+        raise ValueError("the mask is not a row of segments under one window")
+    none = np.zeros_like(gap_q)
+    segments_q = np.stack([gap_q, none, np.append(length_q, 0)], axis=1).ravel()
+    segments_k = np.stack([none, gap_k, np.append(length_k, 0)], axis=1).ravel()
+    kept = (segments_q > 0) | (segments_k > 0)
+    segments_q, segments_k = segments_q[kept], segments_k[kept]
+    cu_seqlens, cu_seqlens_k = (np.append(0, np.cumsum(lengths)).astype(np.int32)
+                                for lengths in (segments_q, segments_k))
+    return Varlen(cu_seqlens, int(segments_q.max()), (left, right), cu_seqlens_k, int(segments_k.max()))

@@ -9,7 +9,9 @@ import numpy as np
 from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.core.schema import Frozen
 from longca.core.units import parse_length
+from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask
 
@@ -61,13 +63,14 @@ class MaskBuilder:
             raise UserError(f"Mask '{name}' at length {seqlen}", why=str(error)) from None
         rng = np.random.default_rng([seed, *hashlib.sha256(name.encode()).digest()[:8]])
         if not pattern.uses_documents:
-            return pattern.build(Draw(seqlen, None, num_kv_heads, rng), values).named(name, values.model_dump())
+            mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
+            return _checked_bands(mask, name, values).named(name, values.model_dump())
         if documents is None:
             documents = self._drawn(corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False)))
         else:
-            documents = _checked(documents, seqlen)
+            documents = _checked_documents(documents, seqlen)
         mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
-        return mask.named(name, {**values.model_dump(), "documents": documents})
+        return _checked_bands(mask, name, values).named(name, {**values.model_dump(), "documents": documents})
 
     def of_cell(self, cell: Cell) -> Mask:
         """The mask that a cell asks for."""
@@ -112,7 +115,28 @@ def _is_whole(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool) and np.ndim(value) == 0  # type: ignore[arg-type]
 
 
-def _checked(given: np.ndarray | Sequence[int], seqlen: int) -> np.ndarray:
+def _checked_bands(mask: Mask, name: str, params: Frozen) -> Mask:
+    """The mask that a pattern made.
+
+    Raises UserError where its bands leave the mask or share a pair: each rate would count it twice.
+    """
+    if mask.grid is not None:
+        return mask  # its blocks are disjoint by construction
+    for group, bands in enumerate(mask.groups):
+        outside = bands[(bands[:, :4:2] < 0).any(axis=1) | (bands[:, 1] > mask.seqlen_q) | (bands[:, 3] > mask.seqlen_k)]
+        overlap = band.overlap_text(bands)
+        if overlap is None and not len(outside):
+            continue
+        why = f"bands must be disjoint, and {overlap}"
+        if len(outside):
+            why = f"its band {outside[0].view(band.BandTable)} leaves the {mask.seqlen_q} × {mask.seqlen_k} pairs"
+        given = "".join(f", {key}={value}" for key, value in params.model_dump().items())
+        of_group = f" (head group {group})" if mask.num_groups > 1 else ""
+        raise UserError(f"Mask '{name}' with seqlen={mask.seqlen_q}{given} is no mask{of_group}", why=why, todo="Change its `build`")
+    return mask
+
+
+def _checked_documents(given: np.ndarray | Sequence[int], seqlen: int) -> np.ndarray:
     """Lengths of documents that fill a mask."""
     lengths: np.ndarray
     try:

@@ -1,7 +1,9 @@
 """Block masks: chosen (q-block, k-block) pairs, per head group. A compact form of many full bands."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -82,6 +84,10 @@ class BlockGrid:
         striped = -((q_rank - self.q_bounds) // world), -((k_rank - self.k_bounds) // world)
         return BlockGrid(*_without_empty(self.visible, *striped))
 
+    def without_empty(self) -> "BlockGrid":
+        """The same without rows and columns of blocks that are empty in all groups."""
+        return BlockGrid(*_without_empty(self.visible, self.q_bounds, self.k_bounds))
+
     def select(self, start: int, end: int) -> "BlockGrid":
         """Head groups start..end only."""
         return BlockGrid(self.visible[start:end], self.q_bounds[start:end], self.k_bounds[start:end])
@@ -106,3 +112,21 @@ def _without_empty(visible: np.ndarray, q_bounds: np.ndarray, k_bounds: np.ndarr
     if rows.all() and cols.all():
         return visible, q_bounds, k_bounds
     return visible[:, rows][:, :, cols], q_bounds[:, np.append(True, rows)], k_bounds[:, np.append(True, cols)]
+
+class GridBands(Sequence[np.ndarray]):
+    """The bands of a block grid's groups, each made when it is accessed."""
+
+    def __init__(self, grid: BlockGrid) -> None:
+        self._grid = grid
+
+    def __len__(self) -> int:
+        return self._grid.num_groups
+
+    @overload
+    def __getitem__(self, group: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, group: slice) -> tuple[np.ndarray, ...]: ...
+    def __getitem__(self, group: int | slice) -> np.ndarray | tuple[np.ndarray, ...]:
+        if isinstance(group, slice):
+            return tuple(self[number] for number in range(len(self))[group])
+        return self._grid.bands(range(len(self))[group])

@@ -7,24 +7,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Self
 
 import numpy as np
 
 from longca.core.cell import MOST_TOKENS, Scalar
-from longca.core.units import parse_length
-from longca.masks import band, forms
-from longca.masks.grid import BlockGrid
+from longca.masks import band
+from longca.masks.conversions import Conversions
+from longca.masks.grid import BlockGrid, GridBands
 from longca.masks.traits import Traits, derive
 
-if TYPE_CHECKING:
-    import torch
-    from torch.nn.attention.flex_attention import BlockMask
 
-ALL = (-1, -1)  # a window without bounds
-
-
-class Mask:
+class Mask(Conversions):
     """The keys that each query sees. Immutable; everything else about a mask is derived from its bands.
 
     With G = `num_groups` > 1, group g serves the g-th G-th of the KV heads and their query heads.
@@ -50,145 +44,13 @@ class Mask:
             bands.setflags(write=False)  # area, traits and digest are kept once derived
 
     @classmethod
-    def from_documents(cls, lengths: Any, *, causal: bool = True, window: forms.Window = ALL) -> Mask:
-        """Packed documents, of which none sees another.
-
-        Args:
-            lengths: tokens of each document.
-            causal: no token sees a later one.
-            window: (left, right): a token sees at most so many tokens before and after its own; -1 for no bound.
-
-        Raises:
-            UserError: these cannot be a mask; so do all constructors.
-        """
-        with forms.refused("These documents"):
-            documents = forms.whole_numbers(lengths, "lengths of documents")
-            if documents.ndim != 1 or len(documents) == 0 or documents.min() < 1:
-                raise ValueError("lengths of documents must be a list of whole numbers of at least 1")
-            bounds = np.append(0, np.cumsum(documents))
-            bands = forms.of_cu_seqlens(bounds, causal, window)
-            return cls._of(bands, int(bounds[-1]), int(bounds[-1]), documents=documents)
-
-    @classmethod
-    def from_cu_seqlens(cls, cu_seqlens: Any, *, causal: bool = False, window: forms.Window = ALL) -> Mask:
-        """Packed sequences as FlashAttention's varlen calls take them.
-
-        Args:
-            cu_seqlens: (sequences + 1,), from 0 to the number of tokens, for queries and keys alike.
-            causal: as `causal` of that call.
-            window: as its `window_size`.
-        """
-        with forms.refused("These cu_seqlens"):
-            bounds = forms.whole_numbers(cu_seqlens, "cu_seqlens")
-            bands = forms.of_cu_seqlens(bounds, causal, window)
-            lengths = np.diff(bounds)
-            return cls._of(bands, int(bounds[-1]), int(bounds[-1]), documents=lengths[lengths > 0])
-
-    @classmethod
-    def from_windows(cls, seqlen: int | str, *windows: forms.Window) -> Mask:
-        """A sliding window that all heads share, or one for each head group.
-
-        Args:
-            seqlen: tokens, as a number or "8K".
-            windows: (left, right) of each: j - i is in [-left, right]; -1 for no bound, so that (-1, 0) is causal.
-        """
-        with forms.refused("These windows"):
-            length = parse_length(seqlen)
-            return cls._of(forms.of_windows(length, windows), length, length)
-
-    @classmethod
-    def from_bands(cls, seqlen: int | str, bands: Any, *, seqlen_k: int | str | None = None) -> Mask:
-        """Bands (q0, q1, k0, k1, lo, hi): query i of [q0, q1) sees key j of [k0, k1) where lo <= j - i <= hi.
-
-        Args:
-            seqlen: queries, and keys if `seqlen_k` is None.
-            bands: rows of six numbers, ±math.inf allowed; or a list of such arrays, one for each head group. They must be disjoint.
-        """
-        with forms.refused("These bands"):
-            length_q = parse_length(seqlen)
-            length_k = length_q if seqlen_k is None else parse_length(seqlen_k)
-            several = isinstance(bands, (list, tuple)) and len(bands) > 0 and np.ndim(bands[0]) == 2
-            groups = [band.as_bands(group) for group in (bands if several else [bands])]
-            for group in groups:
-                inside = band.cut(group, (0, length_q), (0, length_k))
-                if band.areas(inside).sum() != band.areas(group).sum():
-                    raise ValueError(f"some band leaves the {length_q} × {length_k} pairs")
-                shared = band.overlap(group)
-                if shared is not None:
-                    one, other = group[list(shared)].view(band.BandTable)
-                    raise ValueError(f"bands must be disjoint, and {one} and {other} are not")
-            return cls._of(groups, length_q, length_k)
-
-    @classmethod
-    def from_flashmask(cls, startend_row_indices: Any, *, causal: bool, seqlen_q: int | None = None) -> Mask:
-        """The rows that each key is hidden from, as `flashmask_attention` takes them.
-
-        Args:
-            startend_row_indices: (1, heads, keys, n), also without the first axes; n is 1 or 2 where causal, else 2 or 4.
-            seqlen_q: number of queries; as many as keys if None.
-        """
-        with forms.refused("These startend_row_indices"):
-            return cls._of(*forms.of_flashmask(startend_row_indices, causal, seqlen_q))
-
-    @classmethod
-    def from_block_mask(cls, block_mask: BlockMask) -> Mask:
-        """FlexAttention's BlockMask, exactly: its full blocks, and its partial ones pair by pair as its `mask_mod` decides."""
-        with forms.refused("This BlockMask"):
-            return cls._of(*forms.of_block_mask(block_mask))
-
-    @classmethod
-    def from_slices(cls, q_ranges: Any, k_ranges: Any, types: Any, *, seqlen: int | str, seqlen_k: int | str | None = None) -> Mask:
-        """Disjoint attention slices (MagiAttention): ranges (n, 2) of queries and keys, and types (n,), see `forms.SliceType`."""
-        with forms.refused("These slices"):
-            bands = forms.of_slices(q_ranges, k_ranges, types)
-        return cls.from_bands(seqlen, bands, seqlen_k=seqlen_k)
-
-    @classmethod
-    def from_dense(cls, raster: Any) -> Mask:
-        """A bool (queries, keys) or (head groups, queries, keys); True is visible. O(S²) time."""
-        with forms.refused("This raster"):
-            return cls._of(*forms.of_dense(raster))
-
-    @classmethod
-    def _of(cls, content: Any, seqlen_q: int, seqlen_k: int, **params: object) -> Mask:
+    def _of(cls, content: Any, seqlen_q: int, seqlen_k: int, **params: object) -> Self:
         """The mask of a block grid, of one array of bands, or of one for each head group."""
         if not 1 <= min(seqlen_q, seqlen_k) <= max(seqlen_q, seqlen_k) <= MOST_TOKENS:
             raise ValueError(f"a mask has 1 to {MOST_TOKENS} queries and keys, and this would have {seqlen_q} and {seqlen_k}")
         if isinstance(content, BlockGrid):
             return cls(seqlen_q, seqlen_k, grid=content, params=params)
         return cls(seqlen_q, seqlen_k, (content,) if isinstance(content, np.ndarray) else tuple(content), params=params)
-
-    def to_flex(self, device: torch.device | str = "cpu", *, num_q_heads: int = 1, block_size: int | tuple[int, int] = 128) -> BlockMask:
-        """FlexAttention's BlockMask, its `mask_mod` inside.
-
-        Args:
-            num_q_heads: query heads of the call; counts where head groups differ.
-            block_size: tokens of a block, or (of queries, of keys).
-
-        Raises:
-            UserError: the form cannot hold this mask; so do all conversions.
-        """
-        return forms.lowered("A BlockMask", "flex.block_mask", self, device, num_q_heads, block_size)
-
-    def to_cu_seqlens(self) -> forms.Varlen:
-        """Packed sequences of one window, as FlashAttention's varlen calls take them."""
-        return forms.lowered("cu_seqlens", "varlen.varlen", self)
-
-    def to_flashmask(self) -> forms.FlashMaskColumns:
-        """The columns of `flashmask_attention`: its `startend_row_indices` and `causal`."""
-        return forms.lowered("FlashMask", "flashmask.flashmask_columns", self)
-
-    def to_dense(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """A bool tensor (queries, keys), or (head groups, queries, keys), made on the device; `dense` gives a numpy array."""
-        return forms.lowered("A tensor", "dense.dense_mask", self, device)
-
-    def to_slices(self, group: int | None = None) -> forms.AttnSlices:
-        """Attention slices (MagiAttention): q_ranges, k_ranges and types.
-
-        Args:
-            group: the head group; needed where head groups differ.
-        """
-        return forms.lowered("A list of slices", "attnslice.attn_slices", self, group)
 
     @property
     def params(self) -> Mapping[str, object]:
@@ -202,7 +64,7 @@ class Mask:
     @property
     def groups(self) -> Sequence[np.ndarray]:
         """Bands of each head group, in normal form. Those of a block grid are made at each access, since there can be many."""
-        return self._groups if self.grid is None else _GridBands(self.grid)
+        return self._groups if self.grid is None else GridBands(self.grid)
 
     @property
     def bands(self) -> np.ndarray:
@@ -218,7 +80,8 @@ class Mask:
     def documents(self) -> np.ndarray | None:
         """Tokens of each document that the mask was made for, int64; None for a mask without documents."""
         documents = self._params.get("documents")
-        if not isinstance(documents, np.ndarray) or not documents.sum() == self.seqlen_q == self.seqlen_k:
+        padding = self._params.get("padding_tokens", 0)
+        if not isinstance(documents, np.ndarray) or not documents.sum() + padding == self.seqlen_q == self.seqlen_k:
             return None  # a part of a mask has the parameters of the whole
         return documents
 
@@ -353,22 +216,3 @@ class Mask:
     def __repr__(self) -> str:
         groups = f", {self.num_groups} head groups" if self.num_groups > 1 else ""
         return f"<Mask {self.name or 'of bands'} {self.seqlen_q}×{self.seqlen_k}, density {self.density:.4f}{groups}>"
-
-
-class _GridBands(Sequence[np.ndarray]):
-    """The bands of a block grid's groups, each made when it is accessed."""
-
-    def __init__(self, grid: BlockGrid) -> None:
-        self._grid = grid
-
-    def __len__(self) -> int:
-        return self._grid.num_groups
-
-    @overload
-    def __getitem__(self, group: int) -> np.ndarray: ...
-    @overload
-    def __getitem__(self, group: slice) -> tuple[np.ndarray, ...]: ...
-    def __getitem__(self, group: int | slice) -> np.ndarray | tuple[np.ndarray, ...]:
-        if isinstance(group, slice):
-            return tuple(self[number] for number in range(len(self))[group])
-        return self._grid.bands(range(len(self))[group])

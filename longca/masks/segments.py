@@ -63,7 +63,7 @@ def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
     lowest, highest = np.full(len(length), INF), np.full(len(length), -INF)
     np.minimum.at(lowest, owner, np.maximum(bands[:, LO], bands[:, K0] - (bands[:, Q1] - 1)))
     np.maximum.at(highest, owner, np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]))
-    left, right = _shared_bound(-lowest, length), _shared_bound(highest, length)
+    left, right = shared_bound(-lowest, length), shared_bound(highest, length)
     if left is None or right is None:
         return None
     # no band sees more than that window in its segment, so all of it is seen if there are as many pairs
@@ -98,7 +98,7 @@ def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     return np.concatenate([bands[~diagonal], band.make(begin, end, begin, end, 0, 0)])
 
 
-def _shared_bound(reach: np.ndarray, length: np.ndarray) -> int | None:
+def shared_bound(reach: np.ndarray, length: np.ndarray) -> int | None:
     """The bound under which each segment reaches as far as it does: -1 if none binds, None if they disagree."""
     if (reach < 0).any():
         return None

@@ -86,6 +86,37 @@ def test_intersection_and_overlap(one, other):
     assert band.overlap(pair) == ((0, 1) if both.any() else None)
 
 
+@quick
+@given(st.lists(raw_bands(), max_size=6), st.sampled_from([2, band.MOST_COMPARED]))
+def test_overlap_of_several_bands(raws, compared):
+    bands = np.concatenate([np.empty((0, 6), dtype=np.int64), *(band.normal(raw) for raw in raws)])
+    rasters = [plain(row[None]) for row in bands]
+    pairs = [(one, other) for one in range(len(bands)) for other in range(one + 1, len(bands)) if (rasters[one] & rasters[other]).any()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(band, "MOST_COMPARED", compared)
+        overlap = band.overlap(bands)
+    assert overlap in pairs if pairs else overlap is None
+
+
+def test_an_overlap_is_told_with_its_place():
+    text = band.overlap_text(band.make([0, 0], 8, [0, 0], [2, 8], [-band.INF, -3], 0))
+    assert text == "[0 8 0 2 -∞ 0] and [0 8 0 8 -3 0] are not: both hold queries 0 to 4 of keys 0 to 1"
+
+
+NUMBER = np.arange(20_000)
+
+
+@pytest.mark.parametrize("bands", [
+    band.make(NUMBER, NUMBER + 1, 0, len(NUMBER)), band.make(0, len(NUMBER), NUMBER, NUMBER + 1),
+    band.make(0, len(NUMBER), 0, len(NUMBER), NUMBER, NUMBER),
+], ids=["rows", "keys", "offsets"])
+def test_bands_that_meet_on_two_axes_alone_are_not_compared(bands, monkeypatch):
+    compared = []
+    monkeypatch.setattr(band, "_hold_a_pair", lambda common: compared.append(len(common)) or np.zeros(len(common), dtype=bool))
+    assert band.overlap(bands) is None
+    assert sum(compared) == 0
+
+
 def test_overlap_names_the_first_pair():
     assert band.overlap(band.make([0, 4, 2], [2, 6, 5], 0, [3, 4, 5])) == (1, 2)
     assert band.overlap(np.empty((0, 6), dtype=np.int64)) is None

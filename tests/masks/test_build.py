@@ -123,3 +123,53 @@ def test_areas_are_exact_at_the_longest(name, params, area):
     mask = build_mask(name, seqlen=MOST_TOKENS, **params)
     assert mask.area == area(MOST_TOKENS)
     assert mask.traits.full == (mask.area == MOST_TOKENS**2)
+
+
+TWICE = '''"""A window and the first tokens; some pairs are in both."""
+
+from longca.core.schema import Frozen
+from longca.masks import band
+from longca.masks.contract import Pattern
+
+
+class Twice(Pattern):
+    label = "Twice"
+    family = "heterogeneous"
+    definition = "i - j < window or j < sink"
+
+    class Params(Frozen):
+        window: int = 3
+        first: int = 0
+
+    def build(self, draw, params):
+        return draw.mask(band.make(0, draw.seqlen, params.first, 2, hi=0), band.make(0, draw.seqlen, 0, draw.seqlen, -params.window, 0))
+'''
+
+
+@pytest.fixture
+def twice(tmp_path, monkeypatch):
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "twice.py").write_text(TWICE)
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
+
+
+def test_a_pattern_whose_bands_overlap_is_refused(twice):
+    with pytest.raises(UserError) as error:
+        build_mask("twice", seqlen=16)
+    assert str(error.value) == (
+        "Mask 'twice' with seqlen=16, window=3, first=0 is no mask: bands must be disjoint, and [0 16 0 2 -∞ 0] and [0 16 0 16 -3 0] "
+        "are not: both hold queries 0 to 4 of keys 0 to 1. Change its `build`")
+
+
+def test_a_pattern_whose_bands_leave_the_mask_is_refused(twice):
+    with pytest.raises(UserError, match=r"first=-1 is no mask: its band \[0 16 -1 2 -∞ 0\] leaves the 16 × 16 pairs"):
+        build_mask("twice", seqlen=16, first=-1)
+
+
+def test_a_plan_refuses_overlapping_bands(twice, longca, tmp_path):
+    study = tmp_path / "mine.yaml"
+    study.write_text('grids:\n  - {kernel: [naive, sdpa], mask: [causal, {twice: {window: 5}}], seqlen: 64, heads: "4:2", head_dim: 64}\n')
+    done = longca("plan", study)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "Mask 'twice' with seqlen=64, window=5, first=0 is no mask: bands must be disjoint" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,190 @@
+"""Windows and packed documents: by the bounds of documents, by an id or a position of each token."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from longca.core.errors import whole_number
+from longca.core.units import parse_length
+from longca.masks import band
+from longca.masks.band import INF
+from longca.masks.forms.types import Window
+from longca.masks.forms.values import whole_numbers
+
+PADDING = ("nothing", "self")  # what a token of no document sees
+
+
+class Documents(NamedTuple):
+    """Documents of queries and keys, in order, and the tokens around them."""
+
+    q_bounds: np.ndarray  # int64 (n, 2), half-open; a document may be empty
+    k_bounds: np.ndarray  # int64 (n, 2)
+    seqlen_q: int
+    seqlen_k: int
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Queries of each document that has any."""
+        lengths = self.q_bounds[:, 1] - self.q_bounds[:, 0]
+        return lengths[lengths > 0]
+
+    @property
+    def num_padding(self) -> int:
+        return self.seqlen_q - int(self.lengths.sum())
+
+    def bands(self, causal: bool, window: Window, padding: str) -> np.ndarray:
+        """The bands of documents under one window, aligned at the last query and the last key of each.
+
+        Args:
+            causal: no token sees a later one.
+            padding: one of `PADDING`.
+        """
+        if padding not in PADDING:
+            raise ValueError(
+                f"padding is {' or '.join(map(repr, PADDING))}, what its tokens see, and it is {padding!r}"
+            )
+        lo, hi = _offsets(window)
+        (q0, q1), (k0, k1) = self.q_bounds.T, self.k_bounds.T
+        shift = k1 - q1
+        bands = band.make(q0, q1, k0, k1, lo + shift, (min(hi, 0) if causal else hi) + shift)
+        if padding == "nothing":
+            return bands
+        rows, keys = _outside(self.q_bounds, self.seqlen_q), _outside(self.k_bounds, self.seqlen_k)
+        if len(rows) != len(keys):
+            raise ValueError(
+                f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are "
+                "padding: give padding='nothing', or seqlen and seqlen_k with as much padding"
+            )
+        return band.normal(np.concatenate([bands, band.make(rows, rows + 1, keys, keys + 1)]))
+
+
+def of_cu_seqlens(
+    cu_seqlens: Any,
+    cu_seqlens_k: Any = None,
+    seqlen: int | str | None = None,
+    seqlen_k: int | str | None = None,
+) -> Documents:
+    """The documents of packed sequences, which begin at token 0, with padding behind the last one."""
+    q_bounds, end_q = _bounds(cu_seqlens, "cu_seqlens")
+    k_bounds, end_k = (q_bounds, end_q) if cu_seqlens_k is None else _bounds(cu_seqlens_k, "cu_seqlens_k")
+    if len(q_bounds) != len(k_bounds):
+        raise ValueError(
+            "cu_seqlens and cu_seqlens_k must be of the same documents, and they are of "
+            f"{len(q_bounds)} and {len(k_bounds)}"
+        )
+    if seqlen_k is None:
+        seqlen_k = seqlen if cu_seqlens_k is None else None
+    return Documents(
+        q_bounds, k_bounds, _length("seqlen", seqlen, end_q), _length("seqlen_k", seqlen_k, end_k)
+    )
+
+
+def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
+    """The documents of an id for each token: runs of one id."""
+    numbers = _one_row(ids, "document ids")
+    bounds = _runs(np.diff(numbers) != 0, len(numbers))
+    of_run = numbers[bounds[:, 0]]
+    if padding_id is not None:
+        padding_id = whole_number("Argument 'padding_id'", padding_id, least=-(1 << 63))
+        bounds, of_run = bounds[of_run != padding_id], of_run[of_run != padding_id]
+    _, first, count = np.unique(of_run, return_index=True, return_counts=True)
+    if (count > 1).any():
+        again = of_run[np.min(first[count > 1])]
+        start, other = bounds[of_run == again][:2, 0]
+        raise ValueError(
+            f"a document must be one run of tokens, and id {again} of token {start} comes back at token {other}: "
+            f"sort the tokens by document, or give padding_id={again} where it marks padding"
+        )
+    return Documents(bounds, bounds, len(numbers), len(numbers))
+
+
+def of_position_ids(positions: Any, seqlen: int | str | None) -> Documents:
+    """The documents of a position for each token.
+
+    One begins where the position is 0, and where it is not one more than that of the token before.
+    """
+    numbers = _one_row(positions, "position ids")
+    if len(numbers) and numbers.min() < 0:
+        raise ValueError(
+            f"positions must be at least 0, and {numbers.min()} is among them: mark padding by document ids, or "
+            "leave it out and give seqlen"
+        )
+    bounds = _runs((np.diff(numbers) != 1) | (numbers[1:] == 0), len(numbers))
+    seqlen = _length("seqlen", seqlen, len(numbers))
+    return Documents(bounds, bounds, seqlen, seqlen)
+
+
+def of_windows(seqlen: int, windows: tuple[Any, ...]) -> list[np.ndarray]:
+    """The band of each window over all tokens."""
+    if not windows:
+        raise ValueError("give at least one window, such as (1023, 0)")
+    [first, *_] = windows
+    if isinstance(first, (list, tuple)) and first and all(isinstance(one, (list, tuple)) for one in first):
+        given = ", ".join(str(tuple(one)) for one in first)
+        raise ValueError(f"each window is an argument of its own: give from_windows({seqlen}, {given})")
+    if len(windows) == 2 and all(hasattr(one, "__index__") for one in windows):
+        raise ValueError(f"a window is a pair: give from_windows({seqlen}, {windows})")
+    return [band.make(0, seqlen, 0, seqlen, *_offsets(window)) for window in windows]
+
+
+def _offsets(window: Window) -> tuple[int, int]:
+    try:
+        left, right = map(operator.index, window)
+    except (TypeError, ValueError):
+        left = right = -2
+    if min(left, right) < -1:
+        raise ValueError(
+            f"a window is (left, right), whole numbers, each at least 0, or -1 for no bound; it is {window!r}"
+        )
+    return (-INF if left < 0 else -left), (INF if right < 0 else right)
+
+
+def _bounds(cu_seqlens: Any, name: str) -> tuple[np.ndarray, int]:
+    """The bounds (n, 2) of n documents, and the end of the last one."""
+    ends = whole_numbers(cu_seqlens, name)
+    if ends.ndim != 1 or len(ends) < 2 or ends[0] != 0 or (np.diff(ends) < 0).any():
+        raise ValueError(
+            f"{name} must begin with 0, never fall, and end with the number of tokens, "
+            "or before padding that seqlen counts"
+        )
+    return np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
+
+
+def _length(name: str, given: int | str | None, least: int) -> int:
+    """The number of tokens with padding: at least `least`, and `least` if it is not given."""
+    if given is None:
+        return least
+    seqlen = parse_length(given)
+    if seqlen < least:
+        raise ValueError(f"{name} is {seqlen}, and the documents have {least} tokens")
+    return seqlen
+
+
+def _one_row(values: Any, what: str) -> np.ndarray:
+    numbers = whole_numbers(values, what)
+    if numbers.ndim != 1:
+        raise ValueError(
+            f"{what} must be (tokens,), or (rows, tokens) for a list of masks, and they are {numbers.shape}"
+        )
+    return numbers
+
+
+def _runs(begins: np.ndarray, count: int) -> np.ndarray:
+    """The bounds (n, 2) of runs of `count` tokens.
+
+    Args:
+        begins: bool (count - 1,): True for a token, the first left out, that begins a run.
+    """
+    bounds = np.concatenate([[0], np.flatnonzero(begins) + 1, [count]])
+    return np.stack([bounds[:-1], bounds[1:]], axis=1)[:count]
+
+
+def _outside(bounds: np.ndarray, seqlen: int) -> np.ndarray:
+    """The tokens of no document, ascending."""
+    inside = np.zeros(seqlen + 1, dtype=np.int64)
+    np.add.at(inside, bounds[:, 0], 1)
+    np.add.at(inside, bounds[:, 1], -1)
+    return np.flatnonzero(np.cumsum(inside[:-1]) == 0)

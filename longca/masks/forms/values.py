@@ -1,0 +1,74 @@
+"""What users give, as arrays, and the error for what cannot be a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from longca.core.errors import UserError
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Turns a ValueError about what a user gave into an error for the user.
+
+    Args:
+        what: it, with its article: "This window".
+    """
+    try:
+        yield
+    except ValueError as error:
+        verb = "are" if what.startswith("These") else "is"
+        raise UserError(f"{what} {verb} no mask", why=str(error)) from None
+
+
+def host_array(values: Any, what: str, ragged: str = "its rows are of different lengths") -> np.ndarray:
+    """A tensor on any device, an array or a list as a numpy array.
+
+    Args:
+        what: the rule that it must keep, for errors: "a raster must be bool".
+        ragged: the way in which lists of different lengths break it.
+
+    Raises:
+        ValueError: it is no array.
+    """
+    if hasattr(values, "detach"):
+        try:
+            return np.asarray(values.detach().cpu())
+        except (TypeError, NotImplementedError, RuntimeError):  # bfloat16, which numpy lacks; meta tensors
+            raise ValueError(f"{what}, and this is a tensor of {values.dtype} on {values.device}, which cannot be read") from None
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{what}, and {ragged}") from None
+
+
+def whole_numbers(values: Any, what: str) -> np.ndarray:
+    """The values as an int64 array. Raises ValueError where they are no whole numbers."""
+    array = host_array(values, f"{what} must be whole numbers", "they are lists of different lengths")
+    if array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")
+    return array.astype(np.int64)
+
+
+def rows_of(values: Any) -> list[Any] | None:
+    """The rows of a table or of a list of rows, which may have different lengths; None for a single row."""
+    if isinstance(values, (list, tuple)):
+        several = len(values) > 0 and all(isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) > 0 for row in values)
+        return list(values) if several else None
+    return list(values) if getattr(values, "ndim", 1) > 1 else None
+
+
+def kind(array: np.ndarray, values: Any) -> str:
+    """Short description of the dtype of a user's array, for error messages."""
+    return {"U": "text", "S": "text", "b": "bool", "O": type(values).__name__}.get(array.dtype.kind, str(array.dtype))
+
+
+def runs(visible: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(row, start, end) of each run of True in the rows of a raster, in order."""
+    step = np.diff(np.pad(visible, ((0, 0), (1, 1))).view(np.int8), axis=1)
+    row, start = np.nonzero(step == 1)
+    return row, start, np.nonzero(step == -1)[1]
