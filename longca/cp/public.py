@@ -10,12 +10,15 @@ Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G 
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core.errors import UserError
-from longca.cp.api.differentiable import attend, gather_tokens
-from longca.cp.api.group import all_or_none, join
+from longca.cp.api.agreement import Agreement
+from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
+from longca.cp.api.group import join
 from longca.cp.api.planning import MaskPlan, MaskPlanner
 from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+
+MAX_TEXT = 200  # characters of a value in the comparison of calls
 
 __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
@@ -49,7 +54,8 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. On NCCL, torch ends the process instead, unless
             TORCH_NCCL_BLOCKING_WAIT=1.
-        check: "first": ranks compare notes before the first call of each mask. "always": before each, which costs a message on the host.
+        check: ranks compare each call. On CPUs they do so before it sends anything. On GPUs "first" does that in the first call of each
+            mask, and later before a result is handed out, so that no host waits; "always" does it before each call.
 
     Raises:
         UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
@@ -60,7 +66,8 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
                      "backward": backward, "messages": messages, "check": check}
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages)
-        return ContextParallel(comm, request, MaskPlanner(comm, request), masks)
+        planner, agreement = MaskPlanner(comm, request), Agreement(comm, request.check == "always")
+        return ContextParallel(comm, request, planner, masks, agreement)
     except Exception:
         comm.close()
         raise
@@ -73,14 +80,16 @@ class ContextParallel:
     rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
     """
 
-    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...]) -> None:
+    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...], agreement: Agreement) -> None:
         import torch
 
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
+        self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
         without_graph: Any = torch.compiler.disable
         self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
-        self._checked: set[tuple[int, int]] = set()
+        self._plan_text = _plan_text(self._plan, masks)
+        self._arguments: dict[tuple[int, int | None], str] = {}  # by mask and batch, in words
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
         self.costs = _costs(self._plan, waited_ms)
@@ -141,7 +150,15 @@ class ContextParallel:
         Args:
             dim: the dimension of tokens, of size T.
         """
-        _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
+        import torch
+
+        try:
+            _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
+        except UserError as error:
+            self._agreement.shards.add_failure(error)
+            raise
+        if self.world > 1 and not torch.compiler.is_compiling():
+            self._agreement.shards.add(x, dim)
         return x.index_select(dim, self.positions.to(x.device))
 
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
@@ -151,9 +168,15 @@ class ContextParallel:
 
         Args:
             dim: the dimension of tokens, of size L.
+
+        Raises:
+            UserError: on all ranks, where an argument cannot be used on one of them, or dtype or shape differ between them.
         """
-        all_or_none(self._comm, lambda: self._check_shard(x, dim))
-        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._plan.inverse).movedim(0, dim)
+        self._agreement.begin("unshard", f"{_row_text(x, dim)}\n{self._plan_text}", lambda: self._check_shard(x, dim))
+        with self._agreement.messages():
+            whole = gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._plan.inverse)
+        self._agreement.end()
+        return whole.movedim(0, dim)
 
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
@@ -168,7 +191,7 @@ class ContextParallel:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
 
         Raises:
-            UserError: an argument cannot be used. In the first call with a mask, all ranks raise it; later the others raise `PeerLost`.
+            UserError: on all ranks, where an argument cannot be used on one of them, or ranks call different things.
             PeerLost: another rank has not come within the timeout.
         """
         return self._attend(q, k, v, mask)
@@ -182,14 +205,26 @@ class ContextParallel:
 
         The plans of the last few masks are kept, by what the masks show: to come back to one is free.
         """
-        masks = all_or_none(self._comm, lambda: self._checked_masks(mask))
-        compare(self._comm, {"mask": described(masks)})
-        return ContextParallel(self._comm, self._request, self._planner, masks)
+        self._agreement.begin("with_mask", "", lambda: self._checked_masks(mask))
+        masks = self._checked_masks(mask)
+        try:
+            compare(self._comm, {"mask": described(masks)})
+            return ContextParallel(self._comm, self._request, self._planner, masks, self._agreement)
+        except PeerLost as error:
+            self._agreement.fail(error)
+            raise
 
     def close(self) -> None:
-        """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it."""
-        self._planner.close()
-        self._comm.close()
+        """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it.
+
+        Raises:
+            UserError: another rank goes on with a call that this one has left out. Everything is given back all the same.
+        """
+        try:
+            self._agreement.close(is_failing=sys.exc_info()[0] is not None)
+        finally:
+            self._planner.close()
+            self._comm.close()
 
     def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
         return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
@@ -197,17 +232,25 @@ class ContextParallel:
     def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
         import torch
 
-        num_sequences = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else 0
-        key = self._mask_number(mask) if self._is_known(mask) else -1, num_sequences
-        if self._request.check == "always" or key not in self._checked:
-            all_or_none(self._comm, lambda: self._check_attention(q, k, v, mask))
-            self._checked.add(key)
+        number = self._mask_number(mask) if self._is_known(mask) else -1
+        batch = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else None
+        if number < 0:
+            arguments = f"mask {mask!r}"[:MAX_TEXT]
+        elif (number, batch) in self._arguments:
+            arguments = self._arguments[number, batch]
         else:
-            self._check_attention(q, k, v, mask)
-        prepared = self._plan.prepared[key[0]]
-        if q.dim() == 3:
-            return attend(prepared, q, k, v)
-        return torch.stack([attend(prepared, q[number], k[number], v[number]) for number in range(len(q))])
+            sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
+            arguments = f"mask {described([self.masks[number]])}\n{sequences}\n{self._plan_text}"
+            self._arguments[number, batch] = arguments
+        call = self._agreement.begin("forward", arguments, lambda: self._check_attention(q, k, v, mask), series=arguments)
+        prepared = self._plan.prepared[number]
+        if batch is None:
+            out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, arguments, None))
+        else:
+            out = torch.stack([attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, arguments, entry))
+                               for entry in range(batch)])
+        self._agreement.end()
+        return out
 
     def _is_known(self, mask: int | Mask) -> bool:
         return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else (
@@ -263,6 +306,21 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
         found |= {prefix + (f"kernel_{name}" if name in found else name): cost for name, cost in prepared.costs.items()}
     return found
+
+
+def _plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
+    """A plan for the comparison of calls: equal texts mean equal plans."""
+    whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
+    return f"plan {hashlib.sha256(whole.encode()).hexdigest()[:12]} ({plan.strategy}, {plan.sharding} sharding)"
+
+
+def _row_text(x: Any, dim: Any) -> str:
+    """What ranks have in common of a tensor that `unshard` is given: the dtype, and the shape of a token."""
+    import torch
+
+    if not isinstance(x, torch.Tensor) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+        return ""
+    return f"{x.dtype} of shape {' × '.join(map(str, x.movedim(dim, 0).shape[1:])) or '()'} a token"
 
 
 def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo: str) -> None:

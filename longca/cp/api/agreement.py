@@ -1,0 +1,196 @@
+"""The agreement of ranks on each call: they compare headers on the host, so that no message meets one of another call.
+
+A call that sends anything has a header: its kind and number, its arguments, the calls of `shard` before it, and the error that the rank
+raises instead. `begin` posts it, `end` or `begin` reads those of all ranks, before any result is handed out:
+
+                               begin                      messages, kernels    end
+    on CPUs, or check="always",
+    or a call of its first kind  post header, read all                  →
+    else, on GPUs                post header                            →        read all
+
+In the second form no host waits for another one while it has work of its own, and messages may have left when ranks find out that they
+disagree. Then the context ends: whatever waits for a peer on a GPU is released, and each later call raises the first reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from longca.core.errors import UserError, shortened
+from longca.cp.api.agreement_text import Header, disagreement, error_of_ranks, failure_of
+from longca.cp.api.shard_calls import ShardCalls
+from longca.cp.comm.headers import MAX_BYTES, Headers, open_headers
+from longca.cp.comm.process_group import PeerLost
+
+if TYPE_CHECKING:
+    from longca.cp.comm.backend import Comm
+
+CLOSE_S = 2.0
+"""the longest that `close` waits for the other ranks to close as well"""
+CLOSES, GONE = "close", "gone"
+
+
+def _nothing() -> None: ...
+
+
+class Agreement:
+    """The calls of one rank, compared with those of the others. All contexts that share process groups share one."""
+
+    def __init__(self, comm: Comm, always: bool) -> None:
+        """
+        Args:
+            always: ranks compare each call before it sends anything, on GPUs as well.
+        """
+        self._comm = comm
+        self._waits = always or comm.device.type == "cpu"
+        self._headers: Headers | None = open_headers(comm) if comm.world > 1 else None
+        self._numbers: Counter[str] = Counter()
+        self._begun: set[tuple[str, str]] = set()
+        self._posted: bytes | None = None  # a header whose counterparts have not been read
+        self._reason: Exception | None = None  # why nothing can be called any more
+        self.shards = ShardCalls(reads_devices=always)
+
+    def begin(self, kind: str, arguments: str, check: Callable[[], object] = _nothing, series: str | None = None) -> int:
+        """Begins a call that sends messages, and compares it with those of the other ranks where that comes first.
+
+        Args:
+            kind: "forward", for example.
+            arguments: those that ranks must have in common, in words. Equal texts mean equal arguments.
+            check: raises if this rank's own arguments cannot be used.
+            series: calls with equal texts are alike: on GPUs, ranks wait for each other in the first of them alone. None: in each.
+
+        Returns:
+            The number of the call among those of its kind, from 1.
+
+        Raises:
+            UserError: on all ranks, in the same words, where `check` raises it on one of them, or where ranks call different things.
+            PeerLost: another rank has not come.
+        """
+        self.refuse()
+        self.end()
+        self._numbers[kind] += 1
+        number = self._numbers[kind]
+        if self._headers is None:
+            check()
+            return number
+        error: Exception | None = None
+        try:
+            check()
+        except Exception as raised:  # whatever it is, the other ranks must hear of it
+            error = raised
+        waits = self._waits or error is not None or (kind, series) not in self._begun
+        self._post(Header(kind, number, arguments, self.shards.taken(), waits, None if error is None else failure_of(error)))
+        if waits:
+            self._read(error)
+        if series is not None:
+            self._begun.add((kind, series))
+        return number
+
+    @contextmanager
+    def messages(self) -> Iterator[None]:
+        """The messages and kernels of the call that was begun. Where they fail, this context cannot be used any more."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self.end()  # where ranks disagree, that is the cause
+            self.fail(error)
+            raise
+
+    def end(self) -> None:
+        """Ends the call that was begun: its result may be handed out. Raises as `begin`."""
+        if self._posted is not None:
+            self._read(None)
+
+    def refuse(self) -> None:
+        """Raises the first reason where this context cannot be used any more."""
+        if isinstance(self._reason, PeerLost):
+            raise PeerLost(f"this context ended before: {self._reason}")
+        if self._reason is not None:
+            raise UserError("This context cannot be used any more", why=_in_a_line(self._reason),
+                            todo="Make a new one with context_parallel on every rank")
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the use of this context: the error came while messages were under way. The other ranks learn it with their next call."""
+        if self._reason is not None or self._headers is None:
+            return
+        self._poison(error if isinstance(error, Exception) else RuntimeError(f"a call was ended by {type(error).__name__}"))
+        if self._posted is None:
+            self._post(Header(GONE, 0, _in_a_line(error), "", True, None))
+
+    def close(self, is_failing: bool) -> None:
+        """Compares the number of calls with those of the other ranks, where they close within two seconds.
+
+        Args:
+            is_failing: an exception is on its way: the others are told, and nothing is compared.
+
+        Raises:
+            UserError: another rank goes on with a call that this one does not make.
+        """
+        if self._headers is None or self._reason is not None:
+            return
+        try:
+            self.end()
+            self._post(Header(CLOSES, sum(self._numbers.values()), "", "", True, None))
+            if not is_failing:
+                with suppress(PeerLost):  # a rank that is gone, or closes later
+                    self._compare(self._headers.read(min(CLOSE_S, self._comm.timeout_s)), None)
+        finally:
+            self._reason = self._reason or UserError("it is closed")
+            self._headers.close()
+
+    def _post(self, header: Header) -> None:
+        assert self._headers is not None
+        self._posted = header.packed(MAX_BYTES)
+        self._headers.post(self._posted)
+
+    def _read(self, own: Exception | None) -> None:
+        """Reads the headers that belong to the one posted, and raises where they do not go together."""
+        assert self._headers is not None
+        try:
+            packed = self._headers.read(self._comm.timeout_s)
+        except PeerLost as error:
+            self._poison(error)
+            raise
+        self._compare(packed, own)
+
+    def _compare(self, packed: Sequence[bytes], own: Exception | None) -> None:
+        """Raises the error that ranks raise alike, if there is one."""
+        mine, self._posted = self._posted, None
+        if own is None and packed.count(mine) == len(packed):
+            return
+        headers = [Header.unpacked(header) for header in packed]
+        problem: Exception | None = next(
+            (PeerLost(f"rank {rank} cannot go on: {header.arguments}") for rank, header in enumerate(headers) if header.kind == GONE), None)
+        problem = problem or disagreement(headers)
+        if problem is None:
+            problem = error_of_ranks([header.failure for header in headers], own)
+            if problem is None:
+                return
+            if all(header.waits for header in headers):  # nothing has left: the context is as before the call
+                _raise(problem, own)
+        self._poison(problem, may_hang=not all(header.waits for header in headers))
+        _raise(problem, own)
+
+    def _poison(self, reason: Exception, may_hang: bool = True) -> None:
+        """
+        Args:
+            may_hang: messages may wait for a rank that does not send them.
+        """
+        self._reason = reason
+        if may_hang:
+            self._comm.abandon()
+
+
+def _raise(error: Exception, own: Exception | None) -> NoReturn:
+    if error is own:
+        raise error
+    raise error from own
+
+
+def _in_a_line(error: BaseException) -> str:
+    text = str(error) if isinstance(error, (UserError, PeerLost)) else f"{type(error).__name__}: {error}"
+    return shortened(" ".join(text.split()), 500)

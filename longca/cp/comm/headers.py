@@ -1,0 +1,205 @@
+"""Headers: a short text of each rank for every call, which all ranks read on the host before or while messages travel.
+
+Ranks of one machine write them into a small file that all have mapped. That costs a few microseconds and no system call, so that a
+header can go with each call of an attention layer on a GPU. Other ranks use a process group of their own over gloo.
+
+A header has a fixed place and size. So ranks that call different things read each other's headers all the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import tempfile
+import time
+import zlib
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from longca.core.host import boot_id
+from longca.cp.comm.process_group import PeerLost, as_peer_lost
+
+if TYPE_CHECKING:
+    import torch
+
+    from longca.cp.comm.process_group import WorldGroup
+
+MAX_BYTES = 4080
+"""of a header, in UTF-8"""
+SLOT_BYTES = 4096
+SLOTS = 2  # a rank writes header n + 2 after it has read n + 1 of all ranks, and they wrote that after they had read n
+HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
+SHARED_MEMORY = "/dev/shm"
+SPINS = 50
+MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
+LOOK_S = 0.1
+"""time between two looks whether a rank that is waited for still lives"""
+
+
+class Headers(Protocol):
+    """The exchange of headers among the ranks of a group. The n-th `post` of a rank belongs to the n-th of each other rank."""
+
+    def post(self, header: bytes) -> None:
+        """Shows this rank's next header to the others. It does not wait. The one before must have been read."""
+        ...
+
+    def read(self, timeout_s: float) -> list[bytes]:
+        """The headers of all ranks that belong to the last one posted, by rank.
+
+        Raises:
+            PeerLost: a rank has posted none within so many seconds, or is gone.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_headers(group: WorldGroup) -> Headers:
+    """Headers by shared memory where all ranks can map the same file, else by gloo. All ranks call it together."""
+    return SharedHeaders.attempt(group) or GatheredHeaders(group.new_host_group(), group.rank, group.world)
+
+
+class SharedHeaders:
+    """Headers in a file that all ranks have mapped: of each rank two slots, used in turns."""
+
+    def __init__(self, fd: int, rank: int, world: int) -> None:
+        """
+        Args:
+            fd: of a file with `SLOTS` × world slots. It belongs to this object from now on.
+        """
+        self._fd, self._rank, self._world = fd, rank, world
+        self._memory = mmap.mmap(fd, SLOTS * world * SLOT_BYTES)
+        self._number = 0
+        self._mine = b""
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)  # the kernel gives it up when this process ends; forks do not hold it
+
+    @classmethod
+    def attempt(cls, group: WorldGroup) -> SharedHeaders | None:
+        """None on all ranks where one of them cannot map the file of rank 0."""
+        fd, path = _new_file(group.world) if group.rank == 0 else (-1, "")
+        machines = group.gather([boot_id(), path])
+        path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
+        headers = None
+        with suppress(OSError, ValueError):
+            if path and is_shared:
+                fd = fd if group.rank == 0 else os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                headers = cls(fd, group.rank, group.world)
+        outcomes = group.gather(headers is not None)
+        if group.rank == 0 and path:
+            Path(path).unlink(missing_ok=True)  # it lives on while it is mapped, and nobody else can open it
+        if all(outcomes):
+            return headers
+        if headers is not None:
+            headers.close()
+        elif fd >= 0:
+            os.close(fd)
+        return None
+
+    def post(self, header: bytes) -> None:
+        self._number += 1
+        self._mine = header
+        head = HEAD.pack(self._number, len(header), zlib.crc32(header, self._number))
+        start = self._start(self._rank)
+        self._memory[start:start + HEAD.size + len(header)] = head + header
+
+    def read(self, timeout_s: float) -> list[bytes]:
+        headers = [self._mine if rank == self._rank else self._seen(rank) for rank in range(self._world)]
+        return headers if None not in headers else self._wait(headers, timeout_s)  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """The others can read what was posted before, and then find that this rank is gone."""
+        self._memory.close()
+        os.close(self._fd)
+
+    def _start(self, rank: int) -> int:
+        return (rank * SLOTS + self._number % SLOTS) * SLOT_BYTES
+
+    def _seen(self, rank: int) -> bytes | None:
+        """The header of that rank; None until all of it can be seen, in whatever order its bytes become visible here."""
+        start = self._start(rank)
+        number, length, checksum = HEAD.unpack_from(self._memory, start)
+        if number != self._number or length > MAX_BYTES:
+            return None
+        header = self._memory[start + HEAD.size:start + HEAD.size + length]
+        return header if zlib.crc32(header, number) == checksum else None
+
+    def _wait(self, headers: list[bytes | None], timeout_s: float) -> list[bytes]:
+        start_s = look_s = time.monotonic()
+        tries, sleep_s = 0, MIN_SLEEP_S
+        while missing := [rank for rank, header in enumerate(headers) if header is None]:
+            tries += 1
+            if tries > SPINS:
+                time.sleep(sleep_s)
+                sleep_s = min(2 * sleep_s, MAX_SLEEP_S)
+            now_s = time.monotonic()
+            gone = None
+            if now_s - look_s > LOOK_S:
+                look_s, gone = now_s, next(filter(self._is_gone, missing), None)
+            for rank in missing:
+                headers[rank] = self._seen(rank)
+            if gone is not None and headers[gone] is None:
+                raise PeerLost(f"rank {gone} is gone: its own output says why")
+            if now_s - start_s > timeout_s and headers[missing[0]] is None:
+                raise PeerLost(f"rank {missing[0]} has not come within {timeout_s:g} s: its own output says why")
+        return [header for header in headers if header is not None]
+
+    def _is_gone(self, rank: int) -> bool:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+        except OSError:
+            return False
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank)
+        return True
+
+
+class GatheredHeaders:
+    """Headers by a process group over gloo, which nothing else uses."""
+
+    def __init__(self, torch_group: Any, rank: int, world: int) -> None:
+        import torch
+
+        self._torch_group, self._rank = torch_group, rank
+        self._mine = torch.zeros(SLOT_BYTES, dtype=torch.uint8)
+        self._all: list[torch.Tensor] = list(torch.zeros(world, SLOT_BYTES, dtype=torch.uint8).unbind())
+        self._work: Any = None
+
+    def post(self, header: bytes) -> None:
+        import torch.distributed as dist
+
+        with as_peer_lost():
+            if self._work is not None:
+                self._work.wait()  # tensors of an exchange that is under way must not change
+            row = self._mine.numpy()
+            row[:HEAD.size + len(header)] = bytearray(HEAD.pack(0, len(header), 0) + header)
+            self._work = dist.all_gather(self._all, self._mine, group=self._torch_group, async_op=True)
+
+    def read(self, timeout_s: float) -> list[bytes]:
+        with as_peer_lost():
+            self._work.wait(timedelta(seconds=timeout_s))
+        return [_header(row.numpy().tobytes()) for row in self._all]
+
+    def close(self) -> None:
+        """The process group ends with the group that made it."""
+
+
+def _header(slot: bytes) -> bytes:
+    return slot[HEAD.size:HEAD.size + HEAD.unpack_from(slot)[1]]
+
+
+def _new_file(world: int) -> tuple[int, str]:
+    """(descriptor, path) of a file for the headers of so many ranks, full of zeros. (-1, "") where there is no room for one."""
+    folder = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else tempfile.gettempdir()
+    with suppress(OSError):
+        fd, path = tempfile.mkstemp(prefix="longca-headers-", dir=folder)
+        try:
+            os.posix_fallocate(fd, 0, SLOTS * world * SLOT_BYTES)  # a full disk is an error here, and a crash at the first write
+        except OSError:
+            os.close(fd)
+            Path(path).unlink()
+        else:
+            return fd, path
+    return -1, ""
