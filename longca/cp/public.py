@@ -66,8 +66,8 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
                      "backward": backward, "messages": messages, "check": check}
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages)
-        planner, agreement = MaskPlanner(comm, request), Agreement(comm, request.check == "always")
-        return ContextParallel(comm, request, planner, masks, agreement)
+        agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
+        return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
     except Exception:
         comm.close()
         raise
@@ -89,7 +89,7 @@ class ContextParallel:
         without_graph: Any = torch.compiler.disable
         self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
         self._plan_text = _plan_text(self._plan, masks)
-        self._arguments: dict[tuple[int, int | None], str] = {}  # by mask and batch, in words
+        self._call_texts: dict[tuple[int, int | None], str] = {}
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
         self.costs = _costs(self._plan, waited_ms)
@@ -178,7 +178,8 @@ class ContextParallel:
         self._agreement.end()
         return whole.movedim(0, dim)
 
-    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0, *,
+                  tag: str | int | None = None) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
 
         `torch.compile` breaks its graph here.
@@ -186,6 +187,8 @@ class ContextParallel:
         Args:
             q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
             mask: of several, which one: its number in `masks`, or the mask itself.
+            tag: of the call, as the number of the layer and of the step: ranks compare it. Without it, they cannot tell two calls of the
+                same mask and batch from each other, where a rank swaps them or leaves one out.
 
         Returns:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
@@ -194,7 +197,7 @@ class ContextParallel:
             UserError: on all ranks, where an argument cannot be used on one of them, or ranks call different things.
             PeerLost: another rank has not come within the timeout.
         """
-        return self._attend(q, k, v, mask)
+        return self._attend(q, k, v, mask, tag)
 
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
         """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
@@ -229,28 +232,31 @@ class ContextParallel:
     def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
         return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
 
-    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
+    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask,
+                        tag: str | int | None) -> torch.Tensor:
         import torch
 
         number = self._mask_number(mask) if self._is_known(mask) else -1
         batch = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else None
-        if number < 0:
-            arguments = f"mask {mask!r}"[:MAX_TEXT]
-        elif (number, batch) in self._arguments:
-            arguments = self._arguments[number, batch]
-        else:
-            sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
-            arguments = f"mask {described([self.masks[number]])}\n{sequences}\n{self._plan_text}"
-            self._arguments[number, batch] = arguments
-        call = self._agreement.begin("forward", arguments, lambda: self._check_attention(q, k, v, mask), series=arguments)
+        series = self._call_text(number, batch) if number >= 0 else f"mask {mask!r}"[:MAX_TEXT]
+        arguments = series if tag is None else f"{series}\ntag {tag}"
+        call = self._agreement.begin("forward", arguments, lambda: self._check_attention(q, k, v, mask), series)
         prepared = self._plan.prepared[number]
         if batch is None:
-            out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, arguments, None))
+            out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, series, None))
         else:
-            out = torch.stack([attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, arguments, entry))
+            out = torch.stack([attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
                                for entry in range(batch)])
         self._agreement.end()
         return out
+
+    def _call_text(self, number: int, batch: int | None) -> str:
+        """What ranks have in common in calls of that mask and batch, in words."""
+        key = number, batch
+        if key not in self._call_texts:
+            sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
+            self._call_texts[key] = f"mask {described([self.masks[number]])}\n{sequences}\n{self._plan_text}"
+        return self._call_texts[key]
 
     def _is_known(self, mask: int | Mask) -> bool:
         return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else (

@@ -39,19 +39,19 @@ def _nothing() -> None: ...
 class Agreement:
     """The calls of one rank, compared with those of the others. All contexts that share process groups share one."""
 
-    def __init__(self, comm: Comm, always: bool) -> None:
+    def __init__(self, comm: Comm, waits: bool) -> None:
         """
         Args:
-            always: ranks compare each call before it sends anything, on GPUs as well.
+            waits: ranks compare each call before it sends anything. Else that holds for the first call of a series alone.
         """
         self._comm = comm
-        self._waits = always or comm.device.type == "cpu"
+        self._waits = waits
         self._headers: Headers | None = open_headers(comm) if comm.world > 1 else None
         self._numbers: Counter[str] = Counter()
         self._begun: set[tuple[str, str]] = set()
         self._posted: bytes | None = None  # a header whose counterparts have not been read
         self._reason: Exception | None = None  # why nothing can be called any more
-        self.shards = ShardCalls(reads_devices=always)
+        self.shards = ShardCalls(reads_devices=waits)
 
     def begin(self, kind: str, arguments: str, check: Callable[[], object] = _nothing, series: str | None = None) -> int:
         """Begins a call that sends messages, and compares it with those of the other ranks where that comes first.
@@ -60,7 +60,7 @@ class Agreement:
             kind: "forward", for example.
             arguments: those that ranks must have in common, in words. Equal texts mean equal arguments.
             check: raises if this rank's own arguments cannot be used.
-            series: calls with equal texts are alike: on GPUs, ranks wait for each other in the first of them alone. None: in each.
+            series: calls with equal texts are alike: ranks may wait for each other in the first of them alone. None: in each.
 
         Returns:
             The number of the call among those of its kind, from 1.
@@ -192,5 +192,9 @@ def _raise(error: Exception, own: Exception | None) -> NoReturn:
 
 
 def _in_a_line(error: BaseException) -> str:
-    text = str(error) if isinstance(error, (UserError, PeerLost)) else f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, UserError):  # without its advice
+        text = f"{error.what}: {error.why}" if error.why else error.what
+    elif isinstance(error, PeerLost):
+        text = str(error)
     return shortened(" ".join(text.split()), 500)

@@ -25,7 +25,7 @@ class Header(NamedTuple):
     number: int
     """of the call among those of its kind, from 1"""
     arguments: str
-    """a line each, in words"""
+    """a line each, in words, the most telling one first"""
     shards: str
     """the calls of `shard` since the header before: see `ShardCalls`"""
     waits: bool
@@ -53,8 +53,8 @@ class Header(NamedTuple):
     def call(self) -> str:
         if self.kind == "close":
             return f"closes after {self.number} calls"
-        arguments = ", ".join(self.arguments.splitlines())
-        return f"calls {self.kind} number {self.number}" + (f" with {arguments}" if arguments else "")
+        first = self.arguments.partition("\n")[0]
+        return f"calls {self.kind} number {self.number}" + (f" with {first}" if first else "")
 
 
 def failure_of(error: Exception) -> Failure:

@@ -23,8 +23,8 @@ class ForwardCall(NamedTuple):
 
     number: int
     """of the call, from 1"""
-    arguments: str
-    """those that ranks have in common, in words"""
+    series: str
+    """the text of all calls that are like it"""
     sequence: int | None
     """number in its batch, from 0; None without a batch"""
 
@@ -81,7 +81,7 @@ def _functions() -> tuple[Any, Any]:
         def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             kept = ctx.saved_tensors  # where they were dropped, forward runs again here, a call of its own
             result = _map(ctx.result, _Place, lambda place: kept[place.number])
-            ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.arguments)
+            ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.series)
             with ctx.agreement.messages(), torch.autocast(grad_outputs[0].device.type, enabled=False):
                 grads = ctx.prepared.backward(result, grad_outputs[0].contiguous())
             ctx.agreement.end()
