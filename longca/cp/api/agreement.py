@@ -130,17 +130,24 @@ class Agreement:
         Raises:
             UserError: another rank goes on with a call that this one does not make.
         """
-        if self._headers is None or self._reason is not None:
+        headers, self._headers = self._headers, None
+        if headers is None:
             return
         try:
-            self.end()
-            self._post(Header(CLOSES, sum(self._numbers.values()), "", "", True, None))
-            if not is_failing:
-                with suppress(PeerLost):  # a rank that is gone, or closes later
-                    self._compare(self._headers.read(min(CLOSE_S, self._comm.timeout_s)), None)
+            if self._reason is None:
+                self._compare_closing(headers, is_failing)
         finally:
             self._reason = self._reason or UserError("it is closed")
-            self._headers.close()
+            headers.close()
+
+    def _compare_closing(self, headers: Headers, is_failing: bool) -> None:
+        with suppress(PeerLost):  # a rank that is gone, or closes later
+            if self._posted is not None:  # of a call that an exception has ended
+                self._compare(headers.read(self._comm.timeout_s), None)
+            self._posted = Header(CLOSES, sum(self._numbers.values()), "", "", True, None).packed(MAX_BYTES)
+            headers.post(self._posted)
+            if not is_failing:
+                self._compare(headers.read(min(CLOSE_S, self._comm.timeout_s)), None)
 
     def _post(self, header: Header) -> None:
         assert self._headers is not None

@@ -11,6 +11,8 @@ from longca.cp.api.shard_calls import difference_of_shards
 
 PART_LENGTHS = (800, 250, 60)
 """characters of the parts of a header that is too long for its place: the first that make it fit"""
+SEPARATOR = "\x1f"  # no part but the last has it: JSON escapes it
+
 CALL_ALIKE = "Make the same calls, with the same arguments and in the same order, on every rank"
 NEW_CONTEXT = "this context has ended, so make a new one with context_parallel"
 
@@ -43,16 +45,20 @@ class Header(NamedTuple):
         return header
 
     def _encoded(self) -> bytes:
-        return json.dumps(self, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        """By hand: JSON of all would take as long as everything else that a header costs."""
+        failure = "" if self.failure is None else json.dumps(self.failure, ensure_ascii=False)
+        parts = self.kind, str(self.number), "1" if self.waits else "", self.shards, failure, self.arguments
+        return SEPARATOR.join(parts).encode("utf-8", "backslashreplace")
 
     @classmethod
     def unpacked(cls, header: bytes) -> Header:
-        return cls(*json.loads(header))
+        kind, number, waits, shards, failure, arguments = header.decode().split(SEPARATOR, 5)
+        return cls(kind, int(number), arguments, shards, bool(waits), json.loads(failure) if failure else None)
 
     @property
     def call(self) -> str:
         if self.kind == "close":
-            return f"closes after {self.number} calls"
+            return f"closes the context after {self.number} {'call' if self.number == 1 else 'calls'}"
         first = self.arguments.partition("\n")[0]
         return f"calls {self.kind} number {self.number}" + (f" with {first}" if first else "")
 

@@ -17,6 +17,7 @@ import time
 import zlib
 from contextlib import suppress
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,6 +37,7 @@ HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 SHARED_MEMORY = "/dev/shm"
 SPINS = 50
 MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
+LEAST_S = 1e-3
 LOOK_S = 0.1
 """time between two looks whether a rank that is waited for still lives"""
 
@@ -51,7 +53,7 @@ class Headers(Protocol):
         """The headers of all ranks that belong to the last one posted, by rank.
 
         Raises:
-            PeerLost: a rank has posted none within so many seconds, or is gone.
+            PeerLost: a rank has posted none within so many seconds of this rank's, or is gone.
         """
         ...
 
@@ -66,54 +68,54 @@ def open_headers(group: WorldGroup) -> Headers:
 class SharedHeaders:
     """Headers in a file that all ranks have mapped: of each rank two slots, used in turns."""
 
-    def __init__(self, fd: int, rank: int, world: int) -> None:
+    def __init__(self, file: FileIO, rank: int, world: int) -> None:
         """
         Args:
-            fd: of a file with `SLOTS` × world slots. It belongs to this object from now on.
+            file: of `SLOTS` × world slots. It belongs to this object from now on.
         """
-        self._fd, self._rank, self._world = fd, rank, world
-        self._memory = mmap.mmap(fd, SLOTS * world * SLOT_BYTES)
-        self._number = 0
-        self._mine = b""
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)  # the kernel gives it up when this process ends; forks do not hold it
+        self._file, self._rank, self._world = file, rank, world
+        self._memory = mmap.mmap(file.fileno(), SLOTS * world * SLOT_BYTES)
+        self._number, self._mine, self._posted_s = 0, b"", 0.0
+        # the kernel gives the lock up when this process ends; its forks do not hold it
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
 
     @classmethod
     def attempt(cls, group: WorldGroup) -> SharedHeaders | None:
         """None on all ranks where one of them cannot map the file of rank 0."""
-        fd, path = _new_file(group.world) if group.rank == 0 else (-1, "")
-        machines = group.gather([boot_id(), path])
+        file = _new_file(group.world) if group.rank == 0 else None
+        machines = group.gather([boot_id(), file.name if file is not None else ""])
         path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
         headers = None
         with suppress(OSError, ValueError):
             if path and is_shared:
-                fd = fd if group.rank == 0 else os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                headers = cls(fd, group.rank, group.world)
+                headers = cls(FileIO(path, "r+") if file is None else file, group.rank, group.world)
         outcomes = group.gather(headers is not None)
-        if group.rank == 0 and path:
+        if file is not None:
             Path(path).unlink(missing_ok=True)  # it lives on while it is mapped, and nobody else can open it
         if all(outcomes):
             return headers
-        if headers is not None:
-            headers.close()
-        elif fd >= 0:
-            os.close(fd)
+        for opened in filter(None, (headers, file)):
+            opened.close()
         return None
 
     def post(self, header: bytes) -> None:
         self._number += 1
-        self._mine = header
+        self._mine, self._posted_s = header, time.monotonic()
         head = HEAD.pack(self._number, len(header), zlib.crc32(header, self._number))
         start = self._start(self._rank)
         self._memory[start:start + HEAD.size + len(header)] = head + header
 
     def read(self, timeout_s: float) -> list[bytes]:
-        headers = [self._mine if rank == self._rank else self._seen(rank) for rank in range(self._world)]
-        return headers if None not in headers else self._wait(headers, timeout_s)  # type: ignore[return-value]
+        headers: list[bytes] = []
+        for rank in range(self._world):
+            header = self._mine if rank == self._rank else self._seen(rank)
+            headers.append(self._wait(rank, timeout_s) if header is None else header)
+        return headers
 
     def close(self) -> None:
         """The others can read what was posted before, and then find that this rank is gone."""
         self._memory.close()
-        os.close(self._fd)
+        self._file.close()
 
     def _start(self, rank: int) -> int:
         return (rank * SLOTS + self._number % SLOTS) * SLOT_BYTES
@@ -127,32 +129,31 @@ class SharedHeaders:
         header = self._memory[start + HEAD.size:start + HEAD.size + length]
         return header if zlib.crc32(header, number) == checksum else None
 
-    def _wait(self, headers: list[bytes | None], timeout_s: float) -> list[bytes]:
-        start_s = look_s = time.monotonic()
-        tries, sleep_s = 0, MIN_SLEEP_S
-        while missing := [rank for rank, header in enumerate(headers) if header is None]:
+    def _wait(self, rank: int, timeout_s: float) -> bytes:
+        look_s, tries, sleep_s = time.monotonic(), 0, MIN_SLEEP_S
+        while True:
             tries += 1
             if tries > SPINS:
                 time.sleep(sleep_s)
                 sleep_s = min(2 * sleep_s, MAX_SLEEP_S)
             now_s = time.monotonic()
-            gone = None
+            is_late, is_gone = now_s - self._posted_s > timeout_s, False
             if now_s - look_s > LOOK_S:
-                look_s, gone = now_s, next(filter(self._is_gone, missing), None)
-            for rank in missing:
-                headers[rank] = self._seen(rank)
-            if gone is not None and headers[gone] is None:
-                raise PeerLost(f"rank {gone} is gone: its own output says why")
-            if now_s - start_s > timeout_s and headers[missing[0]] is None:
-                raise PeerLost(f"rank {missing[0]} has not come within {timeout_s:g} s: its own output says why")
-        return [header for header in headers if header is not None]
+                look_s, is_gone = now_s, self._is_gone(rank)
+            header = self._seen(rank)  # after the questions: a rank may have posted its header and then have ended
+            if header is not None:
+                return header
+            if is_gone:
+                raise PeerLost(f"rank {rank} is gone, or has given its context up: its own output says why")
+            if is_late:
+                raise PeerLost(f"rank {rank} has not come within {timeout_s:g} s: its own output says why")
 
     def _is_gone(self, rank: int) -> bool:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
         except OSError:
             return False
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank)
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, rank)
         return True
 
 
@@ -166,6 +167,7 @@ class GatheredHeaders:
         self._mine = torch.zeros(SLOT_BYTES, dtype=torch.uint8)
         self._all: list[torch.Tensor] = list(torch.zeros(world, SLOT_BYTES, dtype=torch.uint8).unbind())
         self._work: Any = None
+        self._posted_s = 0.0
 
     def post(self, header: bytes) -> None:
         import torch.distributed as dist
@@ -175,11 +177,13 @@ class GatheredHeaders:
                 self._work.wait()  # tensors of an exchange that is under way must not change
             row = self._mine.numpy()
             row[:HEAD.size + len(header)] = bytearray(HEAD.pack(0, len(header), 0) + header)
+            self._posted_s = time.monotonic()
             self._work = dist.all_gather(self._all, self._mine, group=self._torch_group, async_op=True)
 
     def read(self, timeout_s: float) -> list[bytes]:
+        left_s = max(timeout_s - (time.monotonic() - self._posted_s), LEAST_S)
         with as_peer_lost():
-            self._work.wait(timedelta(seconds=timeout_s))
+            self._work.wait(timedelta(seconds=left_s))
         return [_header(row.numpy().tobytes()) for row in self._all]
 
     def close(self) -> None:
@@ -190,16 +194,18 @@ def _header(slot: bytes) -> bytes:
     return slot[HEAD.size:HEAD.size + HEAD.unpack_from(slot)[1]]
 
 
-def _new_file(world: int) -> tuple[int, str]:
-    """(descriptor, path) of a file for the headers of so many ranks, full of zeros. (-1, "") where there is no room for one."""
+def _new_file(world: int) -> FileIO | None:
+    """A file for the headers of so many ranks, full of zeros. None where there is no room for one."""
     folder = SHARED_MEMORY if Path(SHARED_MEMORY).is_dir() else tempfile.gettempdir()
     with suppress(OSError):
         fd, path = tempfile.mkstemp(prefix="longca-headers-", dir=folder)
+        os.close(fd)
+        file = FileIO(path, "r+")
         try:
-            os.posix_fallocate(fd, 0, SLOTS * world * SLOT_BYTES)  # a full disk is an error here, and a crash at the first write
+            os.posix_fallocate(file.fileno(), 0, SLOTS * world * SLOT_BYTES)  # a full disk would be a crash at the first write
         except OSError:
-            os.close(fd)
+            file.close()
             Path(path).unlink()
         else:
-            return fd, path
-    return -1, ""
+            return file
+    return None
