@@ -54,8 +54,9 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. On NCCL, torch ends the process instead, unless
             TORCH_NCCL_BLOCKING_WAIT=1.
-        check: ranks compare each call. On CPUs they do so before it sends anything. On GPUs "first" does that in the first call of each
-            mask, and later before a result is handed out, so that no host waits; "always" does it before each call.
+        check: when ranks compare a call. On CPUs: before it sends anything. On GPUs, "first" does so in the first
+            call of each mask and batch, and later before the result is handed out, which costs some microseconds;
+            "always" does so before each call, so that hosts wait for each other.
 
     Raises:
         UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
@@ -80,7 +81,8 @@ class ContextParallel:
     rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
     """
 
-    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...], agreement: Agreement) -> None:
+    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...],
+                 agreement: Agreement) -> None:
         import torch
 
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
@@ -170,11 +172,14 @@ class ContextParallel:
             dim: the dimension of tokens, of size L.
 
         Raises:
-            UserError: on all ranks, where an argument cannot be used on one of them, or dtype or shape differ between them.
+            UserError: on all ranks, where an argument cannot be used on one of them, or differs between them in
+                dtype or shape.
         """
-        self._agreement.begin("unshard", f"{_row_text(x, dim)}\n{self._plan_text}", lambda: self._check_shard(x, dim))
+        arguments = f"{_row_text(x, dim)}\n{self._plan_text}"
+        self._agreement.begin("unshard", arguments, lambda: self._check_shard(x, dim))
         with self._agreement.messages():
-            whole = gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._plan.inverse)
+            shard = x.movedim(dim, 0).contiguous()
+            whole = gather_tokens(self._comm, shard, self._plan.num_tokens, self._plan.inverse)
         self._agreement.end()
         return whole.movedim(0, dim)
 
@@ -187,8 +192,8 @@ class ContextParallel:
         Args:
             q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
             mask: of several, which one: its number in `masks`, or the mask itself.
-            tag: of the call, as the number of the layer and of the step: ranks compare it. Without it, they cannot tell two calls of the
-                same mask and batch from each other, where a rank swaps them or leaves one out.
+            tag: of the call, as the number of the step and layer. Ranks compare it. Without it, ranks cannot notice
+                that one of them swaps or leaves out calls of the same mask and batch.
 
         Returns:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
@@ -218,10 +223,10 @@ class ContextParallel:
             raise
 
     def close(self) -> None:
-        """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it.
+        """Gives back the process groups that were made for messages. All contexts made by `with_mask` end with it.
 
         Raises:
-            UserError: another rank goes on with a call that this one has left out. Everything is given back all the same.
+            UserError: another rank goes on with a call that this one does not make. All is given back, too.
         """
         try:
             self._agreement.close(is_failing=sys.exc_info()[0] is not None)
@@ -245,8 +250,9 @@ class ContextParallel:
         if batch is None:
             out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, series, None))
         else:
-            out = torch.stack([attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
-                               for entry in range(batch)])
+            out = torch.stack([
+                attend(prepared, *entry, self._agreement, ForwardCall(call, series, number))
+                for number, entry in enumerate(zip(q, k, v, strict=True))])
         self._agreement.end()
         return out
 
@@ -317,7 +323,8 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
 def _plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
     """A plan for the comparison of calls: equal texts mean equal plans."""
     whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
-    return f"plan {hashlib.sha256(whole.encode()).hexdigest()[:12]} ({plan.strategy}, {plan.sharding} sharding)"
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    return f"plan {digest} ({plan.strategy}, {plan.sharding} sharding)"
 
 
 def _row_text(x: Any, dim: Any) -> str:

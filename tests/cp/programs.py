@@ -1,4 +1,4 @@
-"""Programs of calls of `longca.context_parallel`: each rank runs its own, and says of each call whether its results are right."""
+"""Programs of calls of `longca.context_parallel`. Each rank runs its own and checks its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from tests.cp.reference import attention
 
 T, H, D = 48, 4, 8
 TIMEOUT_S, SLACK_S = 5.0, 5.0
-MASKS = (build_mask("causal", seqlen=T), build_mask("sliding_window", seqlen=T, window=8), build_mask("full", seqlen=T))
+MASKS = (
+    build_mask("causal", seqlen=T),
+    build_mask("sliding_window", seqlen=T, window=8),
+    build_mask("full", seqlen=T),
+)
 OWN = 2  # the first masks are those of the context, the others come by with_mask
 TOLERANCE = 64 * torch.finfo(torch.float32).eps
 RIGHT = "right"
@@ -29,7 +33,7 @@ class Call:
     """One call, or a forward and its backward call."""
 
     kind: str
-    """forward, train, backward, shard, unshard, with_mask, bad, whole"""
+    """forward, train, backward, shard, unshard, with_mask, bad, whole, pause"""
     mask: int = 0
     batch: int | None = None
     seed: int = 0
@@ -68,7 +72,9 @@ class Rank:
         number, positions = call.mask % len(self.own), self.cp.positions
         leaves = [x[positions] for x in whole(call.seed)[:3]]
         if call.batch is not None:
-            leaves = [torch.stack([x * (1 if entry == 0 else 0.5) for entry in range(call.batch)]) for x in leaves]
+            leaves = [
+                torch.stack([x * (1 if entry == 0 else 0.5) for entry in range(call.batch)]) for x in leaves
+            ]
         leaves = [x.requires_grad_() for x in leaves]
         out = self.cp.attention(*leaves, mask=number, tag=call.tag)
         self.kept = leaves, out, number, call
@@ -83,8 +89,10 @@ class Rank:
         dout = whole(forward.seed)[3][self.cp.positions]
         grads = torch.autograd.grad(out, leaves, dout if out.dim() == 3 else dout.expand_as(out).contiguous())
         wanted = expected(self.own[number], forward.seed)
-        return all(_close(grad if grad.dim() == 3 else grad[0], wanted[name][self.cp.positions])
-                   for grad, name in zip(grads, ("dq", "dk", "dv"), strict=True))
+        return all(
+            _close(grad if grad.dim() == 3 else grad[0], wanted[name][self.cp.positions])
+            for grad, name in zip(grads, ("dq", "dk", "dv"), strict=True)
+        )
 
     def _train(self, call: Call) -> bool:
         return self._forward(call) and self._backward(call)
@@ -113,17 +121,27 @@ class Rank:
         self.cp.shard(whole(call.seed)[0][:-1])
         return True
 
+    def _pause(self, call: Call) -> bool:
+        """Longer than the others wait."""
+        time.sleep(TIMEOUT_S + 1.0)
+        return True
 
-def run(comm: Comm, strategy: str, check: str, programs: Program | Sequence[Program], close: bool = True) -> list[str]:
-    """Runs a program, or a rank's own of several. Returns of each call, and of `close`, "right", "wrong", or the error."""
+
+def run(comm: Comm, strategy: str, check: str, programs: Program | Sequence[Program]) -> list[str]:
+    """Runs a program, or a rank's own of several.
+
+    Returns:
+        "right", "wrong" or the error of each call, and of `close`.
+    """
     program: Any = programs if isinstance(programs[0], Call) else programs[comm.rank]
     comm.barrier()
-    cp = context_parallel(MASKS[:OWN], None, strategy, num_q_heads=H, head_dim=D, timeout=TIMEOUT_S, check=check)  # type: ignore[arg-type]
+    cp = context_parallel(
+        MASKS[:OWN], None, strategy, num_q_heads=H, head_dim=D, timeout=TIMEOUT_S, check=check
+    )  # type: ignore[arg-type]
     rank, outcomes = Rank(cp), []
     for call in program:
         outcomes.append(_outcome(lambda call=call: rank.do(call)))
-    if close:
-        outcomes.append(_outcome(lambda: cp.close() or True))
+    outcomes.append(_outcome(lambda: cp.close() or True))
     comm.barrier()
     return outcomes
 
@@ -144,4 +162,6 @@ def _outcome(work: Any) -> str:
 
 
 def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return float((found.detach().double() - wanted.double()).abs().max()) <= TOLERANCE * max(1.0, float(wanted.abs().max()))
+    return float((found.detach().double() - wanted.double()).abs().max()) <= TOLERANCE * max(
+        1.0, float(wanted.abs().max())
+    )

@@ -1,15 +1,17 @@
-"""The agreement of ranks on each call: they compare headers on the host, so that no message meets one of another call.
+"""The agreement of ranks on each call: they compare headers on the host before any result is handed out.
 
-A call that sends anything has a header: its kind and number, its arguments, the calls of `shard` before it, and the error that the rank
-raises instead. `begin` posts it, `end` or `begin` reads those of all ranks, before any result is handed out:
+A call that sends anything has a header: its kind and number, its arguments, the calls of `shard` before it,
+and the error that the rank raises instead. `begin` posts it; `begin` or `end` reads the headers of all
+ranks, before any result is handed out:
 
                                begin                      messages, kernels    end
-    on CPUs, or check="always",
-    or a call of its first kind  post header, read all                  →
-    else, on GPUs                post header                            →        read all
+    on CPUs, by check="always",
+    first call of a series     post header, read all      →
+    others, on GPUs            post header                →                    read all
 
-In the second form no host waits for another one while it has work of its own, and messages may have left when ranks find out that they
-disagree. Then the context ends: whatever waits for a peer on a GPU is released, and each later call raises the first reason.
+In the second form a host first does its own work of the call, and rarely waits. Messages may then have left
+when ranks notice that they disagree. If so, the context ends: what waits for a peer on a GPU is released,
+and each later call raises the first reason.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ def _nothing() -> None: ...
 
 
 class Agreement:
-    """The calls of one rank, compared with those of the others. All contexts that share process groups share one."""
+    """The calls of one rank, compared with those of others. All contexts made by `with_mask` share it."""
 
     def __init__(self, comm: Comm, waits: bool) -> None:
         """
         Args:
-            waits: ranks compare each call before it sends anything. Else that holds for the first call of a series alone.
+            waits: ranks compare each call before it sends anything. False: only the first call of a series.
         """
         self._comm = comm
         self._waits = waits
@@ -53,20 +55,24 @@ class Agreement:
         self._reason: Exception | None = None  # why nothing can be called any more
         self.shards = ShardCalls(reads_devices=waits)
 
-    def begin(self, kind: str, arguments: str, check: Callable[[], object] = _nothing, series: str | None = None) -> int:
-        """Begins a call that sends messages, and compares it with those of the other ranks where that comes first.
+    def begin(
+        self, kind: str, arguments: str, check: Callable[[], object] = _nothing, series: str | None = None
+    ) -> int:
+        """Begins a call that sends messages, and compares it with those of other ranks if it has to.
 
         Args:
             kind: "forward", for example.
             arguments: those that ranks must have in common, in words. Equal texts mean equal arguments.
             check: raises if this rank's own arguments cannot be used.
-            series: calls with equal texts are alike: ranks may wait for each other in the first of them alone. None: in each.
+            series: a text that similar calls share: ranks may wait for each other in the first of them alone.
+                None: they wait in each.
 
         Returns:
             The number of the call among those of its kind, from 1.
 
         Raises:
-            UserError: on all ranks, in the same words, where `check` raises it on one of them, or where ranks call different things.
+            UserError: on all ranks, in the same words, where `check` raises it on one of them, or where ranks
+                call different things.
             PeerLost: another rank has not come.
         """
         self.refuse()
@@ -82,7 +88,16 @@ class Agreement:
         except Exception as raised:  # whatever it is, the other ranks must hear of it
             error = raised
         waits = self._waits or error is not None or (kind, series) not in self._begun
-        self._post(Header(kind, number, arguments, self.shards.taken(), waits, None if error is None else failure_of(error)))
+        self._post(
+            Header(
+                kind,
+                number,
+                arguments,
+                self.shards.taken(),
+                waits,
+                None if error is None else failure_of(error),
+            )
+        )
         if waits:
             self._read(error)
         if series is not None:
@@ -91,7 +106,7 @@ class Agreement:
 
     @contextmanager
     def messages(self) -> Iterator[None]:
-        """The messages and kernels of the call that was begun. Where they fail, this context cannot be used any more."""
+        """The messages and kernels of the call that was begun. If they fail, this context ends."""
         try:
             yield
         except BaseException as error:
@@ -110,16 +125,23 @@ class Agreement:
         if isinstance(self._reason, PeerLost):
             raise PeerLost(f"this context ended before: {self._reason}")
         if self._reason is not None:
-            raise UserError("This context cannot be used any more", why=_in_a_line(self._reason),
-                            todo="Make a new one with context_parallel on every rank")
+            raise UserError(
+                "This context cannot be used any more",
+                why=_in_a_line(self._reason),
+                todo="Make a new one with context_parallel on every rank",
+            )
 
     def fail(self, error: BaseException) -> None:
-        """Ends the use of this context: the error came while messages were under way. The other ranks learn it with their next call."""
+        """Ends this context after an error within a call. Other ranks learn it with their next call."""
         if self._reason is not None or self._headers is None:
             return
-        self._poison(error if isinstance(error, Exception) else RuntimeError(f"a call was ended by {type(error).__name__}"))
+        self._poison(
+            error
+            if isinstance(error, Exception)
+            else RuntimeError(f"a call was ended by {type(error).__name__}")
+        )
         if self._posted is None:
-            self._post(Header(GONE, 0, _in_a_line(error), "", True, None))
+            self._headers.post(_gone(error))
 
     def close(self, is_failing: bool) -> None:
         """Compares the number of calls with those of the other ranks, where they close within two seconds.
@@ -161,6 +183,7 @@ class Agreement:
             packed = self._headers.read(self._comm.timeout_s)
         except PeerLost as error:
             self._poison(error)
+            self._headers.replace(_gone(error))  # for a rank that is only late
             raise
         self._compare(packed, own)
 
@@ -171,7 +194,13 @@ class Agreement:
             return
         headers = [Header.unpacked(header) for header in packed]
         problem: Exception | None = next(
-            (PeerLost(f"rank {rank} cannot go on: {header.arguments}") for rank, header in enumerate(headers) if header.kind == GONE), None)
+            (
+                PeerLost(f"rank {rank} cannot go on: {header.arguments}")
+                for rank, header in enumerate(headers)
+                if header.kind == GONE
+            ),
+            None,
+        )
         problem = problem or disagreement(headers)
         if problem is None:
             problem = error_of_ranks([header.failure for header in headers], own)
@@ -190,6 +219,11 @@ class Agreement:
         self._reason = reason
         if may_hang:
             self._comm.abandon()
+
+
+def _gone(error: BaseException) -> bytes:
+    """The header of a rank that cannot go on."""
+    return Header(GONE, 0, _in_a_line(error), "", True, None).packed(MAX_BYTES)
 
 
 def _raise(error: Exception, own: Exception | None) -> NoReturn:

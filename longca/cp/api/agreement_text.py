@@ -53,7 +53,9 @@ class Header(NamedTuple):
     @classmethod
     def unpacked(cls, header: bytes) -> Header:
         kind, number, waits, shards, failure, arguments = header.decode().split(SEPARATOR, 5)
-        return cls(kind, int(number), arguments, shards, bool(waits), json.loads(failure) if failure else None)
+        return cls(
+            kind, int(number), arguments, shards, bool(waits), json.loads(failure) if failure else None
+        )
 
     @property
     def call(self) -> str:
@@ -76,8 +78,8 @@ def error_of_ranks(failures: Sequence[Failure | None], own: Exception | None) ->
         own: the exception of this rank.
 
     Returns:
-        The UserError of the first rank that has one, in the same words on every rank; else this rank's own exception, or a RuntimeError
-        that names the rank that failed. None if no rank failed.
+        The UserError of the first rank that has one, in the same words on every rank; otherwise this rank's
+        own exception, or a RuntimeError that names the rank that failed. None if no rank failed.
     """
     alike = all(failure == failures[0] for failure in failures)
     for rank, failure in enumerate(failures):
@@ -90,20 +92,30 @@ def error_of_ranks(failures: Sequence[Failure | None], own: Exception | None) ->
 
 
 def disagreement(headers: Sequence[Header]) -> UserError | None:
-    """The error where ranks call different things; None where they do not, or where one of them cannot say for an error of its own."""
+    """The error where ranks call different things. None if they do not, or if one has an error of its own."""
     if len({(header.kind, header.number) for header in headers}) > 1:
-        return UserError("Ranks call different things", why=_by_rank([header.call for header in headers]), todo=_todo(CALL_ALIKE))
+        return UserError(
+            "Ranks call different things",
+            why=_by_rank([header.call for header in headers]),
+            todo=_todo(CALL_ALIKE),
+        )
     difference = difference_of_shards([header.shards for header in headers])
     if difference is not None:
         what, why, todo = difference
         return UserError(what, why=why, todo=_todo(todo))
     first = headers[0]
-    if any(header.failure is not None for header in headers) or all(header.arguments == first.arguments for header in headers):
+    if any(header.failure is not None for header in headers) or all(
+        header.arguments == first.arguments for header in headers
+    ):
         return None
     own = [header.arguments.splitlines() for header in headers]
     common = set.intersection(*map(set, own))
     told = [f"has {', '.join(line for line in lines if line not in common)}" for lines in own]
-    return UserError(f"Ranks call {first.kind} number {first.number} with different arguments", why=_by_rank(told), todo=_todo(CALL_ALIKE))
+    return UserError(
+        f"Ranks call {first.kind} number {first.number} with different arguments",
+        why=_by_rank(told),
+        todo=_todo(CALL_ALIKE),
+    )
 
 
 def _todo(advice: str) -> str:

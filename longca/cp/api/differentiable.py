@@ -35,8 +35,8 @@ class ForwardCall(NamedTuple):
         return f"gradients of forward number {self.number}{sequence}"
 
 
-def attend(prepared: PreparedStrategy, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor, agreement: Agreement,
-           call: ForwardCall) -> torch.Tensor:
+def attend(prepared: PreparedStrategy, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor,
+           agreement: Agreement, call: ForwardCall) -> torch.Tensor:
     """The output of this rank's queries, L × H × D.
 
     Args:
@@ -64,8 +64,8 @@ def _functions() -> tuple[Any, Any]:
 
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: PreparedStrategy, agreement: Agreement,
-                    call: ForwardCall) -> torch.Tensor:
+        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: PreparedStrategy,
+                    agreement: Agreement, call: ForwardCall) -> torch.Tensor:
             # some kernels keep a graph of their own
             with agreement.messages(), torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
                 result = prepared.forward(*(x.detach().contiguous() for x in (q, k, v)))

@@ -1,7 +1,9 @@
-"""The calls of `shard` on one rank: they send nothing, so the next header has what other ranks must have given as well.
+"""The calls of `shard` on one rank. They send nothing, so the next header describes them to the other
+ranks.
 
-Every rank gives `shard` the whole of the same tensor. A rank that has left out a step, or draws its data by another seed, gives another
-one. A few elements show that, for tensors in the host's memory; to read those of a GPU would make the host wait.
+Every rank gives `shard` the whole of the same tensor. A rank that has left out a step, or draws its data
+with another seed, gives another one. A few elements show that for tensors in the host's memory; to read
+those of a GPU would make the host wait.
 """
 
 from __future__ import annotations
@@ -41,8 +43,13 @@ class ShardCalls:
         shape = " × ".join(map(str, x.shape))
         is_read = x.device.type == "cpu" or (self._reads_devices and x.device.type != "meta")
         self._count += 1
-        self._last = [*self._last[1 - MAX_KEPT:], (f"{x.dtype} {shape} along dimension {dim % x.dim()}"[:MAX_TEXT],
-                                                   _elements(x) if is_read else None)]
+        self._last = [
+            *self._last[1 - MAX_KEPT :],
+            (
+                f"{x.dtype} {shape} along dimension {dim % x.dim()}"[:MAX_TEXT],
+                _elements(x) if is_read else None,
+            ),
+        ]
 
     def add_failure(self, error: Exception) -> None:
         """Notes a call that this rank could not do."""
@@ -69,22 +76,34 @@ def difference_of_shards(shards: Sequence[str]) -> Difference | None:
     calls = [json.loads(text) if text else [0, [], ""] for text in shards]
     for rank, (_, _, failure) in enumerate(calls):
         if failure and any(other != failure for _, _, other in calls):
-            return f"Rank {rank} could not do its last call of shard", failure.rstrip("."), "Give every rank the same whole tensor"
+            return (
+                f"Rank {rank} could not do its last call of shard",
+                failure.rstrip("."),
+                "Give every rank the same whole tensor",
+            )
     counts = [count for count, _, _ in calls]
     if 0 in counts:  # one rank alone may look at its tokens, and a compiled call is not noted
         return None
     for rank, (count, last, _) in enumerate(calls):
         if count != counts[0]:
-            return ("Ranks call shard unequally often between two calls that send messages",
-                    f"rank 0 has called it {_times(counts[0])}, rank {rank} {_times(count)}",
-                    "Call it on every rank alike; x[cp.positions] takes this rank's tokens at any time")
+            return (
+                "Ranks call shard unequally often between two calls that send messages",
+                f"rank 0 has called it {_times(counts[0])}, rank {rank} {_times(count)}",
+                "Call it on every rank alike; x[cp.positions] takes this rank's tokens at any time",
+            )
         for (title, elements), (other, others) in zip(calls[0][1], last, strict=False):
             if title != other:
-                return ("Argument 'x' of shard differs between ranks", f"rank 0 has {title}, rank {rank} has {other}",
-                        "Give every rank the same whole tensor")
+                return (
+                    "Argument 'x' of shard differs between ranks",
+                    f"rank 0 has {title}, rank {rank} has {other}",
+                    "Give every rank the same whole tensor",
+                )
             if not _alike(elements, others):
-                return (f"Argument 'x' of shard, {title}, has other content on rank {rank} than on rank 0",
-                        "a rank has left out a step, or its data are drawn by another seed", "Give every rank the same whole tensor")
+                return (
+                    f"Argument 'x' of shard, {title}, has other content on rank {rank} than on rank 0",
+                    "a rank has left out a step, or its data are drawn by another seed",
+                    "Give every rank the same whole tensor",
+                )
     return None
 
 

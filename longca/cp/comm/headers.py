@@ -1,9 +1,11 @@
-"""Headers: a short text of each rank for every call, which all ranks read on the host before or while messages travel.
+"""Headers: a short text of each rank for every call, which all ranks read on the host.
 
-Ranks of one machine write them into a small file that all have mapped. That costs a few microseconds and no system call, so that a
-header can go with each call of an attention layer on a GPU. Other ranks use a process group of their own over gloo.
+Ranks of one machine write headers into a small file that all have mapped. That costs a few microseconds and
+no system call, so each call of an attention layer on a GPU can have a header. Other ranks use a process
+group of their own over gloo.
 
-A header has a fixed place and size. So ranks that call different things read each other's headers all the same.
+A header has a fixed place and size, so ranks that call different things can still read each other's
+headers.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 4080
 """of a header, in UTF-8"""
 SLOT_BYTES = 4096
-SLOTS = 2  # a rank writes header n + 2 after it has read n + 1 of all ranks, and they wrote that after they had read n
+SLOTS = 2  # a rank writes header n + 2 when it has read all headers n + 1, and their ranks all headers n
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 SHARED_MEMORY = "/dev/shm"
 SPINS = 50
@@ -43,10 +45,13 @@ LOOK_S = 0.1
 
 
 class Headers(Protocol):
-    """The exchange of headers among the ranks of a group. The n-th `post` of a rank belongs to the n-th of each other rank."""
+    """The exchange of headers among the ranks of a group.
+
+    The n-th `post` of a rank belongs to the n-th of each other rank.
+    """
 
     def post(self, header: bytes) -> None:
-        """Shows this rank's next header to the others. It does not wait. The one before must have been read."""
+        """Shows this rank's next header to the others, without waiting. The one before must have been read."""
         ...
 
     def read(self, timeout_s: float) -> list[bytes]:
@@ -57,11 +62,15 @@ class Headers(Protocol):
         """
         ...
 
+    def replace(self, header: bytes) -> None:
+        """Shows another header in place of the last one, where ranks have not read it yet."""
+        ...
+
     def close(self) -> None: ...
 
 
 def open_headers(group: WorldGroup) -> Headers:
-    """Headers by shared memory where all ranks can map the same file, else by gloo. All ranks call it together."""
+    """Headers by shared memory where all ranks can map one file, else by gloo. All ranks call it together."""
     return SharedHeaders.attempt(group) or GatheredHeaders(group.new_host_group(), group.rank, group.world)
 
 
@@ -100,10 +109,14 @@ class SharedHeaders:
 
     def post(self, header: bytes) -> None:
         self._number += 1
-        self._mine, self._posted_s = header, time.monotonic()
+        self._posted_s = time.monotonic()
+        self.replace(header)
+
+    def replace(self, header: bytes) -> None:
+        self._mine = header
         head = HEAD.pack(self._number, len(header), zlib.crc32(header, self._number))
         start = self._start(self._rank)
-        self._memory[start:start + HEAD.size + len(header)] = head + header
+        self._memory[start : start + HEAD.size + len(header)] = head + header
 
     def read(self, timeout_s: float) -> list[bytes]:
         headers: list[bytes] = []
@@ -121,12 +134,12 @@ class SharedHeaders:
         return (rank * SLOTS + self._number % SLOTS) * SLOT_BYTES
 
     def _seen(self, rank: int) -> bytes | None:
-        """The header of that rank; None until all of it can be seen, in whatever order its bytes become visible here."""
+        """The header of that rank. None until all its bytes are visible here, whatever their order."""
         start = self._start(rank)
         number, length, checksum = HEAD.unpack_from(self._memory, start)
         if number != self._number or length > MAX_BYTES:
             return None
-        header = self._memory[start + HEAD.size:start + HEAD.size + length]
+        header = self._memory[start + HEAD.size : start + HEAD.size + length]
         return header if zlib.crc32(header, number) == checksum else None
 
     def _wait(self, rank: int, timeout_s: float) -> bytes:
@@ -140,7 +153,9 @@ class SharedHeaders:
             is_late, is_gone = now_s - self._posted_s > timeout_s, False
             if now_s - look_s > LOOK_S:
                 look_s, is_gone = now_s, self._is_gone(rank)
-            header = self._seen(rank)  # after the questions: a rank may have posted its header and then have ended
+            header = self._seen(
+                rank
+            )  # after the questions: a rank may have posted its header and then have ended
             if header is not None:
                 return header
             if is_gone:
@@ -176,7 +191,7 @@ class GatheredHeaders:
             if self._work is not None:
                 self._work.wait()  # tensors of an exchange that is under way must not change
             row = self._mine.numpy()
-            row[:HEAD.size + len(header)] = bytearray(HEAD.pack(0, len(header), 0) + header)
+            row[: HEAD.size + len(header)] = bytearray(HEAD.pack(0, len(header), 0) + header)
             self._posted_s = time.monotonic()
             self._work = dist.all_gather(self._all, self._mine, group=self._torch_group, async_op=True)
 
@@ -186,12 +201,15 @@ class GatheredHeaders:
             self._work.wait(timedelta(seconds=left_s))
         return [_header(row.numpy().tobytes()) for row in self._all]
 
+    def replace(self, header: bytes) -> None:
+        """What has been sent stays: ranks that come later find that the connection has ended."""
+
     def close(self) -> None:
         """The process group ends with the group that made it."""
 
 
 def _header(slot: bytes) -> bytes:
-    return slot[HEAD.size:HEAD.size + HEAD.unpack_from(slot)[1]]
+    return slot[HEAD.size : HEAD.size + HEAD.unpack_from(slot)[1]]
 
 
 def _new_file(world: int) -> FileIO | None:
@@ -202,7 +220,9 @@ def _new_file(world: int) -> FileIO | None:
         os.close(fd)
         file = FileIO(path, "r+")
         try:
-            os.posix_fallocate(file.fileno(), 0, SLOTS * world * SLOT_BYTES)  # a full disk would be a crash at the first write
+            os.posix_fallocate(
+                file.fileno(), 0, SLOTS * world * SLOT_BYTES
+            )  # a full disk would be a crash at the first write
         except OSError:
             file.close()
             Path(path).unlink()

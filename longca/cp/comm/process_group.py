@@ -137,9 +137,9 @@ class WorldGroup:
         return self._made_group("gloo")
 
     def abandon(self) -> None:
-        """Releases the GPU from messages that wait for a peer, so that neither its streams nor the host hang. Nothing can be sent then.
+        """Releases streams of the GPU that wait for messages of a peer. Nothing can be sent afterwards.
 
-        Messages that have not arrived leave their buffers as they are. On CPUs nothing waits on: the timeout ends it.
+        Buffers of messages that have not arrived stay as they are. On CPUs the timeout ends each message.
         """
         if self.device.type != "cuda":
             return
@@ -232,11 +232,12 @@ class WorldGroup:
         return len(self._members) == dist.get_world_size()
 
     def _check_devices(self) -> None:
-        """Raises UserError on all ranks where some have GPUs and some have not: they could not make a further group together."""
+        """Raises UserError on all ranks where some have GPUs and some do not: no NCCL group has both."""
         types = self.gather(self.device.type)
         for rank, device_type in enumerate(types):
             if device_type != types[0]:
-                raise UserError("Argument 'device' differs between ranks", why=f"rank 0 has {types[0]}, rank {rank} has {device_type}",
+                raise UserError("Argument 'device' differs between ranks",
+                                why=f"rank 0 has {types[0]}, rank {rank} has {device_type}",
                                 todo="Give the same on every rank")
 
     def _new_group(self) -> Any:

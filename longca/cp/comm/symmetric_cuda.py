@@ -72,7 +72,7 @@ class CudaSymmetricMemory:
         return stream
 
     def release_waits(self) -> None:
-        """Lets all streams go on that wait for a signal of a peer, now or later. Their memory then has whatever was there."""
+        """Lets streams go on that wait for signals of peers. Buffers keep what was there."""
         for reference in self._streams:
             if (stream := reference()) is not None:
                 stream.release_waits()
@@ -152,7 +152,7 @@ class CudaSignalStream:
     def release_waits(self) -> None:
         """Lets all work of this stream go on, whatever peers do.
 
-        A stream of its own sets the signals, since others may be what waits. A peer that is not done yet may set them back: so again.
+        Another stream sets the signals, since this one waits. A peer that is not done may set them back: so again.
         """
         import torch
 
