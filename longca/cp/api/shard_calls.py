@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_KEPT = 4  # of the last calls between two headers
-MAX_TEXT = 300
+MAX_TEXT = 200
 NUM_ELEMENTS = 8
 LARGEST_DIFFERENCE = 0.1
 """of two samples of floats, relative to the larger one: rounding is less, another batch is more"""
@@ -60,7 +60,7 @@ class ShardCalls:
         """The calls as text for a header: empty without any. They are forgotten."""
         if not self._count:
             return ""
-        text = json.dumps([self._count, self._last, self._failure])
+        text = json.dumps([self._count, self._last, self._failure], ensure_ascii=False)
         self._count, self._last, self._failure = 0, [], ""
         return text
 

@@ -113,6 +113,7 @@ class SharedHeaders:
         self.replace(header)
 
     def replace(self, header: bytes) -> None:
+        assert len(header) <= MAX_BYTES
         self._mine = header
         head = HEAD.pack(self._number, len(header), zlib.crc32(header, self._number))
         start = self._start(self._rank)
