@@ -10,12 +10,15 @@ Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G 
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core.errors import UserError
-from longca.cp.api.differentiable import attend, gather_tokens
-from longca.cp.api.group import all_or_none, join
+from longca.cp.api.agreement import Agreement
+from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
+from longca.cp.api.group import join
 from longca.cp.api.planning import MaskPlan, MaskPlanner
 from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+
+MAX_TEXT = 200  # characters of a value in the comparison of calls
 
 __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
@@ -47,9 +52,11 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         device: of the tensors, if the group does not settle it.
         backward: gradients will be asked for.
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
-        timeout: seconds that a rank waits for another one before it raises `PeerLost`. On NCCL, torch ends the process instead, unless
-            TORCH_NCCL_BLOCKING_WAIT=1.
-        check: "first": ranks compare notes before the first call of each mask. "always": before each, which costs a message on the host.
+        timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
+            on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
+        check: when ranks compare a call. On CPUs: before it sends anything. On GPUs, "first" does so in the first
+            call of each mask and batch, and later before the result is handed out, which costs some microseconds;
+            "always" does so before each call, so that hosts wait for each other.
 
     Raises:
         UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.
@@ -60,7 +67,8 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
                      "backward": backward, "messages": messages, "check": check}
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages)
-        return ContextParallel(comm, request, MaskPlanner(comm, request), masks)
+        agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
+        return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
     except Exception:
         comm.close()
         raise
@@ -73,14 +81,17 @@ class ContextParallel:
     rank computes the same loss from its own tokens, the gradient of a parameter is the sum over ranks.
     """
 
-    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...]) -> None:
+    def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...],
+                 agreement: Agreement) -> None:
         import torch
 
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
+        self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
         without_graph: Any = torch.compiler.disable
         self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
-        self._checked: set[tuple[int, int]] = set()
+        self._plan_text = _plan_text(self._plan, masks)
+        self._call_texts: dict[tuple[int, int | None], str] = {}
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
         self.costs = _costs(self._plan, waited_ms)
@@ -141,7 +152,15 @@ class ContextParallel:
         Args:
             dim: the dimension of tokens, of size T.
         """
-        _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
+        import torch
+
+        try:
+            _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
+        except UserError as error:
+            self._agreement.shards.add_failure(error)
+            raise
+        if self.world > 1 and not torch.compiler.is_compiling():
+            self._agreement.shards.add(x, dim)
         return x.index_select(dim, self.positions.to(x.device))
 
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
@@ -151,11 +170,21 @@ class ContextParallel:
 
         Args:
             dim: the dimension of tokens, of size L.
-        """
-        all_or_none(self._comm, lambda: self._check_shard(x, dim))
-        return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._plan.inverse).movedim(0, dim)
 
-    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
+        Raises:
+            UserError: on all ranks, where an argument cannot be used on one of them, or differs between them in
+                dtype or shape.
+        """
+        arguments = f"{_row_text(x, dim)}\n{self._plan_text}"
+        self._agreement.begin("unshard", arguments, lambda: self._check_shard(x, dim))
+        with self._agreement.messages():
+            shard = x.movedim(dim, 0).contiguous()
+            whole = gather_tokens(self._comm, shard, self._plan.num_tokens, self._plan.inverse)
+        self._agreement.end()
+        return whole.movedim(0, dim)
+
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0, *,
+                  tag: str | int | None = None) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
 
         `torch.compile` breaks its graph here.
@@ -163,15 +192,17 @@ class ContextParallel:
         Args:
             q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
             mask: of several, which one: its number in `masks`, or the mask itself.
+            tag: of the call, as the number of the step and layer. Ranks compare it. Without it, ranks cannot notice
+                that one of them swaps or leaves out calls of the same mask and batch.
 
         Returns:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
 
         Raises:
-            UserError: an argument cannot be used. In the first call with a mask, all ranks raise it; later the others raise `PeerLost`.
+            UserError: on all ranks, where an argument cannot be used on one of them, or ranks call different things.
             PeerLost: another rank has not come within the timeout.
         """
-        return self._attend(q, k, v, mask)
+        return self._attend(q, k, v, mask, tag)
 
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
         """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
@@ -182,32 +213,56 @@ class ContextParallel:
 
         The plans of the last few masks are kept, by what the masks show: to come back to one is free.
         """
-        masks = all_or_none(self._comm, lambda: self._checked_masks(mask))
-        compare(self._comm, {"mask": described(masks)})
-        return ContextParallel(self._comm, self._request, self._planner, masks)
+        self._agreement.begin("with_mask", "", lambda: self._checked_masks(mask))
+        masks = self._checked_masks(mask)
+        try:
+            compare(self._comm, {"mask": described(masks)})
+            return ContextParallel(self._comm, self._request, self._planner, masks, self._agreement)
+        except PeerLost as error:
+            self._agreement.fail(error)
+            raise
 
     def close(self) -> None:
-        """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it."""
-        self._planner.close()
-        self._comm.close()
+        """Gives back the process groups that were made for messages. All contexts made by `with_mask` end with it.
+
+        Raises:
+            UserError: another rank goes on with a call that this one does not make. All is given back, too.
+        """
+        try:
+            self._agreement.close(is_failing=sys.exc_info()[0] is not None)
+        finally:
+            self._planner.close()
+            self._comm.close()
 
     def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
         return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
 
-    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
+    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask,
+                        tag: str | int | None) -> torch.Tensor:
         import torch
 
-        num_sequences = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else 0
-        key = self._mask_number(mask) if self._is_known(mask) else -1, num_sequences
-        if self._request.check == "always" or key not in self._checked:
-            all_or_none(self._comm, lambda: self._check_attention(q, k, v, mask))
-            self._checked.add(key)
+        number = self._mask_number(mask) if self._is_known(mask) else -1
+        batch = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else None
+        series = self._call_text(number, batch) if number >= 0 else f"mask {mask!r}"[:MAX_TEXT]
+        arguments = series if tag is None else f"{series}\ntag {tag}"
+        call = self._agreement.begin("forward", arguments, lambda: self._check_attention(q, k, v, mask), series)
+        prepared = self._plan.prepared[number]
+        if batch is None:
+            out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, series, None))
         else:
-            self._check_attention(q, k, v, mask)
-        prepared = self._plan.prepared[key[0]]
-        if q.dim() == 3:
-            return attend(prepared, q, k, v)
-        return torch.stack([attend(prepared, q[number], k[number], v[number]) for number in range(len(q))])
+            out = torch.stack([
+                attend(prepared, *entry, self._agreement, ForwardCall(call, series, number))
+                for number, entry in enumerate(zip(q, k, v, strict=True))])
+        self._agreement.end()
+        return out
+
+    def _call_text(self, number: int, batch: int | None) -> str:
+        """What ranks have in common in calls of that mask and batch, in words."""
+        key = number, batch
+        if key not in self._call_texts:
+            sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
+            self._call_texts[key] = f"mask {described([self.masks[number]])}\n{sequences}\n{self._plan_text}"
+        return self._call_texts[key]
 
     def _is_known(self, mask: int | Mask) -> bool:
         return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else (
@@ -263,6 +318,22 @@ def _costs(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
         found |= {prefix + (f"kernel_{name}" if name in found else name): cost for name, cost in prepared.costs.items()}
     return found
+
+
+def _plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:
+    """A plan for the comparison of calls: equal texts mean equal plans."""
+    whole = repr((plan.strategy, plan.sharding, plan.num_tokens, [mask.digest for mask in masks]))
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    return f"plan {digest} ({plan.strategy}, {plan.sharding} sharding)"
+
+
+def _row_text(x: Any, dim: Any) -> str:
+    """What ranks have in common of a tensor that `unshard` is given: the dtype, and the shape of a token."""
+    import torch
+
+    if not isinstance(x, torch.Tensor) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+        return ""
+    return f"{x.dtype} of shape {' × '.join(map(str, x.movedim(dim, 0).shape[1:])) or '()'} a token"
 
 
 def _check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo: str) -> None:

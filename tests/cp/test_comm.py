@@ -110,3 +110,12 @@ def test_the_environment_of_torchrun_is_understood(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("LOCAL_RANK")
     with pytest.raises(UserError, match="LOCAL_RANK"):
         Comm.from_torchrun("cpu")
+
+
+@pytest.mark.parametrize("types", [["cpu", "cuda"], ["cuda", "cuda", "cpu"]])
+def test_ranks_with_and_without_a_gpu_are_refused_before_they_make_a_group(types: list[str], monkeypatch: pytest.MonkeyPatch):
+    comm = Comm.__new__(Comm)
+    comm.device = torch.device(types[0])
+    monkeypatch.setattr(comm, "gather", lambda mine: types)
+    with pytest.raises(UserError, match=f"'device' differs between ranks: rank 0 has {types[0]}, rank {len(types) - 1} has {types[-1]}"):
+        comm._check_devices()

@@ -130,6 +130,24 @@ def test_numbers_may_wrap() -> None:
     assert all(on_threads(count))
 
 
+def test_a_stream_that_waits_for_a_peer_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer's late signal sets the number back once: it is set again, until the stream is done."""
+    def release(comm: SymmetricVirtualComm, memory: Memory) -> list[int]:
+        stream, after = memory.signal_stream(), (comm.rank + 1) % WORLD
+        waiting = ThreadPoolExecutor(1).submit(stream.wait_signal, after, "full", 5)
+
+        def is_done() -> bool:
+            stream.send_signal(comm.rank, "full", 1)
+            return waiting.done()
+
+        monkeypatch.setattr(stream._stream, "query", is_done, raising=False)
+        comm.gather(None)
+        stream.release_waits()
+        return [waiting.result(PATIENCE_S)]
+
+    assert on_threads(release) == [[None]] * WORLD
+
+
 def test_a_driver_that_refuses_is_heard() -> None:
     def ask(comm: SymmetricVirtualComm, memory: Memory) -> str:
         stream, memory.driver.refuses = memory.signal_stream(), True

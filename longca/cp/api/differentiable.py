@@ -8,18 +8,42 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.api.agreement import Agreement
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
 
 
-def attend(prepared: PreparedStrategy, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> torch.Tensor:
-    """The output of this rank's queries, L × H × D."""
-    return _functions()[0].apply(q_LHD, k_LGD, v_LGD, prepared)
+class ForwardCall(NamedTuple):
+    """A sequence of a forward call, the same on all ranks."""
+
+    number: int
+    """of the call, from 1"""
+    series: str
+    """the text of all calls that are like it"""
+    sequence: int | None
+    """number in its batch, from 0; None without a batch"""
+
+    @property
+    def of_backward(self) -> str:
+        """The arguments of its backward call, likewise."""
+        sequence = "" if self.sequence is None else f", sequence {self.sequence}"
+        return f"gradients of forward number {self.number}{sequence}"
+
+
+def attend(prepared: PreparedStrategy, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor,
+           agreement: Agreement, call: ForwardCall) -> torch.Tensor:
+    """The output of this rank's queries, L × H × D.
+
+    Args:
+        agreement: has begun the forward call; backward calls are compared by it as well.
+        call: the forward call, by which its backward call is named.
+    """
+    return _functions()[0].apply(q_LHD, k_LGD, v_LGD, prepared, agreement, call)
 
 
 def gather_tokens(comm: Comm, shard: torch.Tensor, num_rows: list[int], inverse: torch.Tensor) -> torch.Tensor:
@@ -40,22 +64,28 @@ def _functions() -> tuple[Any, Any]:
 
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: PreparedStrategy) -> torch.Tensor:
-            with torch.enable_grad(), torch.autocast(q.device.type, enabled=False):  # some kernels keep a graph of their own
+        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: PreparedStrategy,
+                    agreement: Agreement, call: ForwardCall) -> torch.Tensor:
+            # some kernels keep a graph of their own
+            with agreement.messages(), torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
                 result = prepared.forward(*(x.detach().contiguous() for x in (q, k, v)))
             if any(ctx.needs_input_grad):
                 kept: list[torch.Tensor] = []
-                ctx.prepared, ctx.result = prepared, _map(result, torch.Tensor, lambda x: _put_away(x, kept))
+                ctx.prepared, ctx.agreement, ctx.call = prepared, agreement, call
+                ctx.result = _map(result, torch.Tensor, lambda x: _put_away(x, kept))
                 ctx.save_for_backward(*kept)
             return result.out
 
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-            kept = ctx.saved_tensors
+            kept = ctx.saved_tensors  # where they were dropped, forward runs again here, a call of its own
             result = _map(ctx.result, _Place, lambda place: kept[place.number])
-            with torch.autocast(grad_outputs[0].device.type, enabled=False):
-                return *ctx.prepared.backward(result, grad_outputs[0].contiguous()), None
+            ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.series)
+            with ctx.agreement.messages(), torch.autocast(grad_outputs[0].device.type, enabled=False):
+                grads = ctx.prepared.backward(result, grad_outputs[0].contiguous())
+            ctx.agreement.end()
+            return *grads, None, None, None
 
     class TokenGather(torch.autograd.Function):
         @staticmethod

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from longca.core.errors import UserError
+from longca.cp.api.agreement_text import error_of_ranks, failure_of
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.process_group import TORCHRUN
 from longca.lowering.device import usable_device
@@ -80,17 +81,9 @@ def all_or_none(comm: Comm, work: Callable[[], T]) -> T:
     own: Exception | None = None
     try:
         results.append(work())
-    except Exception as error:  # whatever it is, the other ranks must hear of it
-        own = error
-    told = None if own is None else list(own.args) if isinstance(own, UserError) else f"{type(own).__name__}: {own}"
-    outcomes = comm.gather(told)
-    alike = all(outcome == outcomes[0] for outcome in outcomes)
-    for rank, outcome in enumerate(outcomes):
-        if isinstance(outcome, list):
-            what, why, todo = outcome
-            raise UserError(what if alike else f"Rank {rank}: {what}", why=why, todo=todo) from own
-        if outcome is not None:
-            if own is not None:
-                raise own
-            raise RuntimeError(f"rank {rank} failed: {outcome.splitlines()[0]}")
+    except Exception as raised:  # whatever it is, the other ranks must hear of it
+        own = raised
+    error = error_of_ranks(comm.gather(None if own is None else failure_of(own)), own)
+    if error is not None:
+        raise error from (None if error is own else own)
     return results[0]

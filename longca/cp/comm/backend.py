@@ -11,7 +11,7 @@ from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.p2p import CommStream
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.comm.symmetric import SymmetricCommStream
-from longca.cp.comm.symmetric_cuda import CudaSymmetricMemory
+from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, CudaSymmetricMemory
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01
-LARGEST_NUMBER = (1 << 31) - 1
 NUM_ELEMENTS = 1024
 
 
@@ -70,6 +69,10 @@ class Comm(WorldGroup):
     def unseen_bytes(self) -> int:
         """Symmetric memory of this rank, which torch's allocator does not count."""
         return self._memory.held_bytes
+
+    def abandon(self) -> None:
+        self._memory.release_waits()
+        super().abandon()
 
     def close(self) -> None:
         self._streams.clear()

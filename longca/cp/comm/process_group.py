@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -94,7 +94,12 @@ class WorldGroup:
         found._members, found.torch_group, found._is_new = sorted(dist.get_process_group_ranks(torch_group)), torch_group, False
         found._host_group = found._made_group("gloo")
         found.rank = dist.get_rank(found._host_group)  # torch counts the ranks of a new group in their order in the default group
-        found._device_group = found._host_group if device.type == "cpu" else found._new_group()
+        try:
+            found._check_devices()
+            found._device_group = found._host_group if device.type == "cpu" else found._new_group()
+        except Exception:
+            found.close()
+            raise
         return found
 
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
@@ -121,6 +126,30 @@ class WorldGroup:
                             todo="Start the ranks with torchrun")
         rank, world, local_rank = (int(os.environ[name]) for name in TORCHRUN[:3])
         return cls(rank, world, local_rank, "env://", device_type, timeout_s)
+
+    @property
+    def timeout_s(self) -> float:
+        """The longest that this rank waits for another one."""
+        return self._timeout.total_seconds()
+
+    def new_host_group(self) -> Any:
+        """A further torch process group over gloo, for the caller alone. All ranks make it together."""
+        return self._made_group("gloo")
+
+    def abandon(self) -> None:
+        """Releases streams of the GPU that wait for messages of a peer. Nothing can be sent afterwards.
+
+        Buffers of messages that have not arrived stay as they are. On CPUs the timeout ends each message.
+        """
+        if self.device.type != "cuda":
+            return
+        from torch.distributed.distributed_c10d import _abort_process_group
+
+        for group in [group for group in self._made if group is not self._host_group]:
+            with suppress(Exception):  # one that does not know how must not hide the reason why ranks end
+                if group._get_backend(self.device).name() == "nccl":
+                    _abort_process_group(group)
+                    self._made.remove(group)
 
     def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
         """Sends a piece to every rank and receives one from every rank, in the order of ranks.
@@ -201,6 +230,15 @@ class WorldGroup:
         import torch.distributed as dist
 
         return len(self._members) == dist.get_world_size()
+
+    def _check_devices(self) -> None:
+        """Raises UserError on all ranks where some have GPUs and some do not: no NCCL group has both."""
+        types = self.gather(self.device.type)
+        for rank, device_type in enumerate(types):
+            if device_type != types[0]:
+                raise UserError("Argument 'device' differs between ranks",
+                                why=f"rank 0 has {types[0]}, rank {rank} has {device_type}",
+                                todo="Give the same on every rank")
 
     def _new_group(self) -> Any:
         """A further torch process group of all ranks, with a stream of high priority on GPUs.

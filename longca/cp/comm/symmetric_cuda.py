@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -25,6 +26,9 @@ DRIVER = "libcuda.so.1"
 WAIT_AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ: by the sign of the difference in 32 bits, so that numbers may wrap
 WRITE_AFTER_ALL = 0  # CU_STREAM_WRITE_VALUE_DEFAULT: whoever sees the number sees what the stream has written before
 NUMBERS = 1 << 32
+LARGEST_NUMBER = (1 << 31) - 1
+"""a signal that no wait is ahead of"""
+RELEASE_S, POLL_S = 2.0, 0.01
 SIGNAL_ROWS = {"ready": 0, "full": 1}
 SIGNAL_BYTES = 4
 
@@ -41,6 +45,7 @@ class CudaSymmetricMemory:
     def __init__(self, group: WorldGroup) -> None:
         self._group = group
         self._held: list[tuple[weakref.ref[CudaSymmetricBuffer], torch.Tensor, Any]] = []
+        self._streams: list[weakref.ref[CudaSignalStream]] = []
 
     @property
     def held_bytes(self) -> int:
@@ -62,7 +67,15 @@ class CudaSymmetricMemory:
 
     def signal_stream(self) -> CudaSignalStream:
         signals = self.allocate(len(SIGNAL_ROWS) * self._group.world * SIGNAL_BYTES)
-        return CudaSignalStream(self._group, signals, self.driver)
+        stream = CudaSignalStream(self._group, signals, self.driver)
+        self._streams.append(weakref.ref(stream))
+        return stream
+
+    def release_waits(self) -> None:
+        """Lets streams go on that wait for signals of peers. Buffers keep what was there."""
+        for reference in self._streams:
+            if (stream := reference()) is not None:
+                stream.release_waits()
 
 
 class CudaSymmetricBuffer:
@@ -135,6 +148,19 @@ class CudaSignalStream:
         import torch
 
         self._signals.view(self._group.rank, 0, (len(SIGNAL_ROWS) * self._group.world,), torch.int32).fill_(number)
+
+    def release_waits(self) -> None:
+        """Lets all work of this stream go on, whatever peers do.
+
+        Another stream sets the signals, since this one waits. A peer that is not done may set them back: so again.
+        """
+        import torch
+
+        release, deadline = torch.cuda.Stream(self._group.device), time.monotonic() + RELEASE_S
+        while not self._stream.query() and time.monotonic() < deadline:
+            with torch.cuda.stream(release):
+                self.fill_signals(LARGEST_NUMBER)
+            time.sleep(POLL_S)
 
     def _address(self, rank: int, signal: Signal, sender: int) -> int:
         return self._addresses[rank] + (SIGNAL_ROWS[signal] * self._group.world + sender) * SIGNAL_BYTES
