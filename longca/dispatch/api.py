@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from longca.core.errors import UserError
+from longca.core.graph_break import breaks_graph
+from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
 from longca.masks.mask import Mask
 
@@ -24,6 +26,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
 
 
+@breaks_graph
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, return_lse: bool = False,
               kernel: str | None = None, deterministic: bool = True) -> Any:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
@@ -51,11 +54,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     if kernel is not None and not isinstance(kernel, str):
         raise UserError(f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all")
     return_lse = bool(return_lse)
-    if q.ndim == 4:
-        entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
-        results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
-    else:
-        results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
+    with autocast_disabled(q.device):
+        if q.ndim == 4:
+            entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
+            results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
+        else:
+            results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
 
 

@@ -8,12 +8,14 @@ import numpy as np
 
 from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
+from longca.core.graph_break import breaks_graph
 from longca.core.plugin import Registry
 from longca.core.units import parse_length
 from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask
 
 
+@breaks_graph
 def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
                documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
     """The mask of that pattern.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from longca.core.cell import MOST_TOKENS, Scalar
+from longca.core.graph_break import methods_break_graph
 from longca.core.units import parse_length
 from longca.masks import band, forms
 from longca.masks.grid import BlockGrid
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ALL = (-1, -1)  # a window without bounds
 
 
+@methods_break_graph
 class Mask:
     """The keys that each query sees. Immutable; everything else about a mask is derived from its bands.
 
