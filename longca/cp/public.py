@@ -10,7 +10,7 @@ Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core.errors import UserError
@@ -19,6 +19,7 @@ from longca.cp.api.group import all_or_none, join
 from longca.cp.api.planning import MaskPlan, MaskPlanner
 from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
 
+@breaks_graph
 def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: Any = AUTO, *, num_q_heads: int,
                      num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
                      device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
@@ -74,12 +76,8 @@ class ContextParallel:
     """
 
     def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...]) -> None:
-        import torch
-
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
         self._plan, waited_ms = planner.take(masks)
-        without_graph: Any = torch.compiler.disable
-        self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
         self._checked: set[tuple[int, int]] = set()
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by hand"""
@@ -144,6 +142,7 @@ class ContextParallel:
         _check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
         return x.index_select(dim, self.positions.to(x.device))
 
+    @breaks_graph
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
         """The whole tensor, in the order of the sequence, on every rank; all ranks call it together.
 
@@ -155,10 +154,11 @@ class ContextParallel:
         all_or_none(self._comm, lambda: self._check_shard(x, dim))
         return gather_tokens(self._comm, x.movedim(dim, 0).contiguous(), self._plan.num_tokens, self._plan.inverse).movedim(0, dim)
 
+    @breaks_graph
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
 
-        `torch.compile` breaks its graph here.
+        `torch.compile` breaks its graph here, as at every call that needs other ranks.
 
         Args:
             q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
@@ -173,10 +173,12 @@ class ContextParallel:
         """
         return self._attend(q, k, v, mask)
 
+    @breaks_graph
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
         """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
         self._planner.start(self._checked_masks(mask))
 
+    @breaks_graph
     def with_mask(self, mask: Mask | Sequence[Mask]) -> ContextParallel:
         """The same ranks and heads under other masks, on a sharding of their own. All ranks call it together.
 
@@ -186,6 +188,7 @@ class ContextParallel:
         compare(self._comm, {"mask": described(masks)})
         return ContextParallel(self._comm, self._request, self._planner, masks)
 
+    @breaks_graph
     def close(self) -> None:
         """Gives back the process groups that were made for messages. All that share them by `with_mask` end with it."""
         self._planner.close()
@@ -194,7 +197,7 @@ class ContextParallel:
     def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
         return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
 
-    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> torch.Tensor:
         import torch
 
         num_sequences = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else 0
@@ -207,7 +210,9 @@ class ContextParallel:
         prepared = self._plan.prepared[key[0]]
         if q.dim() == 3:
             return attend(prepared, q, k, v)
-        return torch.stack([attend(prepared, q[number], k[number], v[number]) for number in range(len(q))])
+        results = [attend(prepared, q[number], k[number], v[number]) for number in range(len(q))]
+        with torch.autocast(q.device.type, enabled=False):  # under it `stack` takes float32 and one other dtype alone
+            return torch.stack(results)
 
     def _is_known(self, mask: int | Mask) -> bool:
         return mask.digest in (own.digest for own in self.masks) if isinstance(mask, Mask) else (

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from longca.core.errors import UserError
-from longca.core.graph_break import breaks_graph
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -56,11 +56,33 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     return_lse = bool(return_lse)
     with autocast_disabled(q.device):
         if q.ndim == 4:
-            entries = [attend(*entry, mask, scale, return_lse, kernel, deterministic) for entry in zip(q, k, v, strict=True)]
-            results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
+            results = _attend_entries(q, k, v, mask, scale, return_lse, kernel, deterministic)
         else:
             results = attend(q, k, v, mask, scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
+
+
+def _attend_entries(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> list[Tensor]:
+    """The results of `attend` for each entry of a batch, stacked."""
+    size = len(q)
+    parts = _Entries.apply(q, k, v)
+    entries = [attend(*parts[entry::size], *options) for entry in range(size)]
+    return [torch.stack(results) for results in zip(*entries, strict=True)]
+
+
+class _Entries(torch.autograd.Function):
+    """The entries of q, then those of k and of v. Unlike `unbind`'s, its backward takes any dtype under autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, *batches: Tensor) -> tuple[Tensor, ...]:
+        return tuple(entry for batch in batches for entry in batch.unbind())
+
+    @staticmethod
+    @breaks_graph
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        size = len(grads) // 3
+        with autocast_disabled(grads[0].device):
+            return tuple(torch.stack(grads[start:start + size]) for start in range(0, 3 * size, size))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> None:

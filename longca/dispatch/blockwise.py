@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from longca.core.graph_break import breaks_graph
 from longca.dispatch.autocast import autocast_disabled
 from longca.lowering.dense import dense_mask
 from longca.masks.band import K0, K1
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}  # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from longca.core.errors import UserError
-from longca.core.graph_break import breaks_graph
 from longca.core.plugin import Registry
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention
 from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
 from longca.kernels.contract import Kernel, Prepared, Problem
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 

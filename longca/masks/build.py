@@ -8,10 +8,10 @@ import numpy as np
 
 from longca.core.cell import MOST_TOKENS, Cell, Scalar
 from longca.core.errors import UserError
-from longca.core.graph_break import breaks_graph
 from longca.core.plugin import Registry
 from longca.core.units import parse_length
 from longca.masks.contract import Draw, Pattern
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from longca.core.cell import MOST_TOKENS, Scalar
-from longca.core.graph_break import methods_break_graph
 from longca.core.units import parse_length
 from longca.masks import band, forms
+from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid
 from longca.masks.traits import Traits, derive
 
