@@ -10,6 +10,9 @@ def autocast_disabled(device: torch.device) -> AbstractContextManager[None]:
 
     Autograd runs a backward under the autocast of whoever called `backward`, so that a backward needs it as well.
     """
-    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    device_type = device.type
+    try:
+        enabled = torch.is_autocast_enabled(device_type)
+    except RuntimeError:  # a type without autocast, as meta; to ask for that first would take longer
+        enabled = False
+    return torch.autocast(device_type, enabled=False) if enabled else nullcontext()
