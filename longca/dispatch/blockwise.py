@@ -59,19 +59,23 @@ class _Blockwise(torch.autograd.Function):
 
 def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor | None,
                dlse: Tensor | None, mask: Mask, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) in the dtypes of q, k and v."""
     num_kv_heads = k.shape[1]
     dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
     for block in _blocks(mask, q):
         rows, keys = block.rows, block.keys
-        weights = _probabilities(block.scores(q, k, scale), block.of_rows(lse[rows].unsqueeze(-1), num_kv_heads).squeeze(-1))
+        lse_of_rows = block.of_rows(lse[rows].unsqueeze(-1), num_kv_heads).squeeze(-1)
+        weights = _probabilities(block.scores(q, k, scale), lse_of_rows)
         by_score = torch.zeros_like(weights)
         if dout is not None:
             of_out = block.of_rows(dout[rows], num_kv_heads)
             dv[keys] += (weights.mT @ of_out).transpose(0, 1)
-            by_score += of_out @ block.heads(v[keys]).mT - (of_out * block.of_rows(out[rows], num_kv_heads)).sum(-1, keepdim=True)
+            delta = (of_out * block.of_rows(out[rows], num_kv_heads)).sum(-1, keepdim=True)
+            by_score += of_out @ block.heads(v[keys]).mT - delta
         if dlse is not None:
             by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
-        by_score = torch.where(weights > 0, by_score * weights, 0.0) * scale  # a row without keys may have any gradient of its LSE
+        # a row without keys may have any gradient of its LSE
+        by_score = torch.where(weights > 0, by_score * weights, 0.0) * scale
         dq[rows] = block.joined(by_score @ block.heads(k[keys]), num_kv_heads)
         dk[keys] += (by_score.mT @ block.of_rows(q[rows], num_kv_heads)).transpose(0, 1)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)

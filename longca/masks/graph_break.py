@@ -1,8 +1,8 @@
 """Functions at which `torch.compile` breaks its graph, and which run as they are.
 
-Masks are numpy arrays, and kernels are chosen and planned by them: none of that can be traced. `torch.compiler.disable` is the tool for
-such functions, but loads `torch._dynamo`, which takes a second, and this package never loads torch. So it is applied once dynamo is there:
-before that, nothing compiles.
+Masks are numpy arrays, and kernels are chosen and planned by them: none of that can be traced. `torch.compiler.disable`
+is the tool for such functions. It loads `torch._dynamo`, which takes a second, and this package never loads torch: so it
+is applied once dynamo is loaded. Before that, nothing is compiled.
 """
 
 import sys
@@ -20,9 +20,10 @@ REASON = ("longca's masks and its choice of kernels cannot be traced: call them 
 
 
 def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, run outside of graphs, with all that it calls. It costs the host 1 µs a call, and 2 µs once dynamo is loaded.
+    """The function, run outside of graphs with all that it calls. This costs 1 µs a call, and 2 µs once dynamo is loaded.
 
-    Functions that autograd calls need it too: in a compiled step that calls `loss.backward()`, dynamo would compile them.
+    Functions that autograd calls need it too: in a compiled step that calls `loss.backward()`, dynamo would compile
+    them.
     """
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> R:

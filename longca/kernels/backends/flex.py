@@ -133,10 +133,11 @@ class FlexPrepared(Prepared):
 def _twin(function: Any) -> Any:
     """The function with a code object of its own.
 
-    torch counts the variants of a code object and stops compiling after a few: those of other problems must not count. (To reset dynamo
-    instead would also drop what the caller has compiled.)
+    torch counts the variants of a code object and stops compiling after a few: those of other problems must not
+    count. To reset dynamo instead would also drop what the caller has compiled.
     """
-    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
+                        function.__closure__)
     twin.__kwdefaults__ = function.__kwdefaults__
     return twin
 
