@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -73,7 +74,10 @@ class FlexPrepared(Prepared):
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
-        self._attend = torch.compile(_twin(flex_attention), dynamic=False, fullgraph=True)
+        twin = _twin(flex_attention)
+        self._attend = torch.compile(twin, dynamic=False, fullgraph=True)
+        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)  # else its variants would stay
+        drop.atexit = False
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
