@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core.errors import UserError
@@ -22,6 +22,7 @@ from longca.cp.api.group import join
 from longca.cp.api.planning import MaskPlan, MaskPlanner
 from longca.cp.api.request import AUTO, DTYPES, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ MAX_TEXT = 200  # characters of a value in the comparison of calls
 __all__ = ["ContextParallel", "PeerLost", "context_parallel"]
 
 
+@breaks_graph
 def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: Any = AUTO, *, num_q_heads: int,
                      num_kv_heads: int | None = None, head_dim: int, dtype: torch.dtype | None = None, kernel: str = AUTO,
                      device: Any = None, backward: bool = True, messages: Literal["nccl", "symmetric"] = "nccl",
@@ -83,13 +85,9 @@ class ContextParallel:
 
     def __init__(self, comm: Comm, request: CpRequest, planner: MaskPlanner, masks: tuple[Mask, ...],
                  agreement: Agreement) -> None:
-        import torch
-
         self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
         self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
-        without_graph: Any = torch.compiler.disable
-        self._attend: Callable[..., torch.Tensor] = without_graph(self._attend_eagerly)
         self._plan_text = _plan_text(self._plan, masks)
         self._call_texts: dict[tuple[int, int | None], str] = {}
         self.positions = self._plan.positions
@@ -163,6 +161,7 @@ class ContextParallel:
             self._agreement.shards.add(x, dim)
         return x.index_select(dim, self.positions.to(x.device))
 
+    @breaks_graph
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
         """The whole tensor, in the order of the sequence, on every rank; all ranks call it together.
 
@@ -183,11 +182,12 @@ class ContextParallel:
         self._agreement.end()
         return whole.movedim(0, dim)
 
+    @breaks_graph
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask = 0, *,
                   tag: str | int | None = None) -> torch.Tensor:
         """Attention of this rank's queries to all keys that the mask shows them; differentiable. All ranks call it together.
 
-        `torch.compile` breaks its graph here.
+        `torch.compile` breaks its graph here, as at every call that needs other ranks.
 
         Args:
             q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L × H × D.
@@ -204,10 +204,12 @@ class ContextParallel:
         """
         return self._attend(q, k, v, mask, tag)
 
+    @breaks_graph
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
         """Begins to plan other masks in a background thread, for a later `with_mask`. It needs no other rank."""
         self._planner.start(self._checked_masks(mask))
 
+    @breaks_graph
     def with_mask(self, mask: Mask | Sequence[Mask]) -> ContextParallel:
         """The same ranks and heads under other masks, on a sharding of their own. All ranks call it together.
 
@@ -222,6 +224,7 @@ class ContextParallel:
             self._agreement.fail(error)
             raise
 
+    @breaks_graph
     def close(self) -> None:
         """Gives back the process groups that were made for messages. All contexts made by `with_mask` end with it.
 
@@ -237,7 +240,7 @@ class ContextParallel:
     def _checked_masks(self, mask: Mask | Sequence[Mask]) -> tuple[Mask, ...]:
         return checked_masks(mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads})
 
-    def _attend_eagerly(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask,
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask,
                         tag: str | int | None) -> torch.Tensor:
         import torch
 
@@ -250,9 +253,10 @@ class ContextParallel:
         if batch is None:
             out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, series, None))
         else:
-            out = torch.stack([
-                attend(prepared, *entry, self._agreement, ForwardCall(call, series, number))
-                for number, entry in enumerate(zip(q, k, v, strict=True))])
+            outs = [attend(prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry))
+                    for entry in range(batch)]
+            with torch.autocast(q.device.type, enabled=False):  # under it `stack` takes float32 and one other dtype alone
+                out = torch.stack(outs)
         self._agreement.end()
         return out
 

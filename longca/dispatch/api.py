@@ -19,13 +19,16 @@ import torch
 from torch import Tensor
 
 from longca.core.errors import UserError
+from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
 
 
+@breaks_graph
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, scale: float | None = None, return_lse: bool = False,
               kernel: str | None = None, deterministic: bool = True) -> Any:
     """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
@@ -53,18 +56,40 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], *, s
     if kernel is not None and not isinstance(kernel, str):
         raise UserError(f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all")
     return_lse = bool(return_lse)
-    if q.ndim == 4:
-        entries = [attend(*entry, scale, return_lse, kernel, deterministic)
-                   for entry in zip(q, k, v, _masks(mask, len(q)), strict=True)]
-        results = [torch.stack(parts) for parts in zip(*entries, strict=True)]
-    else:
-        results = attend(q, k, v, _masks(mask, 1)[0], scale, return_lse, kernel, deterministic)
+    with autocast_disabled(q.device):
+        if q.ndim == 4:
+            results = _attend_entries(q, k, v, _masks(mask, len(q)), scale, return_lse, kernel, deterministic)
+        else:
+            results = attend(q, k, v, _masks(mask, 1)[0], scale, return_lse, kernel, deterministic)
     return tuple(results) if return_lse else results[0]
 
 
 def _masks(mask: Mask | Sequence[Mask], count: int) -> list[Mask]:
     """The mask of each of `count` entries."""
     return [mask] * count if isinstance(mask, Mask) else list(mask)
+
+
+def _attend_entries(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Mask], *options: Any) -> list[Tensor]:
+    """The results of `attend` for each entry of a batch, stacked."""
+    size = len(q)
+    parts = _Entries.apply(q, k, v)
+    entries = [attend(*parts[entry::size], mask, *options) for entry, mask in enumerate(masks)]
+    return [torch.stack(results) for results in zip(*entries, strict=True)]
+
+
+class _Entries(torch.autograd.Function):
+    """The entries of q, then those of k and of v. Unlike `unbind`'s, its backward takes any dtype under autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, *batches: Tensor) -> tuple[Tensor, ...]:
+        return tuple(entry for batch in batches for entry in batch.unbind())
+
+    @staticmethod
+    @breaks_graph
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        size = len(grads) // 3
+        with autocast_disabled(grads[0].device):
+            return tuple(torch.stack(grads[start:start + size]) for start in range(0, 3 * size, size))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: float | None) -> None:

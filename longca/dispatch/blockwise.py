@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from longca.dispatch.autocast import autocast_disabled
 from longca.lowering.dense import dense_mask
 from longca.masks.band import K0, K1
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}  # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
@@ -47,25 +49,36 @@ class _Blockwise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @breaks_graph
     def backward(ctx, *grad_outputs: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
         dout, dlse = grad_outputs
         q, k, v, out, lse = ctx.saved_tensors
-        num_kv_heads = k.shape[1]
-        dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
-        for block in _blocks(ctx.mask, q):
-            rows, keys = block.rows, block.keys
-            weights = _probabilities(block.scores(q, k, ctx.scale), block.of_rows(lse[rows].unsqueeze(-1), num_kv_heads).squeeze(-1))
-            by_score = torch.zeros_like(weights)
-            if dout is not None:
-                of_out = block.of_rows(dout[rows], num_kv_heads)
-                dv[keys] += (weights.mT @ of_out).transpose(0, 1)
-                by_score += of_out @ block.heads(v[keys]).mT - (of_out * block.of_rows(out[rows], num_kv_heads)).sum(-1, keepdim=True)
-            if dlse is not None:
-                by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
-            by_score = torch.where(weights > 0, by_score * weights, 0.0) * ctx.scale  # a row without keys may have any gradient of its LSE
-            dq[rows] = block.joined(by_score @ block.heads(k[keys]), num_kv_heads)
-            dk[keys] += (by_score.mT @ block.of_rows(q[rows], num_kv_heads)).transpose(0, 1)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
+        with autocast_disabled(q.device):
+            return *_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale), None, None
+
+
+def _gradients(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor | None,
+               dlse: Tensor | None, mask: Mask, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) in the dtypes of q, k and v."""
+    num_kv_heads = k.shape[1]
+    dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
+    for block in _blocks(mask, q):
+        rows, keys = block.rows, block.keys
+        lse_of_rows = block.of_rows(lse[rows].unsqueeze(-1), num_kv_heads).squeeze(-1)
+        weights = _probabilities(block.scores(q, k, scale), lse_of_rows)
+        by_score = torch.zeros_like(weights)
+        if dout is not None:
+            of_out = block.of_rows(dout[rows], num_kv_heads)
+            dv[keys] += (weights.mT @ of_out).transpose(0, 1)
+            delta = (of_out * block.of_rows(out[rows], num_kv_heads)).sum(-1, keepdim=True)
+            by_score += of_out @ block.heads(v[keys]).mT - delta
+        if dlse is not None:
+            by_score += block.of_rows(dlse[rows].unsqueeze(-1), num_kv_heads)
+        # a row without keys may have any gradient of its LSE
+        by_score = torch.where(weights > 0, by_score * weights, 0.0) * scale
+        dq[rows] = block.joined(by_score @ block.heads(k[keys]), num_kv_heads)
+        dk[keys] += (by_score.mT @ block.of_rows(q[rows], num_kv_heads)).transpose(0, 1)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 class _Block(NamedTuple):

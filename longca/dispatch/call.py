@@ -11,9 +11,11 @@ from torch.autograd.function import once_differentiable
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention
 from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
 from longca.kernels.contract import Kernel, Prepared, Problem
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 
@@ -80,7 +82,7 @@ def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem
            problem.needs_backward)
     kept = problem.mask.kept
     if key not in kept:
-        with torch.enable_grad():  # a kernel may try its backward once
+        with torch.inference_mode(False), torch.enable_grad():  # training may use it later; a kernel may try its backward once
             kept[key] = kernel.prepare(problem)
         if q.is_cuda:
             torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
@@ -104,9 +106,10 @@ class _PreparedCall(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @breaks_graph
     def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
         prepared, dout = ctx.prepared, grad_outputs[0]
-        with torch.enable_grad():
+        with torch.enable_grad(), autocast_disabled(prepared.problem.device):
             grads = prepared.backward(ctx.result, prepared.to_layout(dout))
         return *(prepared.from_layout(grad) for grad in grads), None

@@ -13,9 +13,11 @@ from longca.core.schema import Frozen
 from longca.core.units import parse_length
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
+from longca.masks.graph_break import breaks_graph
 from longca.masks.mask import Mask
 
 
+@breaks_graph
 def build_mask(name: str, *, seqlen: int | str, corpus: str | None = None, seed: int = 0, num_kv_heads: int = 1,
                documents: np.ndarray | Sequence[int] | None = None, **params: Scalar) -> Mask:
     """The mask of that pattern.

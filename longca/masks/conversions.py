@@ -11,6 +11,7 @@ import numpy as np
 from longca.core.errors import UserError
 from longca.core.units import parse_length
 from longca.masks import band, forms
+from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ALL = (-1, -1)  # a window without bounds
 
 
+@methods_break_graph
 class Conversions:
     """The part of `Mask` that reads and writes other libraries' forms."""
 

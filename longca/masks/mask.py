@@ -14,10 +14,12 @@ import numpy as np
 from longca.core.cell import MOST_TOKENS, Scalar
 from longca.masks import band
 from longca.masks.conversions import Conversions
+from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid, GridBands
 from longca.masks.traits import Traits, derive
 
 
+@methods_break_graph
 class Mask(Conversions):
     """The keys that each query sees. Immutable; everything else about a mask is derived from its bands.
 

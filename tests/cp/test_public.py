@@ -66,6 +66,8 @@ def two_ranks(comm: Comm) -> dict[str, Any]:
         cp.close()
         cp = context_parallel([DOCUMENTS, WINDOW], strategy=strategy, **HEADS)
         found[f"{strategy} again"] = both_ways(cp, 0)
+        with torch.autocast("cpu", torch.bfloat16):
+            found[f"{strategy} under autocast"] = both_ways(cp, 0)
         cp.close()
     cp = context_parallel(DOCUMENTS, timeout=20, **HEADS)
     found["auto"] = {"strategy": cp.strategy, "estimated": cp.estimated_ms, "repr": repr(cp), "costs": cp.costs, "notes": cp.notes,
@@ -73,7 +75,7 @@ def two_ranks(comm: Comm) -> dict[str, Any]:
     found["batch"] = in_a_batch(cp)
     found["of the whole"] = gradient_of_the_whole(cp)
     found["checkpoint"], found["compiled"] = checkpointed(cp), compiled(cp)
-    found["bfloat16"] = under_autocast(cp)
+    found["training step"], found["float16"] = compiled_step(cp), a_batch_under_autocast()
     cp.plan_ahead(CAUSAL)
     ahead = cp.with_mask(CAUSAL)
     found["ahead"] = {"results": both_ways(ahead), "costs": ahead.costs, "again": cp.with_mask(CAUSAL).costs}
@@ -123,11 +125,30 @@ def compiled(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
     return maybe(cp, x, weight), block(cp, x, weight)
 
 
-def under_autocast(cp: ContextParallel) -> bool:
-    q, k, v, _ = map(cp.shard, inputs())
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = cp.attention(q, k, v)
-    return torch.equal(inside, cp.attention(q, k, v))
+def compiled_step(cp: ContextParallel) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of a step that changes its mask, has its backward inside and uses the whole; compiled on one rank, and not."""
+    def step(x: torch.Tensor, weight: torch.Tensor) -> None:
+        other = cp.with_mask(Mask.from_documents([60, 37]))
+        other.unshard(block(other, other.shard(x), weight)).square().sum().backward()
+
+    x, weights = inputs()[0].flatten(1), [torch.eye(H * D).requires_grad_() for _ in range(2)]
+    for each, weight in zip((torch.compile(step, backend="eager") if cp.rank == 0 else step, step), weights, strict=True):
+        each(x, weight)
+    return weights[0].grad, weights[1].grad
+
+
+def a_batch_under_autocast() -> list[torch.Tensor]:
+    """Out and gradients of a batch of another dtype than autocast's, and without it."""
+    cp = context_parallel(DOCUMENTS, dtype=torch.float16, **HEADS)
+    leaves = [torch.stack([x, -x]).half().requires_grad_() for x in map(cp.shard, inputs()[:3])]
+    results = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = cp.attention(*leaves)
+            grads = torch.autograd.grad(out.sum(), leaves)
+        results.append(torch.cat([x.flatten() for x in (out.detach(), *grads)]))
+    cp.close()
+    return results
 
 
 def a_failure_of_one_rank(cp: ContextParallel) -> str:
@@ -187,7 +208,8 @@ def test_results_are_those_of_one_device_with_masks_that_share_a_sharding(strate
 @pytest.mark.parametrize("strategy", OWN)
 def test_the_same_inputs_give_the_same_bits(strategy: str):
     for of_rank in results():
-        assert all(torch.equal(x, of_rank[f"{strategy} again"][name]) for name, x in of_rank[strategy][0].items())
+        for other in ("again", "under autocast"):
+            assert all(torch.equal(x, of_rank[f"{strategy} {other}"][name]) for name, x in of_rank[strategy][0].items())
 
 
 def test_auto_takes_what_the_cost_model_says_is_quickest_and_says_so():
@@ -214,10 +236,10 @@ def test_checkpointing_saves_less_and_changes_nothing():
         assert kept_outside < kept
 
 
-def test_a_compiled_block_and_autocast_change_nothing():
+def test_compiled_blocks_and_autocast_change_nothing():
     for of_rank in results():
-        assert torch.equal(*of_rank["compiled"])
-        assert of_rank["bfloat16"]
+        for case in ("compiled", "training step", "float16"):
+            assert torch.equal(*of_rank[case])
 
 
 def test_a_mask_that_was_planned_ahead_is_right_and_kept():

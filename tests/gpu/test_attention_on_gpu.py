@@ -69,6 +69,28 @@ def test_gradients_repeat_bit_for_bit_and_float32_has_the_reference() -> None:
     assert relative(longca.attention(q, k, v, mask), plain_attention(q, k, v, dout, mask.dense()).out) < 1e-3
 
 
+@pytest.mark.parametrize("kernel", [None, "sdpa", "flex", "fa3", "cudnn"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_autocast_and_compile_change_nothing(kernel: str | None, dtype: torch.dtype) -> None:
+    mask, results = mask_of("causal_document"), []
+    if kernel is not None:
+        problem = Problem(mask, *HEADS, HEAD_DIM, dtype, GPU, needs_backward=True)
+        if (reason := cannot(Registry("kernel").load(kernel), problem, False, False)) is not None:
+            pytest.skip(reason)
+
+    def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return longca.attention(q * 2, k, v, mask, kernel=kernel, deterministic=kernel is None) * 2
+
+    for call, enabled in ((attended, False), (attended, True), (torch.compile(attended), False), (torch.compile(attended), True)):
+        q, k, v, dout = inputs(dtype)
+        with torch.autocast("cuda", torch.float16, enabled=enabled):
+            out = call(q, k, v)
+            results.append([out, *torch.autograd.grad(out, (q, k, v), dout)])
+    wanted, tolerance = [x.detach().double().cpu() for x in results[0]], 1e-2 if dtype == torch.bfloat16 else 1e-5
+    for found in results[1:]:  # kernels that were asked for may add in another order
+        assert all(x.dtype == dtype and relative(x, y) < tolerance for x, y in zip(found, wanted, strict=True))
+
+
 def test_tensors_of_sdpas_layout() -> None:
     mask = mask_of("causal")
     q, k, v = (torch.randn(2, heads, SEQLEN, HEAD_DIM, device=GPU, dtype=torch.bfloat16) for heads in (HEADS[0], *[HEADS[1]] * 2))

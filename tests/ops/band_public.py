@@ -43,7 +43,7 @@ class Setting:
 
 def main(device: str = "cpu", dtype: torch.dtype = torch.float32, compiler: str = "aot_eager", whole: bool = True) -> None:
     setting = Setting(device, dtype, compiler, whole)
-    others = (some_gradients, keeps, batches, registers, copies) if whole else ()
+    others = (some_gradients, keeps, batches, ignores_autocast, registers, copies) if whole else ()
     for test in (gradients, carries, compiles, layouts, refuses, refuses_what_is_added, *others):
         print(test.__name__, flush=True)
         test(setting)
@@ -184,6 +184,16 @@ def compiles(setting: Setting) -> None:
         pass
     else:
         raise AssertionError("a mask was compiled")
+
+
+def ignores_autocast(setting: Setting) -> None:
+    plan, results = setting.plan(), []
+    for enabled in (False, True):
+        leaves = setting.leaves()
+        with torch.autocast(leaves[0].device.type, torch.bfloat16, enabled=enabled):
+            out, lse = band_attention(*leaves, plan, return_lse=True)
+            results.append([out, lse, *torch.autograd.grad([out, lse], leaves, [setting.inputs[3], torch.ones_like(lse)])])
+    assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(*results, strict=True))
 
 
 def registers(setting: Setting) -> None:

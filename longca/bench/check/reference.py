@@ -218,7 +218,8 @@ class HeadsReference:
             results, dscores_norm = {}, None
             for arithmetic in (exact, emulated):
                 chunk = self._chunk(arithmetic.wide, start, end, k[:, seen], v[:, seen], visible[:, seen], backward)
-                results[arithmetic], keys = attend(chunk, arithmetic)
+                with torch.autocast(k.device.type, enabled=False):  # a kernel may have left it on
+                    results[arithmetic], keys = attend(chunk, arithmetic)
                 if keys is not None:
                     sums[arithmetic][0][:, seen] += keys.dk_GCD
                     sums[arithmetic][1][:, seen] += keys.dv_GCD

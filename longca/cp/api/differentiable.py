@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from longca.masks.graph_break import breaks_graph
+
 if TYPE_CHECKING:
     import torch
 
@@ -78,6 +80,7 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         @once_differentiable
+        @breaks_graph
         def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             kept = ctx.saved_tensors  # where they were dropped, forward runs again here, a call of its own
             result = _map(ctx.result, _Place, lambda place: kept[place.number])
@@ -101,6 +104,7 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         @once_differentiable
+        @breaks_graph
         def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             return grad_outputs[0].index_select(0, ctx.own), None, None, None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import weakref
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core.cell import CallSpec
@@ -72,8 +74,10 @@ class FlexPrepared(Prepared):
         wait(problem.device)
         self.costs["plan_ms"] = (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = _num_bytes(self._options["block_mask"])
-        torch._dynamo.reset()  # torch stops compiling a function after a few variants; variants of earlier problems must not count
-        self._attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+        twin = _twin(flex_attention)
+        self._attend = torch.compile(twin, dynamic=False, fullgraph=True)
+        drop = weakref.finalize(self, torch._dynamo.eval_frame.reset_code, twin.__code__)  # else its variants would stay
+        drop.atexit = False
         if problem.records_costs:
             self.costs["compile_ms"] = first_call_ms(self)
 
@@ -128,6 +132,18 @@ class FlexPrepared(Prepared):
 
         out, leaves = forward.saved
         return torch.autograd.grad(out, leaves, dout, retain_graph=True)
+
+
+def _twin(function: Any) -> Any:
+    """The function with a code object of its own.
+
+    torch counts the variants of a code object and stops compiling after a few: those of other problems must not
+    count. To reset dynamo instead would also drop what the caller has compiled.
+    """
+    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__,
+                        function.__closure__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
 
 
 def _num_bytes(block_mask: BlockMask | None) -> int:

@@ -121,7 +121,9 @@ def _plan_of(mask: Mask, q: Tensor, k: Tensor) -> BandPlan:
     if key not in kept:
         if q.is_cuda and torch.cuda.is_current_stream_capturing():
             raise ValueError("while a CUDA graph is captured, give the plan of plan_band_attention instead of a mask")
-        plan = plan_band_attention(mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1], device=q.device)
+        with torch.inference_mode(False):  # training may use it later
+            plan = plan_band_attention(mask, num_q_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1],
+                                       device=q.device)
         if q.is_cuda:
             torch.cuda.current_stream(q.device).synchronize()  # so that calls on other streams find it written
         kept[key] = plan

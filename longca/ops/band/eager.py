@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 from torch.nn import Parameter
 
+from longca.masks.graph_break import breaks_graph
 from longca.ops.band.checks import (
     as_usable,
     check_backward,
@@ -112,6 +113,7 @@ class BandAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
+    @breaks_graph
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         if dout is None and dlse is None:
             return (None,) * 7
