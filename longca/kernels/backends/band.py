@@ -31,7 +31,9 @@ class Band(Kernel):
     deterministic = True
 
     def available(self, device_type: str) -> str | None:
-        return missing_for_triton(self.needs, device_type)
+        from longca.ops.band.versions import unusable_triton
+
+        return missing_for_triton(self.needs, device_type) or unusable_triton()
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.dtype not in ("bf16", "fp16"):
