@@ -18,10 +18,12 @@ from types import SimpleNamespace
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from longca.ops.band.launches import OPTIONS
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
 from longca.ops.band.sm90.bwd_fused import fused_kernel
@@ -87,7 +89,7 @@ def assembled(ptx: str) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [triton.knobs.nvidia.ptxas.path, "-arch=sm_90a", "-v", file.name, "-o", os.devnull]
+        command = [get_ptxas(90).path, "-arch=sm_90a", "-v", file.name, "-o", os.devnull]
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
@@ -135,7 +137,7 @@ def check_portable(whole: bool) -> None:
             aligned = {(place,): [["tt.divisibility", 16]] for place, name in places.items() if name.endswith(("_ptr", "_token", "_head"))}
             source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names},
                                {(place,): constants[name] for place, name in places.items() if name in constants}, aligned)
-            done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
+            done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**OPTIONS, "num_warps": 4, "num_stages": 2})
             assert "serialized" not in (log := assembled(done.asm["ptx"])), (kernel.__name__, constants, log)
 
 
@@ -157,7 +159,7 @@ def check_build(kernel: triton.JITFunction, types: list[str], constants: dict[st
     source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
     with knobs.nvidia.scope(), redirect_stdout(io.StringIO()) as said:
         knobs.nvidia.dump_ptxas_log = True
-        done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "maxnreg": maxnreg})
+        done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**OPTIONS, "num_warps": 4, "maxnreg": maxnreg})
     assert not (bad := carried_bounds(str(done.asm["source"]))), bad
     log = said.getvalue() or assembled(done.asm["ptx"])  # what was compiled before is not assembled again
     assert "registers" in log and "serialized" not in log, log

@@ -1,4 +1,4 @@
-"""Calls of band attention by Triton's own launchers, with a stand-in for the driver: a replayed call gives them what the call as written did.
+"""Calls of band attention by Triton's own launchers, over a stand-in for the driver: a replayed call hands them what one as written does.
 
     python -m tests.ops.replayed
 

@@ -29,6 +29,7 @@ MOST_RECORDINGS = 64  # of a plan
 COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
 PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
 NEW, ZEROS = "new", "zeros"
+OPTIONS = {"enable_fp_fusion": True}  # of all kernels: the default up to Triton 3.9, which warns whoever leaves it open
 
 
 class Launches:
@@ -56,7 +57,7 @@ class Launches:
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
         """Starts a kernel; arguments are in the order of its parameters."""
-        kernel[grid](*args, **options)
+        kernel[grid](*args, **OPTIONS, **options)
 
 
 class Recorder(Launches):
@@ -99,7 +100,7 @@ class Recorder(Launches):
             del self._buffers[address]
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
-        build = kernel[grid](*args, **options)
+        build = kernel[grid](*args, **OPTIONS, **options)
         changing, constants = [], list(args)
         for place, arg in enumerate(args):
             base = getattr(arg, "base", arg)

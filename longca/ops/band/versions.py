@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def unusable_triton() -> str | None:
     if not version.startswith(tuple(f"{known}." for known in KNOWN)):
         return f"Triton {version} is not known to work: {REMEDY}"
     try:
-        import longca.ops.band.sm90.compat
+        importlib.import_module("longca.ops.band.sm90.compat")
     except Exception as error:  # whatever a build of Triton, or a broken one, makes of names that it lacks
         return f"Triton {version} lacks a function that the kernels need ({error}): {REMEDY}"
     return None
@@ -29,8 +30,6 @@ def triton_version() -> str | None:
     """The version of the Triton that is imported, or would be; None if it does not say one."""
     if "triton" in sys.modules:
         return getattr(sys.modules["triton"], "__version__", None)
-    import importlib.util
-
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
         return None
