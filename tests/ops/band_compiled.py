@@ -1,10 +1,14 @@
 """Compiles the kernels of band attention for sm_90, without a GPU: some builds, or all of them.
 
     python -m tests.ops.band_compiled few|whole forward|backward|portable...
+
+Each build of a Hopper kernel is printed with what its threads take, and compared with `band_builds.json`, where the versions of Triton
+stand for which all builds were compiled.
 """
 
 import io
 import itertools
+import json
 import math
 import os
 import re
@@ -13,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from pathlib import Path
 from types import SimpleNamespace
 
 import triton
@@ -34,6 +39,8 @@ from longca.ops.band.triton.backward import _dkdv, _dq
 
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
+# Triton's version → build → [registers, bytes spilled in stores, in loads], each of a thread
+TAKEN = json.loads((Path(__file__).parent / "band_builds.json").read_text(encoding="utf-8"))
 
 
 def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
@@ -153,8 +160,14 @@ def main(direction: str, whole: bool) -> None:
         done.add(kernel)
 
 
+def name_of(kernel: triton.JITFunction, types: list[str], constants: dict[str, int]) -> str:
+    """A build's name: its kernel, its constants, and the type of its result where that differs from the inputs'."""
+    results = [kind for name, kind in zip(kernel.arg_names, types, strict=False) if name in ("out_ptr", "dk_ptr", "dq_ptr")]
+    return " ".join([kernel.__name__, *(f"{name}={value}" for name, value in constants.items()), *results[:1]])
+
+
 def check_build(kernel: triton.JITFunction, types: list[str], constants: dict[str, int], maxnreg: int) -> None:
-    names = kernel.arg_names
+    names, build = kernel.arg_names, name_of(kernel, types, constants)
     signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
     source = GluonASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
     with knobs.nvidia.scope(), redirect_stdout(io.StringIO()) as said:
@@ -165,6 +178,12 @@ def check_build(kernel: triton.JITFunction, types: list[str], constants: dict[st
     assert "registers" in log and "serialized" not in log, log
     assert not (bad := lost_minus(done.asm["cubin"])), bad
     assert done.metadata.shared * (3 - constants.get("CONSUMERS", 2)) <= SHARED_BYTES, done.metadata.shared
+    taken = [max(map(int, re.findall(pattern, log))) for pattern in (
+        r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")]
+    print(f"{build}: {taken}")
+    expected = TAKEN.get(triton.__version__, {}).get(build, taken)
+    more = any(new > old for new, old in zip(taken, expected, strict=True))
+    assert not more, f"{build} takes {taken} [registers, bytes spilled in stores, in loads], and took {expected}"
 
 
 if __name__ == "__main__":

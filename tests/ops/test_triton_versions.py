@@ -1,6 +1,7 @@
 """Band attention with other versions of Triton: the same source compiles, launches are replayed, and unknown versions are unavailable."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from typing import Any
@@ -45,11 +46,31 @@ def test_every_build_compiles(version: str, direction: str) -> None:
     run_with(version, "tests.ops.band_compiled", "whole", direction)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("version", PINNED)
+@pytest.mark.timeout(3600)
+def test_portable_kernels_compile_for_other_gpus(version: str) -> None:
+    """For sm_80 and sm_100, whose tensor memory and assembler are others."""
+    assert "Triton" in run_with(version, "benchmarks.band.portable_builds", "--few")
+
+
 @pytest.mark.parametrize("version", [version if version == "3.7.1" else pytest.param(version, marks=pytest.mark.slow)
                                      for version in PINNED])  # 3.8 and 3.9 have the same launchers
 @pytest.mark.timeout(1200)
 def test_launches_are_replayed(version: str) -> None:
     assert run_with(version, "tests.ops.replayed").count("replayed") == 3
+
+
+def test_the_page_names_what_spills_more_than_with_the_oldest_version() -> None:
+    """A build that got worse under a newer Triton is in the page's table with its bytes."""
+    builds = json.loads((ROOT / "tests" / "ops" / "band_builds.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "design" / "triton-versions.md").read_text(encoding="utf-8")
+    oldest, *newer = builds
+    assert all(list(builds[version]) == list(builds[oldest]) for version in newer)
+    for build, taken in builds[oldest].items():
+        if any(builds[version][build] != taken for version in newer):
+            spills = [" / ".join(map(str, of[build][1:])) for of in builds.values()]
+            assert f"| `{build.replace('*', '')}` | {' | '.join(spills)} |" in page, build
 
 
 UNKNOWN = ("2.3.1", "3.5.0", "3.10.0", "4.0.0+git1234")
