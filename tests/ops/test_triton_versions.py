@@ -58,7 +58,7 @@ def test_portable_kernels_compile_for_other_gpus(version: str) -> None:
                                      for version in PINNED])  # 3.8 and 3.9 have the same launchers
 @pytest.mark.timeout(1200)
 def test_launches_are_replayed(version: str) -> None:
-    assert run_with(version, "tests.ops.replayed").count("replayed") == 3
+    assert run_with(version, "tests.benchmarks.band_replayed").count("replayed") == 3
 
 
 def test_the_page_names_what_spills_more_than_with_the_oldest_version() -> None:

@@ -1,6 +1,6 @@
 """Calls of band attention by Triton's own launchers, over a stand-in for the driver: a replayed call hands them what one as written does.
 
-    python -m tests.ops.replayed
+    python -m tests.benchmarks.band_replayed
 
 For versions of Triton other than the installed one, which `recorded_launches` does not stand in for. Two calls as written differ by
 addresses alone, and so do they and replays: addresses are compared by the order in which they appear.
