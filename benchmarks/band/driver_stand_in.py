@@ -32,14 +32,17 @@ static long launches = 0, descriptors = 0;
 long stand_in_launches(void) { return launches; }
 long stand_in_descriptors(void) { return descriptors; }
 CUresult cuGetErrorString(CUresult code, const char **text) { *text = "an error of the stand-in"; return CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int *version) { *version = 13000; return CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int number) { *device = number; return CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute name, CUdevice device) { *value = %(shared)d; return CUDA_SUCCESS; }
 CUresult cuCtxGetCurrent(CUcontext *context) { *context = (CUcontext)1; return CUDA_SUCCESS; }
+CUresult cuCtxGetDevice(CUdevice *device) { *device = 0; return CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { *context = (CUcontext)1; return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit) { *value = 0; return CUDA_SUCCESS; }
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return CUDA_SUCCESS; }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) { *module = (CUmodule)1; return CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule module) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) { *function = (CUfunction)1; return CUDA_SUCCESS; }
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute name, CUfunction function) { *value = 1024; return CUDA_SUCCESS; }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute name, int value) { return CUDA_SUCCESS; }
@@ -47,6 +50,9 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) { return
 CUresult cuOccupancyMaxActiveClusters(int *number, CUfunction function, const CUlaunchConfig *config) { *number = 1; return CUDA_SUCCESS; }
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute name, CUdeviceptr address) {
     *(CUdeviceptr *)value = address; return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE; return CUDA_SUCCESS;
 }
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *sizes,
                                 const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,17 @@ def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scal
     only_own = not default_scale or (return_lse and problem.needs_backward)
     names = [] if only_own else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
     kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
-    return next((kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None), REFERENCE)
+    name = next((kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None), REFERENCE)
+    if name == REFERENCE:
+        _warn_of_missing(kernels[-1], problem)
+    return name
+
+
+def _warn_of_missing(kernel: Kernel, problem: Problem) -> None:
+    """Says once that the reference computes what this kernel would do, were it available."""
+    reason = kernel.available(problem.device.type)
+    if reason is not None and kernel.supports(problem.call_spec, problem.mask.traits, problem.device.type) is None:
+        warnings.warn(f"kernel '{kernel.name}' is unavailable, and the reference computes instead, slowly: {reason}", stacklevel=3)
 
 
 def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> str | None:

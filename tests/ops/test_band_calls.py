@@ -156,10 +156,10 @@ def test_repeated_calls_start_the_same(setting: Setting, name: str) -> None:
 
 def test_descriptors_are_made_once_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """And anew for another address; of many addresses, only the last ones are kept."""
-    from longca.ops.band import launches
+    from longca.ops.band import launcher
     from tests.ops.recorded_launches import recorded_launches
 
-    monkeypatch.setattr(launches, "MOST_BOXES", 2)
+    monkeypatch.setattr(launcher, "MOST_BOXES", 2)
     with recorded_launches(HOPPER) as launched:
         plan, setting = SETTINGS["hopper"].plan(), SETTINGS["hopper"]
         made = []
@@ -326,10 +326,10 @@ def test_a_profiler_is_told_of_every_launch() -> None:
 
 
 def test_other_versions_of_triton_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.ops.band import launches
+    from longca.ops.band import launcher
     from tests.ops.recorded_launches import recorded_launches
 
-    monkeypatch.setattr(launches, "KNOWN_LAUNCHERS", "none")
+    monkeypatch.setattr(launcher, "VERSIONS", ("none",))
     setting = SETTINGS["hopper"]
     with recorded_launches(setting.capability) as launched:
         plan, x = setting.plan(), setting.inputs()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -193,8 +194,13 @@ def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
         raise UserError(f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all')
     if name == AUTO:
         kernels = {one: Registry("kernel").load(one) for one in KERNELS}
-        return next(one for one, kernel in kernels.items() if kernel.available(device_type) is None
-                    and not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks))
+        able = [one for one, kernel in kernels.items()
+                if not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks)]
+        chosen = next(one for one in able if kernels[one].available(device_type) is None)
+        if device_type == "cuda" and chosen != able[0]:
+            warnings.warn(f"kernel '{able[0]}' is unavailable, and '{chosen}' computes instead, slowly: "
+                          f"{kernels[able[0]].available(device_type)}", stacklevel=2)
+        return chosen
     kernel = Registry("kernel").load(name)
     if kernel.family == "control":
         raise UserError(f"Kernel '{name}' is a control and no attention", todo='Give another one, or kernel="auto"')

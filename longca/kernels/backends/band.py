@@ -31,7 +31,9 @@ class Band(Kernel):
     deterministic = True
 
     def available(self, device_type: str) -> str | None:
-        return missing_for_triton(self.needs, device_type)
+        from longca.ops.band.versions import unusable_triton
+
+        return missing_for_triton(self.needs, device_type) or unusable_triton()
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.dtype not in ("bf16", "fp16"):
@@ -50,6 +52,8 @@ class BandPrepared(Prepared):
     """Layout T × heads × D; LSE (T, H)."""
 
     def __init__(self, problem: Problem, *, deterministic: bool = True) -> None:
+        from longca.ops.band.launcher import unknown_launchers
+
         super().__init__(problem)
         self.deterministic = deterministic
         self._plans: dict[tuple[tuple[int, int], ...], BandPlan] = {}
@@ -58,6 +62,7 @@ class BandPrepared(Prepared):
             self.costs["plan_ms"] = self._plan()
             self.costs["compile_ms"] = first_call_ms(self) + max(first_ms - self.costs["plan_ms"], 0.0)
         self.costs["metadata_bytes"] = self.plan.num_bytes
+        self.notes += filter(None, [unknown_launchers()])
 
     def _plan(self) -> float:
         """Make the plan and return the time that it took, in ms."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from longca.ops.band.config import BandKernel
 from longca.ops.band.plan import BandPlan
+from longca.ops.band.versions import unusable_triton
 
 ALIGNMENT = 16  # bytes: of addresses and strides
 INTERPRETED = bool(triton.knobs.runtime.interpret)  # on a CPU, for tests
@@ -54,6 +55,10 @@ def check_device(q: Tensor) -> None:
     if not (q.device.type == "cuda" or INTERPRETED):
         raise ValueError(f"band attention runs on NVIDIA GPUs, and q is on {q.device}: move q, k and v there with .cuda(), or use "
                          "the kernel `naive` on a CPU")
+    if INTERPRETED or torch.compiler.is_compiling():  # which does not follow what looks for modules
+        return
+    if (reason := unusable_triton()) is not None:
+        raise ValueError(f"band attention cannot run here: {reason}")
 
 
 def flat_initial(q: Tensor, initial: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

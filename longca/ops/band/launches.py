@@ -15,8 +15,6 @@ replay a call with an address of the second, which then runs as written.
 
 from __future__ import annotations
 
-import inspect
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,13 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longca.ops.band.launcher import RecordedLaunch, unknown_launchers
+
 ALIGNMENT = 16  # bytes: Triton's builds know whether an address is a multiple of it
-KNOWN_LAUNCHERS = "3.6."  # versions of Triton whose launchers take arguments as `_Launch` gives them
 MOST_RECORDINGS = 64  # of a plan
-MOST_BOXES = 64  # of an argument of a recorded launch
 COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
 PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
 NEW, ZEROS = "new", "zeros"
+OPTIONS = {"enable_fp_fusion": True}  # of all kernels: the default up to Triton 3.9, which warns whoever leaves it open
 
 
 class Launches:
@@ -58,7 +57,7 @@ class Launches:
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
         """Starts a kernel; arguments are in the order of its parameters."""
-        kernel[grid](*args, **options)
+        kernel[grid](*args, **OPTIONS, **options)
 
 
 class Recorder(Launches):
@@ -70,15 +69,13 @@ class Recorder(Launches):
             inputs: tensors whose addresses change from call to call. Tensors are told apart as objects: no two may be the same.
             tables: tensors whose addresses stay.
         """
-        import triton  # plans have recordings, and are made without it, too
-
         super().__init__(inputs[0].device)
         self._inputs, self._tables = {id(x): place for place, x in enumerate(inputs)}, {id(table): table for table in tables}
         self._buffers: dict[int, tuple[int, int, Tensor]] = {}  # address of the storage → allocation, offset in bytes, and the tensor
         self._steps: list[Any] = []
         self._stages: list[dict[str, _Allocation]] = [{}]
         self._next = len(inputs)  # place of the next allocation among all addresses
-        self._whole = triton.__version__.startswith(KNOWN_LAUNCHERS)
+        self._whole = unknown_launchers() is None
 
     def recording(self) -> Recording | None:
         """The recorded call; None if it cannot be repeated."""
@@ -103,7 +100,7 @@ class Recorder(Launches):
             del self._buffers[address]
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
-        build = kernel[grid](*args, **options)
+        build = kernel[grid](*args, **OPTIONS, **options)
         changing, constants = [], list(args)
         for place, arg in enumerate(args):
             base = getattr(arg, "base", arg)
@@ -116,7 +113,7 @@ class Recorder(Launches):
         if build is None:  # by the interpreter
             self._whole = False
         else:
-            self._steps.append(_Launch(build, grid, constants, changing))
+            self._steps.append(RecordedLaunch(build, grid, constants, changing))
 
     def _source_of(self, x: Tensor) -> tuple[int, int]:
         """(place among the addresses, offset in bytes), or (−1, address) of a table and of nothing."""
@@ -297,97 +294,3 @@ class _Counter:
 
     def __call__(self, run: _Run) -> None:
         run.addresses[self.place] = run.counters.take(run, self._device)
-
-
-class _Launch:
-    """One kernel with its arguments, but for those that change."""
-
-    def __init__(self, build: Any, grid: tuple[int, ...], args: list[Any], changing: Sequence[tuple[int, int, int, Any]]) -> None:
-        """
-        Args:
-            changing: (place of the argument, place of its address, offset in bytes, TMA descriptor like it or None).
-        """
-        self._function, self._metadata, self._grid = build.function, build.packed_metadata, (*grid, 1, 1)[:3]
-        self._start, self._options, metas = _launcher_of(build)
-        boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
-        places, self._args, self._boxes = [], [], []
-        alike: dict[tuple[Any, ...], _Boxes] = {}  # a descriptor that stands twice is made once
-        for place, arg in enumerate(args):
-            places.append(len(self._args))
-            if place in boxes:
-                source, offset, like = boxes[place]
-                meta = next(metas)
-                key = source, offset, tuple(like.shape), tuple(like.strides), like.padding, str(meta)
-                of_addresses = alike.setdefault(key, _Boxes(like, meta))
-                self._boxes.append((len(self._args), source, offset, of_addresses))
-                self._args += of_addresses.arguments()
-            else:
-                self._args.append(arg)
-        self._addresses = [(places[place], source, offset) for place, source, offset, box in changing if box is None]
-
-    def __call__(self, run: _Run) -> None:
-        args, addresses = self._args.copy(), run.addresses
-        for place, source, offset in self._addresses:
-            args[place] = addresses[source] + offset
-        for place, source, offset, boxes in self._boxes:
-            args[place] = boxes.at(addresses[source] + offset)
-        self._start(*self._grid, run.stream, self._function, *self._options, self._metadata, None, None, None, *args)
-
-
-def _launcher_of(build: Any) -> tuple[Callable[..., Any], tuple[Any, ...], Iterator[Any]]:
-    """(launcher, its arguments between the function and its metadata, what each TMA descriptor is made of).
-
-    Triton makes descriptors anew at each launch. Its launcher below that takes them as they are: then they can be kept. Where there is
-    none, or a GPU has no TMA, it is Triton's own, which takes what looks like a tensor with its shape.
-    """
-    start = build.run
-    inside = inspect.getclosurevars(start.launch).nonlocals if inspect.isfunction(getattr(start, "launch", None)) else {}
-    metas = inside.get("tensordesc_meta", (None,))
-    if None in metas or start.global_scratch_size or start.profile_scratch_size:
-        return start, (), itertools.repeat(None)
-    return inside["launcher"], (start.launch_cooperative_grid, start.launch_pdl, None, None), iter(metas)
-
-
-class _Boxes:
-    """TMA descriptors that differ by their address alone."""
-
-    def __init__(self, like: Any, meta: Any) -> None:
-        self._shape, self._strides, self._padding, self._meta = like.shape, like.strides, like.padding, meta
-        self._kept: dict[int, Any] = {}
-
-    def at(self, address: int) -> Any:
-        """The descriptor of this address; the last ones are kept, since memory is used again."""
-        found = self._kept.get(address)
-        if found is None:
-            if len(self._kept) >= MOST_BOXES:
-                self._kept.clear()
-            found = self._kept[address] = self._made(address)
-        return found
-
-    def arguments(self) -> list[Any]:
-        """All that the launcher takes for one; first the descriptor, whose address is not known yet."""
-        return [None] if self._meta is None else [None, *self._shape, *self._strides]
-
-    def _made(self, address: int) -> Any:
-        box = _Box(address, self._shape, self._strides, self._padding)
-        if self._meta is None:
-            return box
-        from triton.backends.nvidia.driver import make_tensordesc_arg
-
-        return make_tensordesc_arg(box, self._meta)[0]
-
-
-class _Box:
-    """The attributes that Triton's launcher reads of a TMA descriptor and of its tensor."""
-
-    __slots__ = ("address", "padding", "shape", "strides")
-
-    def __init__(self, address: int, shape: Sequence[int], strides: Sequence[int], padding: str) -> None:
-        self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
-
-    @property
-    def base(self) -> _Box:
-        return self
-
-    def data_ptr(self) -> int:
-        return self.address

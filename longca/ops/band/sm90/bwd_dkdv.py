@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.compat import load_tile
 from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, arrive_at, stage_threads, wait_at
 from longca.ops.band.sm90.pipeline import COLUMN_FIELD, EMPTY, FULL, INFO, MASK_FIELD, Handshake, barriers, is_visible, read_mask
 from longca.ops.band.sm90.tile_scheduler import (
@@ -135,11 +136,11 @@ def _load_block(column, mask, pack, stats_of_pack, count, inputs, pipeline, PACK
     pipeline.info.index(stage).store(gl.where(field == COLUMN_FIELD, column, gl.where(field == MASK_FIELD, mask, pack)))
     mbarrier.arrive(pipeline.q_full.index(stage), count=1)
     mbarrier.expect(pipeline.q_full.index(stage), inputs.q.block_type.nbytes + inputs.lse.block_type.nbytes)
-    tma.async_copy_global_to_shared(inputs.q, [column, pack * PACK, 0], pipeline.q_full.index(stage), pipeline.q.index(stage))
-    tma.async_copy_global_to_shared(inputs.lse, [stats], pipeline.q_full.index(stage), pipeline.lse.index(stage))
+    load_tile(inputs.q, [column, pack * PACK, 0], pipeline.q_full.index(stage), pipeline.q.index(stage))
+    load_tile(inputs.lse, [stats], pipeline.q_full.index(stage), pipeline.lse.index(stage))
     mbarrier.expect(pipeline.dout_full.index(stage), inputs.dout.block_type.nbytes + inputs.delta.block_type.nbytes)
-    tma.async_copy_global_to_shared(inputs.dout, [column, pack * PACK, 0], pipeline.dout_full.index(stage), pipeline.dout.index(stage))
-    tma.async_copy_global_to_shared(inputs.delta, [stats], pipeline.dout_full.index(stage), pipeline.delta.index(stage))
+    load_tile(inputs.dout, [column, pack * PACK, 0], pipeline.dout_full.index(stage), pipeline.dout.index(stage))
+    load_tile(inputs.delta, [stats], pipeline.dout_full.index(stage), pipeline.delta.index(stage))
 
 
 @gluon.jit
@@ -170,8 +171,8 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
         mbarrier.wait(pipeline.kv_bars.empty, (tile_count & 1) ^ 1)
         mbarrier.expect(pipeline.kv_bars.full, 2 * CONSUMERS * inputs.k.block_type.nbytes)
         for wg in gl.static_range(CONSUMERS):
-            tma.async_copy_global_to_shared(inputs.k, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.k.index(wg))
-            tma.async_copy_global_to_shared(inputs.v, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.v.index(wg))
+            load_tile(inputs.k, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.k.index(wg))
+            load_tile(inputs.v, [row + wg * WG_ROWS, kv_head, 0], pipeline.kv_bars.full, pipeline.v.index(wg))
         for pack in range(first_pack, first_pack + num_packs):
             full, partial = first_entries(full_start, partial_start, partial_end, IN_ORDER)
             for number in range(gl.maximum(partial_end - full_start, 1)):

@@ -11,6 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.compat import load_tile
 from longca.ops.band.sm90.pipeline import (
     COLUMN_FIELD,
     EMPTY,
@@ -201,9 +202,9 @@ def _load_block(column, mask, kv_head, count, inputs, pipeline, STAGES: gl.const
     pipeline.info.index(stage).store(gl.where(field == COLUMN_FIELD, column, mask))
     mbarrier.arrive(pipeline.k_full.index(stage), count=1)
     mbarrier.expect(pipeline.k_full.index(stage), inputs.k.block_type.nbytes)
-    tma.async_copy_global_to_shared(inputs.k, [column, kv_head, 0], pipeline.k_full.index(stage), pipeline.k.index(stage))
+    load_tile(inputs.k, [column, kv_head, 0], pipeline.k_full.index(stage), pipeline.k.index(stage))
     mbarrier.expect(pipeline.v_full.index(stage), inputs.v.block_type.nbytes)
-    tma.async_copy_global_to_shared(inputs.v, [column, kv_head, 0], pipeline.v_full.index(stage), pipeline.v.index(stage))
+    load_tile(inputs.v, [column, kv_head, 0], pipeline.v_full.index(stage), pipeline.v.index(stage))
 
 
 @gluon.jit
@@ -224,10 +225,8 @@ def _produce(inputs, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr):
         mbarrier.expect(pipeline.row_bars.full.index(queued), 2 * CONSUMERS * inputs.q.block_type.nbytes)
         for wg in gl.static_range(CONSUMERS):
             token, place = row + wg * (WG_ROWS // PACK), queued * CONSUMERS + wg
-            tma.async_copy_global_to_shared(inputs.q, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued),
-                                            pipeline.q.index(place))
-            tma.async_copy_global_to_shared(inputs.dout, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued),
-                                            pipeline.dout.index(place))
+            load_tile(inputs.q, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued), pipeline.q.index(place))
+            load_tile(inputs.dout, [token, pack * PACK, 0], pipeline.row_bars.full.index(queued), pipeline.dout.index(place))
         for number in range(gl.maximum(partial_end - full_start, 1)):
             column, num_blocks, mask = range_of(number, full_start, partial_start, partial_end, tables.block_ranges)
             for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):

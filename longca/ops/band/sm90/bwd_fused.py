@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from longca.ops.band.sm90.bwd_dkdv import KeyInputs, KeyPipeline, bounds_of_keys, produce_query_blocks
 from longca.ops.band.sm90.bwd_reducer import DqOrder, Sums, SumTiles, reduce_gradients
+from longca.ops.band.sm90.compat import block_barrier, reinterpret
 from longca.ops.band.sm90.named_barriers import BLOCK_EMPTY, DS_FULL, PART_FULL, arrive_at, stage_threads, wait_at
 from longca.ops.band.sm90.pipeline import FULL, INFO, Handshake, barriers, hidden_zero, read_mask, seen_columns, where_seen
 from longca.ops.band.sm90.tile_scheduler import CONSUMERS, MESSAGE, WG_ROWS, KeyGrid, Tables, WorkTileQueue
@@ -102,7 +103,7 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-    k_halves = pipeline.k._reinterpret(pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
+    k_halves = reinterpret(pipeline.k, pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2))
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -144,7 +145,7 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
             mask = read_mask(pipeline.info, stage)
             bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
             _await_ds(count, number, wg, False)
-            gl.thread_barrier()
+            block_barrier()
             dq = _start_dq(ds_buffers, k_halves, zero, count, wg)
             s, dk, ds_operand = warpgroup_mma_wait(2, deps=[s, dk, ds_operand])
             p = _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2)

@@ -4,13 +4,12 @@ It does so with the tensor memory accelerator (TMA): Gluon's compiler has such a
 work tiles wait for each other, so that sums are the same in every run.
 """
 
-from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.compat import add_tile, store_tile
 from longca.ops.band.sm90.named_barriers import PART_FULL, stage_threads, wait_at
 from longca.ops.band.sm90.tile_scheduler import CONSUMERS, FROM_LAST, WG_ROWS, first_entries, next_range, range_of
 
@@ -69,14 +68,6 @@ class DqOrder:
         self.progress = progress
 
 
-@builtin
-def async_add(tensor_desc, coord, src, _semantic=None):
-    """Starts to add a buffer of shared memory to a tensor. Each element is added atomically, in no order. `tma.store_wait` waits until the
-    buffer is read."""
-    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, tensor_desc.handle, coord, src.handle)
-
-
 @gluon.jit
 def _publish(progress_ptr, row):
     """Waits until all that this warp has begun to add is in memory, then tells others how far it has come."""
@@ -130,9 +121,9 @@ def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constex
         tile = sums.tiles.index(wg)
         row, column = rows + wg * step, (half + wg * half_step) * tile.shape[2]
         if is_first:
-            tma.async_copy_shared_to_global(desc, [row, head, column], tile)
+            store_tile(desc, [row, head, column], tile)
         else:
-            async_add(desc, [row, head, column], tile)
+            add_tile(desc, [row, head, column], tile)
     for wg in gl.static_range(CONSUMERS):
         tma.store_wait(CONSUMERS - 1 - wg)
         mbarrier.arrive(sums.empty.index(wg), count=1)

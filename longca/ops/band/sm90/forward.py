@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.compat import block_barrier
 from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, arrive_at, stage_threads
 from longca.ops.band.sm90.pipeline import (
     ForwardPipeline,
@@ -187,7 +188,7 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
     operand = _unpacked(p, DTYPE, gl.DotOperandLayout(0, acc.type.layout, 2))
     s = _start_qk(q, pipeline, count, COLUMNS)
     acc = _start_pv(operand, acc, pipeline, count - 1)
-    gl.thread_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
+    block_barrier()  # warps wait for their matmuls now anyway; else the compiler has them meet before the next ones
     s = warpgroup_mma_wait(1, deps=[s])
     arrive_at(K_EMPTY + count % STAGES, stage_threads(CONSUMERS))
     if MASKED:
@@ -279,7 +280,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
         q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
         s = _start_qk(q, pipeline, count, TILE)
-        gl.thread_barrier()
+        block_barrier()
         bounds = _bounds_of(0, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         next_bounds = _bounds_of(1, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)
         s = warpgroup_mma_wait(0, deps=[s])

@@ -11,9 +11,10 @@ blocks; full blocks. Where a tile is one block, the work tile's narrow block com
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.language.core import _aggregate as aggregate
 
+from longca.ops.band.sm90.compat import load_tile, reinterpret
 from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, stage_threads, wait_at
 from longca.ops.band.sm90.tile_scheduler import (
     FULL_START,
@@ -180,7 +181,7 @@ def parts_before(num_blocks, PARTS: gl.constexpr):
 @gluon.jit
 def _copy_block(desc, column, kv_head, full, boxes, place, BOXES: gl.constexpr, CHUNKS: gl.constexpr):
     for chunk in gl.static_range(CHUNKS):
-        tma.async_copy_global_to_shared(desc, [column, kv_head, chunk * SWIZZLE], full, boxes.index(place + chunk * BOXES))
+        load_tile(desc, [column, kv_head, chunk * SWIZZLE], full, boxes.index(place + chunk * BOXES))
 
 
 @gluon.jit
@@ -212,7 +213,7 @@ def _load_part(column, column_before, kv_head, count, k_desc, v_desc, k_boxes, v
 def _in_boxes(ring, desc, BOXES: gl.constexpr):
     """A ring of tiles as boxes of a descriptor: stage by stage, chunk of columns by chunk, BOXES for the rows of a stage."""
     shape: gl.constexpr = [ring.shape[0] * (ring.shape[2] // SWIZZLE) * BOXES, ring.shape[1] // BOXES, 1, SWIZZLE]
-    return ring._reinterpret(desc.dtype, shape, desc.layout)
+    return reinterpret(ring, desc.dtype, shape, desc.layout)
 
 
 @gluon.jit
@@ -242,8 +243,8 @@ def produce_kv_tiles(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipel
             place = tile_count % QUEUE * CONSUMERS + wg
             mbarrier.wait(pipeline.q_bars.empty.index(place), (tile_count // QUEUE & 1) ^ 1)
             mbarrier.expect(pipeline.q_bars.full.index(place), q_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(q_desc, [row + wg * (WG_ROWS // PACK), pack * PACK, 0], pipeline.q_bars.full.index(place),
-                                            pipeline.q.index(place))
+            load_tile(q_desc, [row + wg * (WG_ROWS // PACK), pack * PACK, 0], pipeline.q_bars.full.index(place),
+                      pipeline.q.index(place))
         for _ in range(parts_before(partial_end - partial_start + gl.load(entry_ptr + NUM_FULL), PARTS)):
             _load_part(0, column_before, kv_head, count, k_desc, v_desc, k_boxes, v_boxes, pipeline.k_full, pipeline.v_full,
                        CONSUMERS, PARTS, PARTS, CHUNKS, STAGES)
