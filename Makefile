@@ -37,7 +37,7 @@ test-chaos: setup
 
 # the rest of what pages name is run elsewhere, or is listed as not run: tests/commands/elsewhere.yaml
 test-commands: setup
-	@python -m pytest tests/commands -m commands --durations=5 $(ARGS)
+	@python -m pytest tests/commands -m 'commands and not slow' --durations=5 $(ARGS)
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
