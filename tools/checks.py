@@ -25,7 +25,9 @@ MAKEFILE = ROOT / "Makefile"
 MARK = "checks"
 COLUMNS = ("target", "last passed", "commit", "tree", "passed", "skipped", "min", "CPU min", "machine")
 NEVER = ("never",) + ("",) * (len(COLUMNS) - 2)
-CANNOT = "this machine cannot:"  # begins the reason of a test that was skipped for want of something that it needs
+CANNOT = (
+    "this machine cannot:"  # begins the reason of a test that was skipped for want of something that it needs
+)
 REQUIRED = "LONGCA_TESTS_REQUIRE"  # "images slurm": where they cannot be had, tests that need them fail
 Row = tuple[str, ...]
 
@@ -39,13 +41,21 @@ def targets() -> list[str]:
 
 def rows(page: str) -> dict[str, Row]:
     """The rows of the table by target, without the target; one for each target of the Makefile."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `make ")]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| `make ")
+    ]
     known = {cells[0].removeprefix("`make ").removesuffix("`"): tuple(cells[1:]) for cells in lines}
     return {target: known.get(target, NEVER) for target in targets()}
 
 
 def table(content: Mapping[str, Row]) -> str:
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *((f"`make {target}`", *row) for target, row in content.items())]
+    lines = [
+        COLUMNS,
+        ("---",) * len(COLUMNS),
+        *((f"`make {target}`", *row) for target, row in content.items()),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -80,18 +90,39 @@ def main(words: Sequence[str], page: Path = PAGE) -> int:
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
         report, by_pytest = Path(folder, "report.xml"), "pytest" in command
-        code = subprocess.run([*command, *([f"--junitxml={report}"] if by_pytest else [])], cwd=ROOT, check=False).returncode
+        code = subprocess.run(
+            [*command, *([f"--junitxml={report}"] if by_pytest else [])], cwd=ROOT, check=False
+        ).returncode
         number = counts(report) if by_pytest and code == 0 else Counter()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    why = ("a test could not be run here" if number["unfit"] else "it ran in part" if extent == "part" else
-           "the commit has changed meanwhile" if state()[0] != commit else "")
+    why = (
+        "a test could not be run here"
+        if number["unfit"]
+        else "it ran in part"
+        if extent == "part"
+        else "the commit has changed meanwhile"
+        if state()[0] != commit
+        else ""
+    )
     if code or why:
         print(f"checks: not noted in {PAGE.relative_to(ROOT)}: {why or f'exit code {code}'}", file=sys.stderr)
         return code
     shown = [str(number[name]) if by_pytest else "" for name in ("passed", "skipped")]
-    write({target: (f"{datetime.now(UTC):%Y-%m-%d}", commit, tree, *shown, f"{(time.monotonic() - begun) / 60:.1f}", f"{cpu_s / 60:.1f}",
-                    f"{cpu_name()}, {num_cores()} cores")}, page)
+    write(
+        {
+            target: (
+                f"{datetime.now(UTC):%Y-%m-%d}",
+                commit,
+                tree,
+                *shown,
+                f"{(time.monotonic() - begun) / 60:.1f}",
+                f"{cpu_s / 60:.1f}",
+                f"{cpu_name()}, {num_cores()} cores",
+            )
+        },
+        page,
+    )
     return code
 
 

@@ -64,15 +64,22 @@ def documented() -> dict[str, str]:
 @cache
 def _whole() -> frozenset[str]:
     """Commands as somebody would type them: those of blocks, and those of sentences that have more than a name."""
-    return frozenset(command for _, command, inline in _all()
-                     if not (inline and command == _plain(command) and command not in COMPLETE) and not GAP.search(command))
+    return frozenset(
+        command
+        for _, command, inline in _all()
+        if not (inline and command == _plain(command) and command not in COMPLETE) and not GAP.search(command)
+    )
 
 
 @cache
 def _all() -> list[tuple[str, str, bool]]:
     """Page, command, and whether it stands in a sentence."""
-    return [(page.name, command, block.inline) for page in PAGES for block in _blocks(page.read_text(encoding="utf-8"))
-            for command in _commands(block)]
+    return [
+        (page.name, command, block.inline)
+        for page in PAGES
+        for block in _blocks(page.read_text(encoding="utf-8"))
+        for command in _commands(block)
+    ]
 
 
 @cache
@@ -83,21 +90,36 @@ def elsewhere() -> tuple[Elsewhere, ...]:
 
 def run_here() -> list[str]:
     """The commands that this folder runs, in the order of the pages."""
-    return [command for command in documented() if command.startswith("longca ") and command in _whole()
-            and not any(entry.has(command) for entry in elsewhere())]
+    return [
+        command
+        for command in documented()
+        if command.startswith("longca ")
+        and command in _whole()
+        and not any(entry.has(command) for entry in elsewhere())
+    ]
 
 
 def unaccounted() -> list[str]:
     """Commands that are neither run here nor listed."""
     here = run_here()
-    return [command for command in documented() if command not in here and not any(entry.has(command) for entry in elsewhere())
-            and not (command not in _whole() and any(other.startswith(_plain(command)) for other in here))]
+    return [
+        command
+        for command in documented()
+        if command not in here
+        and not any(entry.has(command) for entry in elsewhere())
+        and not (command not in _whole() and any(other.startswith(_plain(command)) for other in here))
+    ]
 
 
 def table() -> str:
     """The commands that nothing runs, and why, as a table of the page of checks."""
-    lines = [(f"`{command}`".replace("|", "\\|"), page, entry.why) for entry in elsewhere() if not entry.by
-             for command, page in documented().items() if entry.has(command)]
+    lines = [
+        (f"`{command}`".replace("|", "\\|"), page, entry.why)
+        for entry in elsewhere()
+        if not entry.by
+        for command, page in documented().items()
+        if entry.has(command)
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in (("command", "page", "why"), ("---",) * 3, *lines))
 
 
@@ -109,7 +131,11 @@ def _blocks(text: str) -> Iterator[Block]:
             if lines is None:
                 lines = [line.strip().removeprefix("```")]
             else:
-                typed = [line[2:] for line in lines if line.startswith("$ ")] if lines[0] == TRANSCRIPT else lines[1:]
+                typed = (
+                    [line[2:] for line in lines if line.startswith("$ ")]
+                    if lines[0] == TRANSCRIPT
+                    else lines[1:]
+                )
                 if lines[0] in (*SHELLS, TRANSCRIPT):
                     yield Block("\n".join(typed), inline=False)
                 lines = None

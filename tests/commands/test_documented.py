@@ -28,7 +28,9 @@ def test_what_is_said_to_run_them_does(entry: Elsewhere):
     elif entry.by == ".ci/run":
         assert all(f"\n{command}\n" in CI for command in commands if command != "make setup")
     elif entry.by:
-        assert (ROOT / path).exists() and (not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"))
+        assert (ROOT / path).exists() and (
+            not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+        )
 
 
 def test_the_page_lists_what_nothing_runs():
@@ -37,10 +39,18 @@ def test_the_page_lists_what_nothing_runs():
 
 
 def test_commands_are_found_in_blocks_transcripts_and_sentences():
-    text = ("```bash\nmake setup && longca plan quick   # a note\nlongca image contents cpu > cpu.json\n```\n```console\n$ longca doctor\n"
-            "longca says\n```\n```python\nlongca.plan(1)\n```\nRun `longca run quick -k\nsdpa` or `config`.\n")
+    text = (
+        "```bash\nmake setup && longca plan quick   # a note\nlongca image contents cpu > cpu.json\n```\n```console\n$ longca doctor\n"
+        "longca says\n```\n```python\nlongca.plan(1)\n```\nRun `longca run quick -k\nsdpa` or `config`.\n"
+    )
     found = [command for block in documented._blocks(text) for command in documented._commands(block)]
-    assert found == ["make setup", "longca plan quick", "longca image contents cpu", "longca doctor", "longca run quick -k sdpa"]
+    assert found == [
+        "make setup",
+        "longca plan quick",
+        "longca image contents cpu",
+        "longca doctor",
+        "longca run quick -k sdpa",
+    ]
 
 
 def test_the_table_has_a_row_for_each_target_that_notes_itself():
@@ -49,13 +59,22 @@ def test_the_table_has_a_row_for_each_target_that_notes_itself():
     assert page == put(page, checks.MARK, checks.table(rows)), "run `make docs`"
     assert {"test-all", "test-chaos", "test-images-all", "test-slurm-all"} <= rows.keys()
     for row in rows.values():
-        assert row == checks.NEVER or (len(row) == len(checks.COLUMNS) - 1 and re.fullmatch(r"20\d\d-\d\d-\d\d", row[0])
-                                       and re.fullmatch(r"[0-9a-f]{10}", row[1]) and row[2] in ("clean", "changed"))
+        assert row == checks.NEVER or (
+            len(row) == len(checks.COLUMNS) - 1
+            and re.fullmatch(r"20\d\d-\d\d-\d\d", row[0])
+            and re.fullmatch(r"[0-9a-f]{10}", row[1])
+            and row[2] in ("clean", "changed")
+        )
 
 
-@pytest.mark.parametrize(("words", "noted"), [
-    (["test-all", "whole", "--", "true"], True), (["test-all", "part", "--", "true"], False),
-    (["test-all", "whole", "--", "false"], False)])
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (["test-all", "whole", "--", "true"], True),
+        (["test-all", "part", "--", "true"], False),
+        (["test-all", "whole", "--", "false"], False),
+    ],
+)
 def test_a_check_is_noted_when_it_has_passed_as_a_whole(words, noted, tmp_path, capfd):
     page = tmp_path / "checks.md"
     page.write_text("<!-- begin checks -->\n<!-- end checks -->\n")
@@ -67,12 +86,16 @@ def test_a_check_is_noted_when_it_has_passed_as_a_whole(words, noted, tmp_path, 
 
 def test_a_check_whose_tests_this_machine_cannot_do_is_not_noted(tmp_path):
     report = tmp_path / "report.xml"
-    report.write_text(f'<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="{checks.CANNOT} no image"/>'
-                      '</testcase><testcase name="c"><skipped message="other"/></testcase></testsuite></testsuites>')
+    report.write_text(
+        f'<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="{checks.CANNOT} no image"/>'
+        '</testcase><testcase name="c"><skipped message="other"/></testcase></testsuite></testsuites>'
+    )
     assert checks.counts(report) == {"passed": 1, "skipped": 2, "unfit": 1}
 
 
-@pytest.mark.parametrize(("required", "outcome"), [("images slurm", pytest.fail.Exception), ("", pytest.skip.Exception)])
+@pytest.mark.parametrize(
+    ("required", "outcome"), [("images slurm", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
 def test_without_an_image_tests_fail_in_ci_and_are_left_out_elsewhere(required, outcome, monkeypatch):
     from tests.support import cannot
 

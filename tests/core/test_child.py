@@ -38,7 +38,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`checkout`, `other` and `lib/site-packages`, each with a package that can only start workers, and `user` with another `longca`."""
     folder = tmp_path_factory.mktemp("folders")
     for place in ("checkout", "other", "lib/site-packages"):
-        shutil.copytree(PACKAGE_ROOT, folder / place / "longca", ignore=shutil.ignore_patterns("__pycache__", "*.csv", "static"))
+        shutil.copytree(
+            PACKAGE_ROOT,
+            folder / place / "longca",
+            ignore=shutil.ignore_patterns("__pycache__", "*.csv", "static"),
+        )
         (folder / place / "longca/bench/workers/worker.py").write_text(STUB)
         (folder / place / "longca/starter.py").write_text(START)
     (folder / "bin").mkdir()
@@ -49,24 +53,33 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("working", "pythonpath", "command", "used"), [
-    ("checkout", None, "-m longca.starter", "checkout"),
-    ("checkout", "", "-m longca.starter", "checkout"),
-    ("checkout", ":", "-m longca.starter", "checkout"),
-    ("checkout", ":../other", "-m longca.starter", "checkout"),
-    ("checkout", "../lib/site-packages:", "-m longca.starter", "checkout"),
-    ("checkout", "../lib/site-packages", "../bin/starter", "lib/site-packages"),
-    ("user", "../lib/site-packages:../checkout", "../bin/starter", "lib/site-packages"),
-    ("user", "../checkout", "../bin/starter", "checkout"),
-    ("user", "../checkout:", "../bin/starter", "checkout"),
-    ("user", "../checkout", "../bin/notebook", "other"),
-    ("user", None, "../bin/notebook", "other"),
-])
+@pytest.mark.parametrize(
+    ("working", "pythonpath", "command", "used"),
+    [
+        ("checkout", None, "-m longca.starter", "checkout"),
+        ("checkout", "", "-m longca.starter", "checkout"),
+        ("checkout", ":", "-m longca.starter", "checkout"),
+        ("checkout", ":../other", "-m longca.starter", "checkout"),
+        ("checkout", "../lib/site-packages:", "-m longca.starter", "checkout"),
+        ("checkout", "../lib/site-packages", "../bin/starter", "lib/site-packages"),
+        ("user", "../lib/site-packages:../checkout", "../bin/starter", "lib/site-packages"),
+        ("user", "../checkout", "../bin/starter", "checkout"),
+        ("user", "../checkout:", "../bin/starter", "checkout"),
+        ("user", "../checkout", "../bin/notebook", "other"),
+        ("user", None, "../bin/notebook", "other"),
+    ],
+)
 def test_a_worker_imports_the_package_of_its_runner(folders, tmp_path, working, pythonpath, command, used):
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {} if pythonpath is None else {"PYTHONPATH": pythonpath}
-    done = subprocess.run([sys.executable, *command.split(), str(tmp_path / "log")], capture_output=True, text=True, check=False,
-                          cwd=folders / working, env=environ)
+    done = subprocess.run(
+        [sys.executable, *command.split(), str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folders / working,
+        env=environ,
+    )
     assert done.returncode == 0, done.stderr
     runner, *worker = done.stdout.splitlines()
     assert Path(runner.split()[0]).resolve() == folders / used / "longca/__init__.py"

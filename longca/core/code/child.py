@@ -34,7 +34,9 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _main(words: Sequence[str]) -> None:
     """Run `-m module argument …` as a child."""
     folder = Path(__file__).resolve().parents[2]
-    spec = importlib.util.spec_from_file_location("longca", folder / "__init__.py", submodule_search_locations=[str(folder)])
+    spec = importlib.util.spec_from_file_location(
+        "longca", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
     assert spec is not None and spec.loader is not None
     package = sys.modules["longca"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
