@@ -2,16 +2,20 @@
 # make paper    the whole study's page, with every figure, table and verdict, from the committed records or from RUNS="…"; no GPU, a minute
 # make test     a few honest cases of everything: minutes
 # make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
-# make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root
+# make test-images, test-images-all  builds the CPU image and measures in it; the Hopper image as well
+# make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
+# make test-commands                 the commands that README and guides name, as they stand there
 # make test-chaos   kills, stops, full disks and the like at random moments of a small study: KILLS=100 of SEED=0 take half an hour
 PYTHON ?= python3
 SEED ?= 0
 KILLS ?= 100
 STUDY ?= quick
 ARGS ?=
+# long checks note in docs/results/checks.md when they passed; NOTED= has them leave the page alone
+NOTED ?= python -m tools.checks $@ $(if $(strip $(filter-out --save,$(ARGS)) $(filter-out 100,$(KILLS))),part,whole) --
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report paper test test-all test-chaos test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report paper test test-all test-chaos test-commands test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 report: setup
 	@LONGCA_STUDY="$(STUDY)" snakemake --profile workflow/profiles/local $(ARGS)
@@ -25,16 +29,20 @@ test: setup
 
 # random tests take as many examples as they name, not a part of them
 test-all: setup
-	@python -m pytest -m 'not slurm and not images' --hypothesis-profile=default $(ARGS)
+	@$(NOTED) python -m pytest -m 'not slurm and not images' --hypothesis-profile=default $(ARGS)
 
 # ends by itself; says which trial was bad and the command that runs it again. ARGS=--save writes docs/results/reliability.md
 test-chaos: setup
-	@python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
+	@$(NOTED) python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
+
+# the rest of what pages name is run elsewhere, or is listed as not run: tests/commands/elsewhere.yaml
+test-commands: setup
+	@python -m pytest tests/commands -m 'commands and not slow' --durations=5 $(ARGS)
 
 test-slurm test-slurm-all: setup
 	@python -m tests.slurm.cluster.machine
-	$(if $(findstring all,$@),@tools/install_apptainer.sh)
-	@python -m pytest tests/slurm -m 'slurm and not $(if $(findstring all,$@),hopper,slow)' -v -rs --durations=0 $(ARGS)
+	@tools/install_apptainer.sh
+	@$(NOTED) python -m pytest tests/slurm -m 'slurm and not $(if $(findstring all,$@),hopper,slow)' -v -rs --durations=0 $(ARGS)
 
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "setup: there is no $(PYTHON). Install Python 3.11 or newer (\`apt-get install python3 python3-venv\`)" >&2; exit 2; }
@@ -76,13 +84,13 @@ images: setup
 # builds the CPU image and measures in it: minutes, and an Apptainer. Says why where it cannot
 test-images: setup
 	@tools/install_apptainer.sh
-	@python -m pytest -m 'images and not hopper' -rs tests/images $(ARGS)
+	@$(NOTED) python -m pytest -m 'images and not hopper' -rs tests/images $(ARGS)
 
 # the Hopper image as well, and the quick study in it on a Slurm of two nodes: hours where it is built for the first time
 test-images-all: setup
 	@tools/install_apptainer.sh
 	@python -m tests.slurm.cluster.machine
-	@python -m pytest -m 'images or hopper' -rs tests/images tests/slurm $(ARGS)
+	@$(NOTED) python -m pytest -m 'images or hopper' -rs tests/images tests/slurm $(ARGS)
 
 .PHONY: containers lock-containers images test-images test-images-all
 
@@ -95,6 +103,8 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.heat_map
 	python -m tools.fastest
+	python -m tools.checks
+	python -m tests.commands.documented
 
 # known vulnerabilities of all that is pinned, asked of PyPI; exit code 1: there are some, 3: the index does not answer for all packages
 audit: setup

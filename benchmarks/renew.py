@@ -118,7 +118,8 @@ class Running:
         visible = os.environ.get(VISIBLE, "").split(",") if os.environ.get(VISIBLE) else list(map(str, range(max(gpus) + 1)))
         self._log = (folder / "log.txt").open("a", encoding="utf-8")
         self._process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=self._log, stderr=subprocess.STDOUT,
-                                         start_new_session=True, env={**os.environ, VISIBLE: ",".join(visible[gpu] for gpu in gpus)})
+                                         start_new_session=True, preexec_fn=_heed_interrupts,
+                                         env={**os.environ, VISIBLE: ",".join(visible[gpu] for gpu in gpus)})
         say(f"{name} begins on GPU {' and '.join(map(str, gpus))}: {part.about}")
 
     def is_over(self) -> bool:
@@ -142,6 +143,11 @@ class Running:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._log.close()
+
+
+def _heed_interrupts() -> None:
+    """Undo what a script does to a command that it starts in the background: the command, and all that it starts, ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]:

@@ -4,8 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 from hypothesis import settings
+
+from tools.checks import CANNOT, REQUIRED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,3 +32,16 @@ def in_interpreter(cases: str, *parts: str) -> subprocess.CompletedProcess[str]:
 def examples(whole: int) -> settings:
     """That many random cases in `make test-all`, and a part of them in the default run, at least 4. The profile says how large a part."""
     return settings(max_examples=max(4, whole * settings.default.max_examples // 100), deadline=None)
+
+
+def cannot(needed: str, reason: str) -> NoReturn:
+    """Skip a test that this machine is not fit for. It fails instead where the variable LONGCA_TESTS_REQUIRE names what it needs.
+
+    Args:
+        needed: "images" or "slurm".
+        reason: the reason, for a person.
+    """
+    text = f"{CANNOT} {reason}"
+    if needed in os.environ.get(REQUIRED, "").split():
+        pytest.fail(f"{text} ({REQUIRED} names {needed}; without it this test is skipped)", pytrace=False)
+    pytest.skip(text)

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 give_up() {
-  echo "no apptainer, and it cannot be installed here ($1): tests in images will be skipped" >&2
+  echo "no apptainer, and it cannot be installed here ($1): no test can work in an image" >&2
   exit 0
 }
 

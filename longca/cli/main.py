@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -60,6 +61,8 @@ def main() -> None:
     names = asked(sys.argv[1:])
     if not set(names) & set(MEASURING):  # numpy's library of linear algebra starts a thread for each core, for which nothing is to do
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    elif signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a script has started it in the background: who asks it to end means it
     gc.set_threshold(*COLLECT)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

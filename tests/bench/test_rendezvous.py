@@ -13,9 +13,10 @@ import pytest
 
 from longca.bench.workers import rendezvous as rendezvous_module
 from longca.bench.workers.channel import Channel
-from longca.bench.workers.job import Job
+from longca.bench.workers.job import Job, JobError
 from longca.bench.workers.rendezvous import FOLDER, join_rendezvous
 from longca.bench.workers.task import Task
+from longca.core.code.source import package_digest
 
 NAME = "job"
 SECONDS = 5.0  # half of what one silent stranger was once waited for
@@ -39,9 +40,9 @@ class Gathering:
             connection.sendall(words)
         return connection
 
-    def join(self) -> Channel:
+    def join(self, **more: str) -> Channel:
         """The other task comes."""
-        return join_rendezvous(self.results, NAME, {"task": 1, "host": "there", "local": 0}, SECONDS)
+        return join_rendezvous(self.results, NAME, {"task": 1, "host": "there", "local": 0, **more}, SECONDS)
 
     def close(self) -> None:
         self.stop.set()
@@ -81,6 +82,16 @@ def test_silent_strangers_hold_up_nobody(gathering: Gathering):
         with gathering.join():
             assert gathering.job.result(SECONDS).num_ranks == 2
         assert time.monotonic() - begun < SECONDS
+
+
+@pytest.mark.parametrize("code", ["0123456789ab", package_digest()])
+def test_a_task_that_has_imported_another_package_is_refused(gathering: Gathering, code: str):
+    with gathering.join(code=code):
+        if code == package_digest():
+            assert gathering.job.result(SECONDS).num_ranks == 2
+        else:
+            with pytest.raises(JobError, match="task 1 on there runs another longca than the runner"):
+                gathering.job.result(SECONDS)
 
 
 def test_a_runner_with_silent_strangers_stops_when_told_to(gathering: Gathering):

@@ -1,6 +1,7 @@
 """The renewal of results within a time limit: order, GPUs, interruption, archives. Its parts are small programs here."""
 
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
@@ -57,9 +58,16 @@ def test_gpus_are_those_that_are_visible(place: Path, monkeypatch: pytest.Monkey
     assert set((place / "log").read_text().splitlines()[:2]) == {"a begins 2", "b begins 5"}
 
 
-def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("disposition", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
+def test_at_the_end_of_the_time_parts_are_interrupted_and_others_not_begun(place: Path, capsys: pytest.CaptureFixture[str],
+                                                                           disposition: object) -> None:
+    """Also where a script has started it in the background, so that it ignores SIGINT."""
     begun = time.monotonic()
-    assert renew.renew({"long": part("long", 60.0), "next": part("next", 0.1)}, 1, 1.5) == []
+    before = signal.signal(signal.SIGINT, disposition)
+    try:
+        assert renew.renew({"long": part("long", 60.0), "next": part("next", 0.1)}, 1, 1.5) == []
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begun < 30
     assert (place / "log").read_text().splitlines() == ["long begins 0", "long stopped 0"]
     said = capsys.readouterr().out

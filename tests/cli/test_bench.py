@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -200,6 +202,21 @@ def test_files_beside_it_are_found_but_stand_for_no_library(longca, tmp_path, mo
     command = subprocess.run([sys.executable, "-m", "longca", "list", "kernels"], capture_output=True, text=True, cwd=tmp_path, check=False,
                              env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT.parent)})
     assert command.returncode == 0, command.stderr
+
+
+def test_ctrl_c_ends_it_also_where_a_script_has_started_it_in_the_background(tmp_path):
+    """Such a process ignores SIGINT from its start, and so would all that it starts."""
+    path = write(tmp_path, first=f"import time; open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(300)")
+    run = subprocess.Popen([sys.executable, "-m", "longca", "bench", path, *SMALL], cwd=PACKAGE_ROOT.parent, stdout=subprocess.DEVNULL,
+                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    try:
+        while not (tmp_path / "began").exists():
+            assert run.poll() is None
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
+    finally:
+        run.kill()
 
 
 def test_options_that_cannot_be(longca, tmp_path):

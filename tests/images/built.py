@@ -2,21 +2,20 @@
 
 import shutil
 
-import pytest
-
 from longca.core.errors import UserError
 from longca.images.image import Image, locate
 from longca.images.obtain import obtain
+from tests.support import cannot
 
 
 def built(name: str) -> tuple[Image, str]:
-    """The image and its digest, built unless it is there. Skips the test where it cannot be, and says why."""
+    """The image and its digest, built unless it is there. Skips the test where it cannot be, or fails it; `cannot` says when."""
     image = locate(name)
     if shutil.which("apptainer") is None:
-        pytest.skip("there is no apptainer on this machine")
+        cannot("images", "there is no apptainer on this machine")
     try:
         return image, obtain(image)
     except UserError as error:
         if image.file.exists():
             raise
-        pytest.skip(f"image {name} cannot be made here: {error}")
+        cannot("images", f"image {name} cannot be made here: {error}")

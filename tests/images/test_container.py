@@ -68,7 +68,18 @@ def test_the_whole_image_is_still_the_one_that_was_built(digest):
     assert check(locate("cpu"), thorough=True) == digest
 
 
-def test_a_signed_image_is_used_and_another_is_not(tmp_path):
+def test_the_contents_of_the_image(digest, tmp_path):
+    """By the commands of docs/guide/containers.md."""
+    commands = ("image contents cpu > cpu.json", "image sbom cpu > bill.json", "image diff cpu cpu.json")
+    script = " && ".join(f"{sys.executable} -m longca {command}" for command in commands)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          check=False)
+    assert done.returncode == 0 and "cpu and cpu.json are the same" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert json.loads((tmp_path / "cpu.json").read_text())["packages"]["torch"] == "2.13.0+cpu"
+    assert json.loads((tmp_path / "bill.json").read_text())["bomFormat"] == "CycloneDX"
+
+
+def test_a_signed_image_is_used_and_another_is_not(digest, tmp_path):
     """Real signatures of a small image."""
     (tmp_path / "root/bin").mkdir(parents=True)
     shutil.copy("/bin/true", tmp_path / "root/bin/true")

@@ -14,6 +14,7 @@ from tests.slurm.cluster.cluster import Cluster, Job
 from tests.slurm.cluster.machine import why_not
 from tests.slurm.project import Project
 from tests.slurm.studies import ACCIDENTS, PLUGINS
+from tests.support import cannot
 
 LOG = "LONGCA_SLURM_LOG"  # a file that takes a line of JSON for each scenario
 
@@ -22,7 +23,7 @@ LOG = "LONGCA_SLURM_LOG"  # a file that takes a line of JSON for each scenario
 def new_cluster() -> Callable[..., Cluster]:
     reason = why_not()
     if reason:
-        pytest.skip(f"no Slurm cluster can be made here: {reason}")
+        cannot("slurm", f"no Slurm cluster can be made here: {reason}")
     return Cluster
 
 

@@ -61,9 +61,15 @@ class Project:
         other._own()
         return other
 
-    def start(self, *arguments: str, profile: str = "slurm", settings: tuple[str, ...] = (), **environ: str) -> "Run":
-        """Snakemake with the study, in the background."""
-        environ.setdefault("LONGCA_SITE_CONTAINERS", "on" if "apptainer" in arguments else "off")
+    def start(self, *arguments: str, profile: str = "slurm", settings: tuple[str, ...] = (), containers: str | None = "off",
+              **environ: str) -> "Run":
+        """Snakemake with the study, in the background.
+
+        Args:
+            containers: the site's setting; "on" where the arguments ask for them, and as the site has it by default if None.
+        """
+        if containers is not None:
+            environ["LONGCA_SITE_CONTAINERS"] = "on" if "apptainer" in arguments else containers
         polling = QUICK_STATUS if profile == "slurm" else ()
         command = [sys.executable, "-m", "snakemake", "--profile", profile, *polling, *arguments, "--config", "study=study.yaml", *settings]
         return Run(self.cluster.space.as_user(command, self.folder, LONGCA_PLUGINS="plugins", LONGCA_DISTURBED="keep",

@@ -14,7 +14,7 @@ from tests.slurm.project import Project
 from tests.slurm.studies import INSIDE
 from tests.support import ROOT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 APPTAINER = ("--sdm", "apptainer")
 CPU = "image=cpu"
 TIMER = "control"  # its calls of known length come out too long on a busy machine, and say so
@@ -40,7 +40,7 @@ def test_ranks_in_the_image(digest, cluster, scenario):
     for project in (by_slurm, locally):
         give_image(project)
     with scenario(cluster) as jobs:
-        by_slurm.run(settings=("device=cpu",), LONGCA_SITE_CONTAINERS="on")  # as it is where config/site.yaml does not say "off"
+        by_slurm.run(settings=("device=cpu",), containers=None)
         assert set(states(jobs())) == {"COMPLETED"}
     locally.run(*APPTAINER, profile="workflow/profiles/local", settings=(CPU,))
     assert not differences(by_slurm, locally)
@@ -52,6 +52,7 @@ def test_ranks_in_the_image(digest, cluster, scenario):
     assert hosts and all(len(found) == 2 for found in hosts)
 
 
+@pytest.mark.slow
 def test_another_image(digest, accidents, cluster, scenario):
     """An image whose hash is wrong: refused at the start; by each job, where it is replaced while others work"""
     project = accidents("image")
@@ -80,6 +81,7 @@ def test_another_image(digest, accidents, cluster, scenario):
 
 
 @pytest.mark.hopper
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_quick_study_in_the_hopper_image(new_cluster, cluster, scenario):
     """The quick study in the Hopper image on nodes without a GPU: every record and the page name it"""

@@ -55,10 +55,11 @@ def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
     ({}, "hopper-cu130"), ({"GPU_MODEL": "A100"}, "ampere-cu130"), ({"GPUS_PER_NODE": "0"}, "cpu")])
 @pytest.mark.sample(3)
 def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, with_apptainer, tmp_path):
+    """Whether the image is there or not: its rule is run in any case."""
     study = tmp_path / "study.yaml"
     study.write_text("grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1'}]")
-    done = snakemake("--profile", "slurm", "--dry-run", "--printshellcmds", "--config", f"study={study}", f"results={tmp_path}",
-                     PATH=with_apptainer, **{f"LONGCA_SITE_{name}": value for name, value in site.items()})
+    done = snakemake("--profile", "slurm", "--dry-run", "--printshellcmds", "--forcerun", "image", "--config", f"study={study}",
+                     f"results={tmp_path}", PATH=with_apptainer, **{f"LONGCA_SITE_{name}": value for name, value in site.items()})
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"image get {image} " in done.stdout and f"images/{image}.sif" in done.stdout
 

@@ -17,6 +17,7 @@ from longca.bench.workers.launch import RankPlacement, worker_options
 from longca.bench.workers.process import WorkerProcess, ending_signals, network, threads_per_rank
 from longca.bench.workers.rendezvous import join_rendezvous
 from longca.bench.workers.task import Task
+from longca.core.code.source import package_digest
 from longca.core.errors import UserError
 
 RENDEZVOUS_SECONDS = 300.0
@@ -40,7 +41,7 @@ class RunnerLost(UserError):
 
 def serve(task: Task, results: Path) -> None:
     """Serve the runner until it lets this task go. Raises RunnerLost."""
-    hello = {"task": task.number, "host": task.host, "local": task.local_number}
+    hello = {"task": task.number, "host": task.host, "local": task.local_number, "code": package_digest()}
     try:
         control = join_rendezvous(results, task.job, hello, RENDEZVOUS_SECONDS)
     except TimeoutError as error:

@@ -18,6 +18,7 @@ from longca.bench.workers.process import network
 from longca.bench.workers.remote import AgentLink, RemoteRank
 from longca.bench.workers.rendezvous import LOOPBACK, Arrival, Rendezvous, network_address
 from longca.bench.workers.task import Task
+from longca.core.code.source import package_digest
 from longca.core.errors import UserError
 
 
@@ -25,6 +26,13 @@ class JobError(UserError):
     """Tasks or machines of the job are missing."""
 
     exit_code = 3
+
+
+def _check_code(title: str, digest: object) -> None:
+    """Raise JobError for a task that has imported another package than this process. One that does not say is not checked."""
+    if digest and digest != package_digest():
+        raise JobError(f"{title} runs another longca than the runner", why=f"digest {digest} instead of {package_digest()}",
+                       todo="All tasks need the same package: look at the working folder and PYTHONPATH on each machine")
 
 
 class Job:
@@ -38,7 +46,7 @@ class Job:
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
 
         Raises:
-            JobError: some did not connect in time.
+            JobError: some did not connect in time, or one has imported another package.
             UserError: the folder cannot be written.
         """
         self.task, self.stopped = task, stopped
@@ -115,6 +123,7 @@ class Job:
             for hello, channel, address in self._arrivals(set()):
                 if "task" in hello:
                     self.agents.append(AgentLink(hello, channel, address))
+                    _check_code(self.agents[-1].title, hello.get("code", ""))
                 else:
                     channel.close()
         first = {self.task.host: 0}

@@ -3,14 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.measure.environment import num_cores
 from longca.bench.measure.failure import place_in_stack
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core.code import child
 
 TAIL_CHARS = 4000
 DEATH_SECONDS = 10.0  # between the end of its connection and its own end: a driver may still be freeing memory
@@ -18,7 +17,6 @@ STACK_SIGNAL = signal.SIGUSR1
 # OpenMP's threads sleep while they wait. By default they spin for milliseconds after each operation: short cells took several times the
 # CPU time, and where other processes want the cores a spinning thread keeps away the one that it waits for
 WAIT_POLICY = "OMP_WAIT_POLICY"
-INSTALLED = ("site-packages", "dist-packages")  # folders that Python searches anyway, after its own library
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -28,7 +26,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 class WorkerProcess:
-    """`python -m longca.bench.workers.worker`, and the file for its output.
+    """The module `longca.bench.workers.worker` in a process, and the file for its output.
 
     It dies with the thread that started it, and its own children with it.
     """
@@ -50,13 +48,12 @@ class WorkerProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._mark = 0
         options = {**options, "threads": num_threads, "parent": os.getpid()}
-        # -P: a user's `random.py` in the working folder must not stand for Python's
-        command = [sys.executable, "-P", "-u", "-m", "longca.bench.workers.worker"]
+        command = [*child.python("-u"), "-m", "longca.bench.workers.worker"]
         command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                             pass_fds=tuple(descriptors), start_new_session=True,
-                                            env={WAIT_POLICY: "passive", **os.environ, **_same_package(),
+                                            env={WAIT_POLICY: "passive", **child.environment(os.environ),
                                                  "OMP_NUM_THREADS": str(num_threads), **(env or {})})
 
     @property
@@ -109,21 +106,6 @@ class WorkerProcess:
         with self.log.open("rb") as output:
             output.seek(mark)
             return output.read().decode(errors="replace")
-
-
-def _same_package() -> dict[str, str]:
-    """A variable by which a worker, which does not look into the working folder, imports the package that this process has imported.
-
-    It is empty where the package is installed, or the variable names its folder already.
-    """
-    root, given = PACKAGE_ROOT.parent, os.environ.get("PYTHONPATH", "")
-    if root.name in INSTALLED or root in _folders(given.split(os.pathsep)) or root not in _folders(sys.path):
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), given)))}
-
-
-def _folders(entries: Sequence[str]) -> set[Path]:
-    return {Path(entry).resolve() for entry in entries}
 
 
 def network(address: str) -> dict[str, str]:

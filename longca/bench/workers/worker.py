@@ -1,4 +1,4 @@
-"""The worker process of one rank, driven over two pipes or a socket. Its task starts it: `python -m longca.bench.workers.worker`."""
+"""The worker process of one rank, driven over two pipes or a socket. Its task starts it, as `longca.core.code.child` says."""
 
 import argparse
 import ctypes
@@ -76,7 +76,3 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--listener", type=int, help="for rank 0: the socket that listens at the rendezvous URL")
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

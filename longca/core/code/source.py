@@ -57,6 +57,12 @@ def source_digest(*modules: str, without: tuple[str, ...] = ()) -> str:
     return files_digest({*found, *(path for package in packages for path in _data_files(package))})
 
 
+@functools.cache
+def package_digest() -> str:
+    """12 hexadecimal digits over the names and contents of all Python files of the package."""
+    return files_digest(modules_of_package().values())
+
+
 def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module: True) -> set[Path]:
     """These files and the package's files that they import, directly or not, with the `__init__` of each package on the way.
 

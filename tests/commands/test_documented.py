@@ -1,0 +1,108 @@
+"""Every command that README and guides name is run by `.ci/run` or by a target that notes when it passed, or a page says that none does."""
+
+import re
+
+import pytest
+
+from tests.commands import documented
+from tests.commands.documented import Elsewhere, elsewhere, unaccounted
+from tests.support import ROOT
+from tools import checks
+from tools.pages import put
+
+CI = (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_every_command_is_run_somewhere_or_listed():
+    assert unaccounted() == [], "run them in tests/commands, or list them in tests/commands/elsewhere.yaml"
+
+
+@pytest.mark.parametrize("entry", elsewhere(), ids=lambda entry: entry.commands[0])
+def test_what_is_said_to_run_them_does(entry: Elsewhere):
+    commands = [command for command in documented.documented() if entry.has(command)]
+    assert commands, "no page names these any more"
+    assert bool(entry.by) != bool(entry.why)
+    path, _, name = entry.by.partition("::")
+    if entry.by == "make":
+        assert {command.split()[1] for command in commands} <= {*checks.targets()}
+    elif entry.by == ".ci/run":
+        assert all(f"\n{command}\n" in CI for command in commands if command != "make setup")
+    elif entry.by:
+        assert (ROOT / path).exists() and (
+            not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+        )
+
+
+def test_the_page_lists_what_nothing_runs():
+    page = checks.PAGE.read_text(encoding="utf-8")
+    assert page == put(page, documented.MARK, documented.table()), "run `make docs`"
+
+
+def test_commands_are_found_in_blocks_transcripts_and_sentences():
+    text = (
+        "```bash\nmake setup && longca plan quick   # a note\nlongca image contents cpu > cpu.json\n```\n```console\n$ longca doctor\n"
+        "longca says\n```\n```python\nlongca.plan(1)\n```\nRun `longca run quick -k\nsdpa` or `config`.\n"
+    )
+    found = [command for block in documented._blocks(text) for command in documented._commands(block)]
+    assert found == [
+        "make setup",
+        "longca plan quick",
+        "longca image contents cpu",
+        "longca doctor",
+        "longca run quick -k sdpa",
+    ]
+
+
+def test_the_table_has_a_row_for_each_target_that_notes_itself():
+    page = checks.PAGE.read_text(encoding="utf-8")
+    rows = checks.rows(page)
+    assert page == put(page, checks.MARK, checks.table(rows)), "run `make docs`"
+    assert {"test-all", "test-chaos", "test-images-all", "test-slurm-all"} <= rows.keys()
+    for row in rows.values():
+        assert row == checks.NEVER or (
+            len(row) == len(checks.COLUMNS) - 1
+            and re.fullmatch(r"20\d\d-\d\d-\d\d", row[0])
+            and re.fullmatch(r"[0-9a-f]{10}", row[1])
+            and row[2] in ("clean", "changed")
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (["test-all", "whole", "--", "true"], True),
+        (["test-all", "part", "--", "true"], False),
+        (["test-all", "whole", "--", "false"], False),
+    ],
+)
+def test_a_check_is_noted_when_it_has_passed_as_a_whole(words, noted, tmp_path, capfd):
+    page = tmp_path / "checks.md"
+    page.write_text("<!-- begin checks -->\n<!-- end checks -->\n")
+    assert checks.main(words, page) == (words[-1] == "false")
+    rows = checks.rows(page.read_text())
+    assert (rows["test-all"] != checks.NEVER) is noted
+    assert ("not noted" in capfd.readouterr().err) is not noted
+
+
+def test_a_check_whose_tests_this_machine_cannot_do_is_not_noted(tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        f'<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="{checks.CANNOT} no image"/>'
+        '</testcase><testcase name="c"><skipped message="other"/></testcase></testsuite></testsuites>'
+    )
+    assert checks.counts(report) == {"passed": 1, "skipped": 2, "unfit": 1}
+
+
+@pytest.mark.parametrize(
+    ("required", "outcome"), [("images slurm", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
+def test_without_an_image_tests_fail_in_ci_and_are_left_out_elsewhere(required, outcome, monkeypatch):
+    from tests.support import cannot
+
+    monkeypatch.setenv(checks.REQUIRED, required)
+    with pytest.raises(outcome, match="there is no apptainer"):
+        cannot("images", "there is no apptainer")
+
+
+def test_ci_requires_images_and_a_cluster_unless_it_is_told_otherwise():
+    assert f'export {checks.REQUIRED}="${{{checks.REQUIRED}-images slurm}}"' in CI
