@@ -1,0 +1,35 @@
+"""The process of a trial import: `longca.core.trial` starts it."""
+
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from longca.core.plugin import BrokenPlugin, load_file
+from longca.core.processes import die_with
+from longca.core.trial import MEND
+
+OUT_OF_REACH = 200  # the least number of the descriptor for answers: one that is written to by mistake has a small one
+
+
+def main(request: dict[str, Any]) -> None:
+    """Import the files of the request, one after another, and answer for each. Ends the process.
+
+    An answer is a line: the nonce, and a refusal as JSON, or `null` of a file that is a plug-in.
+    """
+    die_with(request["parent"])
+    answers = fcntl.fcntl(request["writer"], fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
+    os.close(request["writer"])
+    for file in request["files"]:
+        refusal = None
+        try:
+            load_file(request["kind"], Path(file))
+        except BrokenPlugin as error:
+            refusal = error.what, error.why, error.todo
+        except KeyboardInterrupt:  # nobody has pressed anything: it has raised it
+            refusal = f"Plug-in '{file}' cannot be imported", "KeyboardInterrupt", MEND
+        sys.stdout.flush()
+        os.write(answers, f"{request['nonce']}{json.dumps(refusal)}\n".encode())
+    os._exit(0)  # without what plug-ins may have registered for the end
