@@ -68,6 +68,7 @@ class RankProcess(WorkerProcess):
         self.kill()
         self.process.wait()
         self.channel.close()
+        self.close_log()
 
 
 class Local:
