@@ -30,7 +30,8 @@ def die_with(parent: int) -> None:
 def marked(mark: str) -> list[int]:
     """Process ids of this user's living processes that have the mark in their environment; none where there is no /proc."""
     with suppress(OSError):
-        return [int(name) for name in os.listdir(PROCESSES) if name.isdecimal() and _has_mark(int(name), mark)]
+        numbers = [int(entry.name) for entry in PROCESSES.iterdir() if entry.name.isdecimal()]
+        return [pid for pid in numbers if _has_mark(pid, mark)]
     return []
 
 
@@ -43,7 +44,7 @@ def kill_all(leader: int, mark: str) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
     for _ in range(ROUNDS):
-        if not any([_kill(pid, mark) for pid in marked(mark)]):
+        if sum(_kill(pid, mark) for pid in marked(mark)) == 0:
             return
 
 

@@ -102,7 +102,7 @@ class Output:
         self._num_printed += len(content)
         with suppress(OSError):
             if self._size + len(content) > self._most:
-                os.replace(self._log, self._before)
+                self._log.replace(self._before)
                 full, self._file, self._size = self._file, _opened(self._log), 0
                 os.close(full)
             self._size += os.write(self._file, content)
