@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.core.cell import Cell
 from longca.core.checkout import home_of_results, in_project, project_root
 from longca.core.config import Config, load_config
 from longca.core.plugin import Registry

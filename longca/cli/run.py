@@ -72,8 +72,8 @@ def command(
     from longca.bench.run.shards import shards, shards_of_one_machine
     from longca.bench.workers.task import find_task
     from longca.core.errors import unknown
-    from longca.core.loadable import loadable
     from longca.core.record import STATUSES
+    from longca.core.select import loadable
 
     config, chosen, folder = open_study(study, results=results, device=device, launcher=launcher, progress=progress,
                                         shard_minutes=shard_minutes)

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from longca.core.children.trial import refusals
 from longca.core.errors import UserError, unknown
-from longca.core.trial import refusals
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 

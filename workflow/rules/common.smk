@@ -9,7 +9,7 @@ from longca.bench.run.ending import this_process
 from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
-from longca.core.loadable import loadable
+from longca.core.select import loadable
 from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.code.source import source_digest
 from longca.core.study import load_study, study_path

@@ -4,6 +4,8 @@ rule left_out:
         RESULTS / "report.html",
     output:
         RESULTS / "left_out",
+    log:
+        RESULTS / "logs/left_out.log",
     retries: 0
     localrule: True
     container:
@@ -11,4 +13,4 @@ rule left_out:
     params:
         reasons=LEFT_OUT,
     shell:
-        'printf "left out: %s\\n" {params.reasons:q} >&2; exit 1'
+        'printf "left out: %s\\n" {params.reasons:q} | tee {log:q} >&2; exit 1'

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from longca.bench.measure.environment import num_cores
 from longca.bench.measure.failure import place_in_stack
-from longca.bench.workers.output import Output
+from longca.core.children.output import Output
+from longca.core.children.processes import MARK, kill_all
+from longca.core.children.trial import NONE as NO_TRIALS
+from longca.core.children.trial import VARIABLE as TRIALS
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.processes import MARK, kill_all
-from longca.core.trial import NONE as NO_TRIALS
-from longca.core.trial import VARIABLE as TRIALS
 
 TAIL_CHARS = 4000
 DEATH_SECONDS = 10.0  # between the end of its connection and its own end: a driver may still be freeing memory

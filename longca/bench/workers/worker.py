@@ -9,7 +9,7 @@ import signal
 from longca.bench.workers.channel import Channel
 from longca.bench.workers.launch import RankPlacement
 from longca.bench.workers.process import STACK_SIGNAL, ending_signals
-from longca.core.processes import die_with
+from longca.core.children.processes import die_with
 
 NCCL = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process; otherwise a collective would wait on the GPU for ever

@@ -1,4 +1,4 @@
-"""The process of a trial import: `longca.core.trial` starts it."""
+"""The process of a trial import: `longca.core.children.trial` starts it."""
 
 import fcntl
 import json
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from longca.core.children.processes import die_with
+from longca.core.children.trial import MEND
 from longca.core.plugin import BrokenPlugin, load_file
-from longca.core.processes import die_with
-from longca.core.trial import MEND
 
 OUT_OF_REACH = 200  # the least number of the descriptor for answers: one that is written to by mistake has a small one
 

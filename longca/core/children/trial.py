@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 
+from longca.core.children.processes import MARK, PROCESSES, kill_all, marked
 from longca.core.host import boot_id
-from longca.core.processes import MARK, PROCESSES, kill_all, marked
 from longca.core.reading import CHUNK_BYTES, PLUGIN
 
 Refusal = tuple[str, str, str]
@@ -36,7 +36,7 @@ LONGEST_READING = 300.0  # seconds: a large library on a cold network disk
 TICK_SECONDS = 0.02
 GOODBYE_SECONDS = 1.0
 CHILD = ("import json, sys; request = json.loads(sys.stdin.readline()); sys.path[:] = request['path']; "
-         "from longca.core.trial_child import main; main(request)")
+         "from longca.core.children.trial_child import main; main(request)")
 MEND = "Mend or remove the file"
 
 
