@@ -155,7 +155,7 @@ class _Trial:
             now, read = time.monotonic(), _bytes_read(child.pid)
             if read - num_read > SLOWEST_READING * (now - since) and now - since > 1.0 and now - begun < LONGEST_READING:
                 since, num_read = now, read
-            if now - since > seconds:
+            if now - since > seconds + min(_seconds_queued(child.pid), LONGEST_READING):
                 return f"its import is not done after {seconds} s; {PLUGIN.todo}"
         return ""
 
@@ -183,6 +183,13 @@ def _leaves_behind(child: subprocess.Popen[bytes], mark: str) -> bool:
             return True
         time.sleep(TICK_SECONDS)
     return False
+
+
+def _seconds_queued(pid: int) -> float:
+    """Seconds that the process has waited for a core, of which it is not to blame; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((PROCESSES / str(pid) / "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _bytes_read(pid: int) -> int:
