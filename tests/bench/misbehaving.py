@@ -9,7 +9,9 @@ MEASURE = Measure(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 
 HOARD_BYTES = 200_000_000
 
-SCRIBBLE = "import contextlib, os\n        for file in {files}:\n            with contextlib.suppress(OSError): os.write(file, b'no message\\n')"
+SCRIBBLE = """import contextlib, os
+        for file in {files}:
+            with contextlib.suppress(OSError): os.write(file, b'no message\\n')"""
 KERNELS = {
     "quick": "",
     "sleeper": "import time; time.sleep(1e6)",

@@ -72,7 +72,8 @@ def test_both_ends_notice_that_the_other_is_gone(ends):
         ends[1].send({})
 
 
-@pytest.mark.parametrize("written", [b"no message\n", b"[" * 100_000 + b"\n", b"[1, 2]\n", b"\xff\n", b'{"n": 1, "n": 2}\n', b"y" * 400_000])
+@pytest.mark.parametrize("written", [b"no message\n", b"[" * 100_000 + b"\n", b"[1, 2]\n", b"\xff\n", b'{"n": 1, "n": 2}\n',
+                                     b"y" * 400_000], ids=range(6))
 def test_what_is_no_message_breaks_the_channel(ends, monkeypatch, written):
     monkeypatch.setattr(channel, "MOST_BYTES", 200_000)
     def send() -> None:

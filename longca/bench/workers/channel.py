@@ -19,7 +19,7 @@ from longca.core.reading import JsonError, read_json
 CHUNK_BYTES = 1 << 16
 MOST_BYTES = 64 << 20  # of one message; a record of 8 MiB is the largest that can be stored
 SHOWN_BYTES = 60
-OUT_OF_REACH = 200  # the least number of a worker's descriptors: code that writes to one by mistake has a small one
+OUT_OF_REACH = 200  # the least number of a descriptor that code which writes to a wrong one by mistake does not meet
 Message = dict[str, Any]
 
 
@@ -53,9 +53,7 @@ class Channel:
         They get large numbers, and no other process has them: neither a program that this process starts, nor a copy of it, which would
         go on with its work and answer, too.
         """
-        numbers = {old: fcntl.fcntl(old, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH) for old in {reader, writer}}
-        for old in numbers:
-            os.close(old)
+        numbers = {old: out_of_reach(old) for old in {reader, writer}}
         channel = cls(numbers[reader], numbers[writer])
         os.register_at_fork(after_in_child=channel._leave)
         return channel
@@ -130,6 +128,14 @@ class Channel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def out_of_reach(file: int) -> int:
+    """Another descriptor of an open file, with a large number, which no program inherits. The given one is closed."""
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
+    finally:
+        os.close(file)
 
 
 def _message(line: bytes) -> Message:

@@ -9,7 +9,6 @@ signature is short text for a message. What anybody can do is hold a lock, and s
 """
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longca.bench.workers.channel import OUT_OF_REACH
+from longca.bench.workers.channel import out_of_reach
 from longca.core.errors import UserError
 from longca.store.lock import SHOWN_CHARS, describe, new_signature, read_signature, try_lock, write_signature
 
@@ -73,7 +72,7 @@ class DeviceLock:
                 folder = _opened_folder()
                 try:
                     if self._file is None:
-                        self._file = _out_of_reach(_opened(folder, self.name))
+                        self._file = out_of_reach(_opened(folder, self.name))
                         self._watch_forks()
                         if not try_lock(self._file):
                             holder = read_signature(self._file)
@@ -138,14 +137,6 @@ def _opened(folder: int, name: str) -> int:
         os.close(file)
         raise OSError(errno.EINVAL, f"{name} is no file of its own")
     return file
-
-
-def _out_of_reach(file: int) -> int:
-    """The open file, under a number that code which writes to a wrong one does not meet."""
-    try:
-        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
-    finally:
-        os.close(file)
 
 
 def _is_named(folder: int, name: str, file: int) -> bool:
