@@ -19,9 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from longca.core.children.trial import refusals
+from longca.core.children.first_call import with_first_call
+from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
 
+IN_WORKERS = ("prepare",)  # methods that only worker processes call
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -184,7 +186,7 @@ def as_broken(path: Path, error: Exception) -> BrokenPlugin:
     """The error of a user's plug-in that has raised what its contract does not know. Raises the same error of a file of the package."""
     if path.is_relative_to(PACKAGE_ROOT):
         raise error
-    return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo="Mend or remove the file")
+    return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo=MEND)
 
 
 def load_file(kind: str, path: Path) -> Plugin:
@@ -209,12 +211,13 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
                         why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
     if not path.is_relative_to(PACKAGE_ROOT):
         _check_methods(path, classes[0], contract)
+        _try_methods_first(path, classes[0], contract)
     try:
         return classes[0]()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo="Mend or remove the file") from error
+        raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo=MEND) from error
 
 
 def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
@@ -229,7 +232,18 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
         if given is not None:
             expected = ", ".join(one.name for one in parameters)
             raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"{name}{given} is called as {name}({expected})",
-                               todo="Mend or remove the file")
+                               todo=MEND)
+
+
+def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
+    """Have the first call of each method that commands call themselves made in a copy of the process."""
+    def refuse(name: str, reason: str) -> BrokenPlugin:
+        return BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"its method {name} {reason}", todo=MEND)
+
+    for name, _ in inspect.getmembers(contract, inspect.isfunction):
+        own = vars(plugin).get(name)
+        if not name.startswith("_") and name not in IN_WORKERS and inspect.isfunction(own):
+            setattr(plugin, name, with_first_call(own, functools.partial(refuse, name)))
 
 
 def refused_signature(function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()) -> str | None:
@@ -256,7 +270,7 @@ def _import_file(path: Path) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo="Mend or remove the file") from error
+        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo=MEND) from error
 
 
 def _described(error: BaseException) -> str:

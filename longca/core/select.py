@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError, unknown
-from longca.core.plugin import BrokenPlugin, Registry, say_left_out
+from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.schema import Frozen
 from longca.core.units import parse_heads, parse_length
 
@@ -102,9 +102,13 @@ def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
             Registry(kind).check(names)
         for name in names:
             try:
-                Registry(kind).load(name)
+                plugin = Registry(kind).load(name)
+                if kind == "kernel":  # a run asks for it between its measurements
+                    plugin.work(next(cell for cell in cells if cell.kernel == name))
             except UserError as error:
                 broken[kind, name] = error
+            except Exception as error:
+                broken[kind, name] = as_broken(Registry(kind).paths()[name], error)
     left = [cell for cell in cells if not any((kind, getattr(cell, kind)) in broken for kind in LOADED)]
     if broken and not left:
         raise next(iter(broken.values()))

@@ -69,10 +69,10 @@ grids:
 """
 ENDS = ("exits", "leaves", "hangs", "odd", "crashes", "killed", "floods", "escapes")
 WHATS = (*ENDS, "text", "deep", "list", "endless")
-TRIES = [f"{where}:{what}:{who}" for where, whos in (("import", ("both", "runner", "worker")), ("init", ("both",)),
+TRIES = [f"{where}:{what}:{who}" for where, whos in (("import", ("both", "runner", "worker")), ("init", ("both",)), ("work", ("both",)),
                                                      ("supports", ("both",)), ("prepare", ("both",)), ("first", ("both",)),
                                                      ("timed", ("both",)), ("always", ("both",)))
-         for what in (ENDS if where == "init" else WHATS) for who in whos]
+         for what in (ENDS if where in ("init", "work") else WHATS) for who in whos]
 SAMPLE = ("import:exits:both", "timed:list:both")
 
 
