@@ -29,8 +29,7 @@ class Output:
     def __init__(self, log: Path) -> None:
         """Raises OSError: the log cannot be written."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        of_others = sum(entry.stat().st_size for entry in os.scandir(log.parent) if entry.is_file(follow_symlinks=False))
-        self._most = max(LOG.num_bytes() - of_others, LEAST_BYTES) // 2  # of each of two files
+        self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2  # of each of two files
         self._log, self._before = log, log.with_name(log.name + BEFORE)
         self._file = _opened(log)
         self._size = os.fstat(self._file).st_size
@@ -110,6 +109,13 @@ class Output:
 
 def _opened(log: Path) -> int:
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except OSError:  # another process has renamed it
+        return 0
 
 
 def _bytes_in(pipe: int) -> int:

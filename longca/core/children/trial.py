@@ -136,13 +136,15 @@ class _Trial:
         assert child.stdout is not None
         seconds, begun = PLUGIN.value(), time.monotonic()
         since, num_read = begun, 0  # of the last answer or of much reading; bytes until then
-        open_files = {reader, child.stdout.fileno()}
+        poll = select.poll()
+        for file in (reader, child.stdout.fileno()):
+            poll.register(file, select.POLLIN)
         while len(self.verdicts) < len(self._files):
             ended = child.poll() is not None  # asked before its last words are read
-            for file in select.select(open_files, [], [], 0.0 if ended else TICK_SECONDS)[0]:
+            for file, _ in poll.poll(0.0 if ended else 1e3 * TICK_SECONDS):
                 content = os.read(file, CHUNK_BYTES)
                 if not content:
-                    open_files.discard(file)
+                    poll.unregister(file)
                 elif file == reader:
                     since = self._heard(content, since)
                 else:
