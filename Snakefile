@@ -18,9 +18,11 @@ include: "workflow/rules/kernels.smk"
 include: "workflow/rules/cp.smk"
 include: "workflow/rules/collect.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/left_out.smk"
 
 
 rule all:
     default_target: True
     input:
         RESULTS / "report.html",
+        rules.left_out.output if LEFT_OUT else [],

@@ -17,6 +17,7 @@ from hypothesis import settings
 # Before torch. Threads that wait for each other take more time than these sizes need. So do, for the few kernels that are compiled
 # here, a pool of processes, trial programs for each vector instruction set of this machine, and headers that are compiled beforehand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["LONGCA_TRIALS"] = "none"  # a trial import costs 0.3 s each: tests of these have them
 os.environ["LONGCA_DISTURBED"] = "keep"  # what is measured again must not depend on what else this machine does
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")

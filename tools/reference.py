@@ -22,6 +22,8 @@ OTHER_VARIABLES = {  # read beside the settings; longca.core.config.NOT_SETTINGS
     "LONGCA_LOCK": "digest of the lock that the container was built from; set inside the image",
     "LONGCA_COMMIT": "commit of the code, where there is no Git to ask; a bundle sets it",
     "LONGCA_LOCKS": "folder of the locks of this machine's devices, which all its users must share; `/tmp/longca-locks` if not set",
+    "LONGCA_TRIALS": "how trial imports of plug-ins ended, for the processes that a command starts; set by it. `none`: there are none",
+    "LONGCA_STARTED_AS": "mark of a process that longca has started, and of all that this one starts; set by longca",
     "LONGCA_WORKFLOW": "the workflow that started a run, which ends when that is gone; the workflow sets it",
     "CI": "plain lines of progress, where it is set",
     "TORCH_INDEX": "the package index that `make setup` takes torch from: PyTorch's own of the build for CPUs, whose hashes longca knows",

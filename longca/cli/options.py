@@ -5,10 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.core.cell import Cell
 from longca.core.checkout import home_of_results, in_project, project_root
 from longca.core.config import Config, load_config
-from longca.core.plugin import Registry, say_left_out
+from longca.core.plugin import Registry
 from longca.core.schema import parse
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
@@ -92,31 +91,6 @@ def open_study(name: str | None, **overrides: Any) -> tuple[Config, Study, Path]
     config = load_config({"study": name, **overrides})
     study = load_study(config.study)
     return config, study, config.results / study.name
-
-
-def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose kernel, strategy and corpus can be loaded, and why others cannot, which is also named on stderr.
-
-    Raises:
-        UserError: no cell is left.
-    """
-    from longca.core.errors import UserError
-
-    broken: dict[tuple[str, str], UserError] = {}
-    kinds = ("kernel", "strategy", "corpus")  # masks are loaded when a study is expanded
-    for kind in kinds:
-        for name in sorted({name for cell in cells if (name := getattr(cell, kind))}):
-            try:
-                Registry(kind).load(name)
-            except UserError as error:
-                broken[kind, name] = error
-    left = [cell for cell in cells if not any((kind, getattr(cell, kind)) in broken for kind in kinds)]
-    if broken and not left:
-        raise next(iter(broken.values()))
-    reasons = [str(error) for error in broken.values()]
-    for reason in reasons:
-        say_left_out(reason)
-    return left, reasons
 
 
 def announce_results(folder: Path, asked: Path | None) -> None:

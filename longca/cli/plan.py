@@ -20,7 +20,6 @@ from longca.cli.options import (
     StrategyFilter,
     StudyName,
     WorldFilter,
-    loadable,
     open_study,
     print_json,
     print_table,
@@ -53,6 +52,7 @@ def command(
     from longca.bench.run.machine import gpu_machine, this_machine
     from longca.bench.run.predict import EFFICIENCY, Predictor
     from longca.bench.run.shards import shards
+    from longca.core.select import loadable
     from longca.store.text import format_bytes, plural
 
     config, chosen, _ = open_study(study)

@@ -20,7 +20,6 @@ from longca.cli.options import (
     StudyName,
     WorldFilter,
     announce_results,
-    loadable,
     open_study,
     print_json,
     print_table,
@@ -60,18 +59,21 @@ def command(
     results: Results = None,
     log: Annotated[Path | None, typer.Option(help="Also write one line a cell to this file", show_default=False)] = None,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit code 0 even where cells failed: jobs of the workflow")] = False,
+    expect_cells: Annotated[int | None, typer.Option(help="Exit code 1 if there are not so many cells here: jobs of the workflow",
+                                                     show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a study's cells. Finished cells are kept: running again goes on where it stopped.
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
-    Exit code 1 if a cell ended as incorrect, error or timeout, now or before.
+    Exit code 1 if a cell ended as incorrect, error or timeout, now or before, or was left out with a broken plug-in.
     """
     from longca.bench.run.runner import run_cells
     from longca.bench.run.shards import shards, shards_of_one_machine
     from longca.bench.workers.task import find_task
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
+    from longca.core.select import loadable
 
     config, chosen, folder = open_study(study, results=results, device=device, launcher=launcher, progress=progress,
                                         shard_minutes=shard_minutes)
@@ -81,8 +83,9 @@ def command(
 
         serve(task, folder)
         return
-    cells = chosen.cells()
+    cells, broken = chosen.cells(), []
     if shard:
+        cells, broken = loadable(cells)  # as the workflow does, before it divides them
         by_name = {piece.name: piece for piece in (*shards(cells, config.shard_minutes), *shards_of_one_machine(cells))}
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
@@ -93,8 +96,12 @@ def command(
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
     if known:
         cells = _unknown(cells, known, statuses)
-    cells, broken = loadable(cells)
+    if not shard:
+        cells, broken = loadable(cells)
     broken = [*chosen.left_out, *broken]
+    is_incomplete = expect_cells is not None and len(cells) != expect_cells
+    if is_incomplete:
+        print_text(f"{len(cells)} of {expect_cells} cells can be measured here")
     announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
     if as_json:
@@ -103,7 +110,7 @@ def command(
                     "seconds": summary.seconds, "cells": summary.board.rows()})
     else:
         _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
-    if (summary.num_failed or broken) and not exit_zero:
+    if is_incomplete or ((summary.num_failed or broken) and not exit_zero):
         raise typer.Exit(1)
 
 

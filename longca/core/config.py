@@ -19,7 +19,8 @@ Launch = Literal["auto", "local", "torchrun", "srun"]
 CONFIG_FILE = Path("config/config.yaml")
 PREFIX = "LONGCA_"
 VARIABLES = f"{PREFIX}* variables"
-NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS", "LONGCA_WORKFLOW"}  # read elsewhere
+NOT_SETTINGS = {"LONGCA_PLUGINS", "LONGCA_CONTAINER", "LONGCA_LOCK", "LONGCA_COMMIT", "LONGCA_LOCKS", "LONGCA_WORKFLOW",
+                "LONGCA_TRIALS", "LONGCA_STARTED_AS"}  # read elsewhere
 
 
 class Config(Frozen):

@@ -12,14 +12,18 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from longca.core.children.first_call import with_first_call
+from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
 
+IN_WORKERS = ("prepare",)  # methods that only worker processes call
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -100,9 +104,9 @@ class Registry:
         if not isinstance(name, str) or name not in files:
             raise unknown(self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all")
         path = Path(*files[name])
-        module_name, _, class_name = self.kind.contract.partition(":")
-        contract = getattr(importlib.import_module(module_name), class_name)
+        contract = _contract(self.kind)
         if self.kind.suffix == ".py":
+            self.check([name])
             plugin = _from_module(path, contract)
         else:
             try:
@@ -112,8 +116,19 @@ class Registry:
         plugin.name, plugin.path = name, path
         return plugin
 
+    def check(self, names: Sequence[str]) -> None:
+        """Import files from outside the package in another process, all in one. Raises BrokenPlugin for the first that fails."""
+        files = self._files()
+        paths = [Path(*files[name]) for name in names if name in files]
+        untried = [path for path in paths if not path.is_relative_to(PACKAGE_ROOT) and path.is_file() and not _is_imported(path)]
+        if self.kind.suffix == ".py" and untried:
+            for what, why, todo in refusals(self.kind.name, untried).values():
+                raise BrokenPlugin(what, why=why, todo=todo)
+
     def load_all(self) -> list[Any]:
         """All plug-ins. One from outside the package that cannot be loaded is named on stderr and left out: the others work."""
+        with suppress(BrokenPlugin):  # of each below
+            self.check(self.names())
         found = []
         for name, path in self.paths().items():
             try:
@@ -171,7 +186,17 @@ def as_broken(path: Path, error: Exception) -> BrokenPlugin:
     """The error of a user's plug-in that has raised what its contract does not know. Raises the same error of a file of the package."""
     if path.is_relative_to(PACKAGE_ROOT):
         raise error
-    return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo="Mend or remove the file")
+    return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo=MEND)
+
+
+def load_file(kind: str, path: Path) -> Plugin:
+    """The plug-in of this Python file, imported in this process. Raises BrokenPlugin."""
+    return _from_module(path, _contract(KINDS[kind]))
+
+
+def _contract(kind: Kind) -> Any:
+    module_name, _, class_name = kind.contract.partition(":")
+    return getattr(importlib.import_module(module_name), class_name)
 
 
 def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
@@ -186,10 +211,13 @@ def _from_module(path: Path, contract: type[Plugin]) -> Plugin:
                         why=f"it must define exactly one subclass of {contract.__name__}, found {len(classes)}")
     if not path.is_relative_to(PACKAGE_ROOT):
         _check_methods(path, classes[0], contract)
+        _try_methods_first(path, classes[0], contract)
     try:
         return classes[0]()
-    except Exception as error:
-        raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo="Mend or remove the file") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise BrokenPlugin(f"Plug-in '{path}' cannot be made", why=_described(error), todo=MEND) from error
 
 
 def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
@@ -204,7 +232,18 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
         if given is not None:
             expected = ", ".join(one.name for one in parameters)
             raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"{name}{given} is called as {name}({expected})",
-                               todo="Mend or remove the file")
+                               todo=MEND)
+
+
+def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
+    """Have the first call of each method that commands call themselves made in a copy of the process."""
+    def refuse(name: str, reason: str) -> BrokenPlugin:
+        return BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"its method {name} {reason}", todo=MEND)
+
+    for name, _ in inspect.getmembers(contract, inspect.isfunction):
+        own = vars(plugin).get(name)
+        if not name.startswith("_") and name not in IN_WORKERS and inspect.isfunction(own):
+            setattr(plugin, name, with_first_call(own, functools.partial(refuse, name)))
 
 
 def refused_signature(function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()) -> str | None:
@@ -228,8 +267,10 @@ def _import_file(path: Path) -> ModuleType:
         if path.is_relative_to(PACKAGE_ROOT):
             return importlib.import_module("longca." + ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts))
         return _import_from_outside(path)
-    except (Exception, SystemExit) as error:
-        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo="Mend or remove the file") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise BrokenPlugin(f"Plug-in '{path}' cannot be imported", why=_described(error), todo=MEND) from error
 
 
 def _described(error: BaseException) -> str:
@@ -246,10 +287,9 @@ def _place(error: BaseException) -> str:
 
 
 def _import_from_outside(path: Path) -> ModuleType:
-    module_name = f"longca_plugins.{path.parent.name}.{path.stem}"
-    loaded = sys.modules.get(module_name)
-    if loaded is not None and loaded.__file__ == str(path):
-        return loaded
+    module_name = _module_name(path)
+    if _is_imported(path):
+        return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -260,3 +300,13 @@ def _import_from_outside(path: Path) -> ModuleType:
         del sys.modules[module_name]
         raise
     return module
+
+
+def _is_imported(path: Path) -> bool:
+    module = sys.modules.get(_module_name(path))
+    return module is not None and module.__file__ == str(path)
+
+
+def _module_name(path: Path) -> str:
+    """The name of the module of a plug-in from outside the package."""
+    return f"longca_plugins.{path.parent.name}.{path.stem}"

@@ -66,7 +66,9 @@ DOCUMENTS = Limit("documents", 10_000_000, "documents", "Documents that are draw
 DOCUMENT = Limit("document_mib", 32, "MiB", "One document of the files that `longca data build` reads")
 UNPACKED = Limit("unpacked_ratio", 200, "times", "How often larger than its packed file a corpus archive may be, from 4 MiB on")
 CODE = Limit("code_mib", 4, "MiB", "The Python file that `longca bench` is given")
-LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE)
+PLUGIN = Limit("plugin_seconds", 30, "seconds", "The import of a plug-in from outside the package")
+LOG = Limit("log_mib", 100, "MiB", "What measuring processes of one run print into its logs; of each the last MiB is always kept")
+LIMITS = (YAML, YAML_VALUES, CELLS, CELL_FILE, RECORDS, ROWS, CORPUS, DOCUMENTS, DOCUMENT, UNPACKED, CODE, PLUGIN, LOG)
 
 
 def check_variables() -> None:

@@ -1,12 +1,16 @@
-"""Selection of a study's cells: the same filters in every command."""
+"""Selection of a study's cells: the same filters in every command, and those whose plug-ins can be loaded."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError, unknown
+from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.schema import Frozen
 from longca.core.units import parse_heads, parse_length
+
+LOADED = ("kernel", "strategy", "corpus")  # masks are loaded when a study is expanded
 
 
 class Selection(Frozen):
@@ -83,3 +87,32 @@ def _number(axis: str, text: str) -> int:
     if axis != "seqlen":
         raise ValueError(text)
     return parse_length(text)
+
+
+def loadable(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
+    """The cells whose kernel, strategy and corpus can be loaded, and why others cannot, which is also named on stderr.
+
+    Raises:
+        UserError: no cell is left.
+    """
+    broken: dict[tuple[str, str], UserError] = {}
+    for kind in LOADED:
+        names = sorted({name for cell in cells if (name := getattr(cell, kind))})
+        with suppress(BrokenPlugin):  # of each below
+            Registry(kind).check(names)
+        for name in names:
+            try:
+                plugin = Registry(kind).load(name)
+                if kind == "kernel":  # a run asks for it between its measurements
+                    plugin.work(next(cell for cell in cells if cell.kernel == name))
+            except UserError as error:
+                broken[kind, name] = error
+            except Exception as error:
+                broken[kind, name] = as_broken(Registry(kind).paths()[name], error)
+    left = [cell for cell in cells if not any((kind, getattr(cell, kind)) in broken for kind in LOADED)]
+    if broken and not left:
+        raise next(iter(broken.values()))
+    reasons = [str(error) for error in broken.values()]
+    for reason in reasons:
+        say_left_out(reason)
+    return left, reasons

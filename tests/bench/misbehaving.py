@@ -9,6 +9,9 @@ MEASURE = Measure(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 
 HOARD_BYTES = 200_000_000
 
+SCRIBBLE = """import contextlib, os
+        for file in {files}:
+            with contextlib.suppress(OSError): os.write(file, b'no message\\n')"""
 KERNELS = {
     "quick": "",
     "sleeper": "import time; time.sleep(1e6)",
@@ -18,6 +21,9 @@ KERNELS = {
     "raiser": "print('said before'); raise RuntimeError('boom')",
     "hungry": "raise MemoryError",
     "orphaner": "import os, time; print(f'child {pid}' if (pid := os.fork()) else time.sleep(1e6), flush=True); os._exit(1)",
+    "escapee": "import os, time; print(f'child {pid}' if (pid := os.fork()) else os.setsid() or time.sleep(600), flush=True)",
+    "scribbler": SCRIBBLE.format(files="range(3, 1024)"),
+    "small_scribbler": SCRIBBLE.format(files="range(3, 64)"),
     "sticky": "import torch; torch.ones = None; raise RuntimeError('sticky')",
     "slow": "import time; time.sleep(0.3)",
 }

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,23 @@ def test_a_grandchild_that_holds_the_pipes_open_neither_hangs_the_run_nor_stays(
     outcome = pool.measure(kernel_cell("orphaner"), MEASURE).outcome
     assert outcome.type == "WorkerDied" and "exited with code 1" in outcome.message
     wait_until_gone(int(outcome.log.split()[-1]))
+
+
+def test_whatever_is_written_to_the_channel_ends_the_cell_alone(pool):
+    outcome = pool.measure(kernel_cell("scribbler"), MEASURE).outcome
+    assert outcome.type == "BrokenChannel" and "longca's alone: 'no message'" in outcome.message
+    assert pool.measure(kernel_cell("small_scribbler"), MEASURE).outcome.status == "ok"
+
+
+def test_a_process_that_has_left_the_group_ends_with_the_worker_and_holds_no_lock(pool):
+    assert pool.measure(kernel_cell("escapee"), MEASURE).outcome.status == "ok"
+    (group,) = (group for key, group in pool._groups.items() if key == ("kernel", None, 1))
+    escapee = int(group.ranks[0].tail().split()[-1])
+    assert is_running(escapee) and os.getsid(escapee) == escapee
+    assert not any(".lock" in str(file.resolve()) for file in Path(f"/proc/{escapee}/fd").iterdir())
+    group.ranks[0].kill()
+    wait_until_gone(escapee)
+    assert pool.measure(kernel_cell("quick", seqlen=20), MEASURE).outcome.type == "WorkerDied"
 
 
 def test_a_sick_process_is_replaced(pool):

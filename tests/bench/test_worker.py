@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from longca.bench.workers.channel import Channel
+from longca.bench.workers import channel
+from longca.bench.workers.channel import BrokenChannel, Channel
 from longca.bench.workers.launch import RankPlacement, end
 from longca.bench.workers.local import RankProcess
 from longca.bench.workers.process import threads_per_rank
@@ -68,6 +70,24 @@ def test_both_ends_notice_that_the_other_is_gone(ends):
         ends[1].receive()
     with pytest.raises(EOFError):
         ends[1].send({})
+
+
+@pytest.mark.parametrize("written", [b"no message\n", b"[" * 100_000 + b"\n", b"[1, 2]\n", b"\xff\n", b'{"n": 1, "n": 2}\n',
+                                     b"y" * 400_000], ids=range(6))
+def test_what_is_no_message_breaks_the_channel(ends, monkeypatch, written):
+    monkeypatch.setattr(channel, "MOST_BYTES", 200_000)
+    def send() -> None:
+        with suppress(BrokenPipeError):
+            os.write(ends[0].writer, written)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(BrokenChannel):
+        while True:
+            ends[1].receive()
+    ends[1].close()
+    sender.join(30)
+    assert not sender.is_alive()
 
 
 @pytest.mark.parametrize("stage", ["starting", "ready"])

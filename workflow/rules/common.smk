@@ -9,6 +9,7 @@ from longca.bench.run.ending import this_process
 from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
+from longca.core.select import loadable
 from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.code.source import source_digest
 from longca.core.study import load_study, study_path
@@ -22,6 +23,8 @@ os.environ[WORKFLOW] = this_process()
 CONFIG = load_config(workflow.config_settings.overwrite_config)
 STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
+CELLS, BROKEN = loadable(STUDY.cells())
+LEFT_OUT = [*STUDY.left_out, *BROKEN]
 SITE = load_site()
 RESULTS = CONFIG.results / STUDY.name
 # measuring jobs that take turns on this machine (the local profile says so) are as well one job: it starts fewer processes
@@ -29,9 +32,9 @@ ONE_MACHINE = workflow.resource_settings.resources.get("device") == 1
 SHARDS = {
     shard.name: shard
     for shard in (
-        shards_of_one_machine(STUDY.cells())
+        shards_of_one_machine(CELLS)
         if ONE_MACHINE
-        else shards(STUDY.cells(), CONFIG.shard_minutes)
+        else shards(CELLS, CONFIG.shard_minutes)
     )
 }
 CONTAINED = (
@@ -85,6 +88,10 @@ def growing(first):
 
 def shard_minutes(wildcards, attempt):
     return (int(SHARDS[wildcards.shard].minutes * 2) + 10) * attempt
+
+
+def num_cells(wildcards):
+    return len(SHARDS[wildcards.shard].cells)
 
 
 def measuring(name):

@@ -23,7 +23,8 @@ rule cp:
         device=CONFIG.device,
         minutes=CONFIG.shard_minutes,
         progress=CONFIG.progress,
+        num_cells=num_cells,
         code=code_of("run"),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
-        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q} --exit-zero"
+        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q} --exit-zero --expect-cells {params.num_cells}"

@@ -132,6 +132,7 @@ class _Agent:
             rank.process.wait(patience_s)
             rank.process.kill()
             rank.process.wait(JOIN_SECONDS)
+            rank.process.close_log()
             rank.connection.close()
         return {"stopped": number}
 

@@ -16,12 +16,14 @@ import shlex
 import stat
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longca.bench.workers.channel import out_of_reach
 from longca.core.errors import UserError
 from longca.store.lock import SHOWN_CHARS, describe, new_signature, read_signature, try_lock, write_signature
 
@@ -54,6 +56,7 @@ class DeviceLock:
         self.name = f"{re.sub(r'[^0-9A-Za-z-]', '-', device)}.lock"
         self.title = "the CPUs of this machine" if device == "cpu" else device
         self._file: int | None = None
+        self._is_watched = False
 
     def claim(self, signature: dict[str, Any]) -> str:
         """Take the lock unless somebody has it. A second call finds out if it is still held, and is quick.
@@ -69,7 +72,8 @@ class DeviceLock:
                 folder = _opened_folder()
                 try:
                     if self._file is None:
-                        self._file = _opened(folder, self.name)
+                        self._file = out_of_reach(_opened(folder, self.name))
+                        self._watch_forks()
                         if not try_lock(self._file):
                             holder = read_signature(self._file)
                             if holder.get("run") != signature["run"]:  # perhaps that of the one before
@@ -84,7 +88,14 @@ class DeviceLock:
                     os.close(folder)
                 self.release()  # somebody has removed the file: another process may lock a new one of this name
 
+    def _watch_forks(self) -> None:
+        """Keep the lock from copies of this process: one that outlives it would hold the lock for nothing."""
+        if not self._is_watched:
+            self._is_watched, lock = True, weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: None if (own := lock()) is None else own.release())
+
     def release(self) -> None:
+        """Give the lock back. In a copy of this process (`fork`) it stays with the original."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -3,13 +3,13 @@
 import random
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
-from longca.bench.workers.channel import Message
+from longca.bench.workers.channel import BrokenChannel, Message
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
@@ -25,6 +25,7 @@ TOLD_AFTER = 2  # attempts
 GRACE_SECONDS = 10.0  # that the other ranks get to answer, once one has failed
 GOODBYE_SECONDS = 5.0
 TICK_SECONDS = 0.25
+SHOWN_CHARS = 120  # of what arrived instead of a message
 PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
 
 
@@ -33,10 +34,15 @@ class StartTimeout(Exception):
 
 
 class RankDied(Exception):
-    """The process of a rank has ended."""
+    """The process of a rank has ended, or is of no use any more."""
 
-    def __init__(self, rank: Rank) -> None:
-        self.cause = rank.cause_of_death()
+    def __init__(self, rank: Rank, cause: str = "") -> None:
+        """
+        Args:
+            cause: why it is of no use; by default the process says how it ended.
+        """
+        self.type = "BrokenChannel" if cause else "WorkerDied"
+        self.cause = cause or rank.cause_of_death()
         self.log, self.notes = rank.tail(), was_at(rank)
         where = f" on {rank.host}" if rank.host else ""
         super().__init__(self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}")
@@ -80,12 +86,12 @@ class Group:
             UserError: devices cannot be locked on this machine; likewise.
         """
         try:
-            answers = self._collect(START_SECONDS)
+            answers = self._collect(START_SECONDS, ("found", "refused"))
             for answer in answers.values():
                 if "refused" in answer:
                     raise RankWithoutDevice(answer["refused"])
             self._claim()
-            answers = self._ask({"do": "open"}, START_SECONDS)
+            answers = self._ask({"do": "open"}, START_SECONDS, "ready")
             self._check_devices({rank: answer["ready"] for rank, answer in answers.items()})
         except BaseException:
             self.close(gently=False)
@@ -99,14 +105,15 @@ class Group:
         request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
         try:
             self._claim()
-            answers = self._ask(request, measure.timeout_s)
+            answers = self._ask(request, measure.timeout_s, "result")
         except StartTimeout:
             notes = self._whereabouts()
             self.close(gently=False)
             return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
         except RankDied as lost:
             self.close(gently=False)
-            return Result(outcome=as_failed("WorkerDied", f"worker died: {lost}", lost.log), notes=lost.notes)
+            message = f"worker died: {lost}" if lost.type == "WorkerDied" else str(lost)
+            return Result(outcome=as_failed(lost.type, message, lost.log), notes=lost.notes)
         results = {rank: Result.received(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
@@ -118,7 +125,7 @@ class Group:
         """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""
         request = {"do": "wrong_rows", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
         try:
-            answer = self._ask(request, measure.timeout_s)[0]
+            answer = self._ask(request, measure.timeout_s, "wrong_rows")[0]
         except (StartTimeout, RankDied):
             self.close(gently=False)
             return []
@@ -129,7 +136,7 @@ class Group:
         if not self.is_alive:
             return False
         try:
-            return all(answer.get("healthy") for answer in self._ask({"do": "ping"}, PING_SECONDS).values())
+            return all(answer.get("healthy") for answer in self._ask({"do": "ping"}, PING_SECONDS, "healthy").values())
         except (StartTimeout, RankDied):
             return False
 
@@ -148,7 +155,7 @@ class Group:
         """
         attempts = 0
         while True:
-            answers = self._ask({"do": "claim", "signature": self.claimant.signature}, ANSWER_SECONDS).values()
+            answers = self._ask({"do": "claim", "signature": self.claimant.signature}, ANSWER_SECONDS, "holder", "error").values()
             for answer in answers:
                 if "error" in answer:
                     what, why, todo = answer["error"]
@@ -192,16 +199,26 @@ class Group:
         time.sleep(TICK_SECONDS)
         return tuple(note for rank in self.ranks for note in was_at(rank))
 
-    def _ask(self, request: Message, timeout_s: float) -> dict[int, Message]:
+    def _ask(self, request: Message, timeout_s: float, *answered: str) -> dict[int, Message]:
+        """One answer of each rank, as `_collect` returns them.
+
+        Args:
+            answered: an answer has one of these keys; any will do without them.
+        """
         for rank in self.ranks:
             try:
                 rank.send(request)
             except EOFError:
                 raise RankDied(rank) from None
-        return self._collect(timeout_s)
+        return self._collect(timeout_s, answered)
 
-    def _collect(self, timeout_s: float) -> dict[int, Message]:
-        """One answer of each rank; of fewer if one failed and the others then hung. Raises StartTimeout or RankDied."""
+    def _collect(self, timeout_s: float, answered: Collection[str]) -> dict[int, Message]:
+        """One answer of each rank; of fewer if one failed and the others then hung.
+
+        Raises:
+            StartTimeout: not all ranks answered in time.
+            RankDied: the process of one ended, or something has written into its channel what is no answer.
+        """
         answers: dict[int, Message] = {}
         deadline = time.monotonic() + timeout_s
         while len(answers) < len(self.ranks):
@@ -219,9 +236,13 @@ class Group:
             for rank in ready:
                 try:
                     for message in rank.receive():
+                        _check_answer(message, answered)
                         answers[rank.placement.rank] = message
                         if _is_failure(message) and not has_failure:
                             has_failure, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
+                except BrokenChannel as error:
+                    raise RankDied(rank, f"something in the measuring process has written to the runner's channel, which is "
+                                         f"longca's alone: {error}") from None
                 except EOFError:
                     raise RankDied(rank) from None
             for rank in dead:
@@ -240,6 +261,13 @@ def _culprit(results: dict[int, Result], failed: list[int]) -> int:
     """The first failed rank whose failure is not only that it lost another rank."""
     blamed = [rank for rank in failed if getattr(results[rank].outcome, "type", "") != PEER_LOST]
     return (blamed or failed)[0]
+
+
+def _check_answer(message: Message, keys: Collection[str]) -> None:
+    """Raise BrokenChannel for a message that has none of these keys (any has, where there are none), or no result where it should be."""
+    parts = [message.get(name) for name in ("result", "uses")] if "result" in message else []
+    if (keys and message.keys().isdisjoint(keys)) or not all(isinstance(part, dict) for part in parts):
+        raise BrokenChannel(f"a message of {', '.join(map(repr, message)) or 'nothing'}"[:SHOWN_CHARS])
 
 
 def _is_failure(answer: Message) -> bool:

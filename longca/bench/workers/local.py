@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from longca.bench.workers.channel import Channel, Message
+from longca.bench.workers.channel import Channel, Message, out_of_reach
 from longca.bench.workers.launch import Rank, RankPlacement, end, rank_log, worker_options
 from longca.bench.workers.process import WorkerProcess, network, threads_per_rank
 from longca.bench.workers.rendezvous import LOOPBACK
@@ -32,7 +32,7 @@ class RankProcess(WorkerProcess):
         self.placement = placement
         child_reader, writer = os.pipe()
         reader, child_writer = os.pipe()
-        self.channel = Channel(reader, writer)
+        self.channel = Channel(out_of_reach(reader), out_of_reach(writer))
         options = worker_options(placement, device) | {"reader": child_reader, "writer": child_writer}
         given = [child_reader, child_writer, *inherited]
         if listener is not None:
@@ -68,6 +68,7 @@ class RankProcess(WorkerProcess):
         self.kill()
         self.process.wait()
         self.channel.close()
+        self.close_log()
 
 
 class Local:

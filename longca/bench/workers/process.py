@@ -1,6 +1,7 @@
 """A worker process on this machine: it is started, watched, and ended together with all processes that it has started."""
 
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,11 @@ from pathlib import Path
 
 from longca.bench.measure.environment import num_cores
 from longca.bench.measure.failure import place_in_stack
-from longca.core.code import child
+from longca.core.children import start
+from longca.core.children.output import Output
+from longca.core.children.processes import MARK, kill_all
+from longca.core.children.trial import NONE as NO_TRIALS
+from longca.core.children.trial import VARIABLE as TRIALS
 
 TAIL_CHARS = 4000
 DEATH_SECONDS = 10.0  # between the end of its connection and its own end: a driver may still be freeing memory
@@ -44,17 +49,20 @@ class WorkerProcess:
         Raises:
             OSError: the log cannot be written, or the process not started.
         """
-        self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._mark = 0
+        self.log, self._output, self._mark = log, Output(log), secrets.token_hex(8)
         options = {**options, "threads": num_threads, "parent": os.getpid()}
-        command = [*child.python("-u"), "-m", "longca.bench.workers.worker"]
+        command = [*start.python("-u"), "-m", "longca.bench.workers.worker"]
         command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        try:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._output.writer, stderr=subprocess.STDOUT,
                                             pass_fds=tuple(descriptors), start_new_session=True,
-                                            env={WAIT_POLICY: "passive", **child.environment(os.environ),
-                                                 "OMP_NUM_THREADS": str(num_threads), **(env or {})})
+                                            env={WAIT_POLICY: "passive", **start.environment(os.environ),
+                                                 "OMP_NUM_THREADS": str(num_threads), **(env or {}), MARK: self._mark, TRIALS: NO_TRIALS})
+        except BaseException:
+            self._output.close()
+            raise
+        finally:
+            os.close(self._output.writer)
 
     @property
     def is_alive(self) -> bool:
@@ -62,13 +70,11 @@ class WorkerProcess:
 
     def begin(self, title: str) -> None:
         """Write a headline into the log; `tail` shows what follows it. Errors are ignored: if the disk is full, the store reports it."""
-        with suppress(OSError), self.log.open("ab") as output:
-            output.write(f"== {title}\n".encode())
-            self._mark = output.tell()
+        self._output.begin(title)
 
     def tail(self) -> str:
         """The last output since `begin`."""
-        return self._printed_since(self._mark)[-TAIL_CHARS:].strip()
+        return self._output.tail()[-TAIL_CHARS:].strip()
 
     def ask_for_stack(self) -> None:
         """Have it print its stack; this works even while it waits inside a library."""
@@ -77,7 +83,7 @@ class WorkerProcess:
 
     def whereabouts(self) -> str:
         """File, line and function in the stack that it printed last since `begin`: when asked, or as it died. Empty if it printed none."""
-        return place_in_stack(self._printed_since(self._mark))
+        return place_in_stack(self._output.tail())
 
     def cause_of_death(self) -> str:
         """The exit code or signal of the process, in words. Waits up to DEATH_SECONDS for its end."""
@@ -98,14 +104,12 @@ class WorkerProcess:
             self.process.wait(max(timeout_s, 0.0))
 
     def kill(self) -> None:
-        """Kill it and all processes that it has started. Returns at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """Kill it and all processes that it has started, in whatever group they are. Returns at once."""
+        kill_all(self.process.pid, self._mark)
 
-    def _printed_since(self, mark: int) -> str:
-        with self.log.open("rb") as output:
-            output.seek(mark)
-            return output.read().decode(errors="replace")
+    def close_log(self) -> None:
+        """Write the last of its output; it has ended."""
+        self._output.close()
 
 
 def network(address: str) -> dict[str, str]:

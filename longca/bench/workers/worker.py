@@ -1,18 +1,16 @@
-"""The worker process of one rank, driven over two pipes or a socket. Its task starts it, as `longca.core.code.child` says."""
+"""The worker process of one rank, driven over two pipes or a socket. Its task starts it, as `longca.core.children.start` says."""
 
 import argparse
-import ctypes
 import faulthandler
 import gc
 import os
 import signal
-import sys
 
 from longca.bench.workers.channel import Channel
 from longca.bench.workers.launch import RankPlacement
 from longca.bench.workers.process import STACK_SIGNAL, ending_signals
+from longca.core.children.processes import die_with
 
-PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 NCCL = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process; otherwise a collective would wait on the GPU for ever
     "TORCH_NCCL_ENABLE_MONITORING": "1",  # … also where the thread that looks for broken connections hangs itself,
@@ -31,9 +29,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all ranks
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
-    for descriptor in {options.reader, options.writer}:
-        os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
-    channel = Channel(options.reader, options.writer)
+    channel = Channel.of_worker(options.reader, options.writer)
 
     gc.disable()  # no import leaves garbage: looking for it is a seventh of the import's time
     from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
@@ -55,17 +51,6 @@ def main() -> None:
         else:
             channel.send(getattr(session, request["do"])(request))
     session.close()
-
-
-def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent dies, in whatever way.
-
-    Systems other than Linux have no such call: there the end of the pipe ends this process after its current cell.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        sys.exit(1)
 
 
 def _options() -> argparse.Namespace:

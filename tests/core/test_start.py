@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longca.core.code import child
+from longca.core.children import start
 from longca.core.plugin import PACKAGE_ROOT
 
 STUB = """
@@ -88,6 +88,6 @@ def test_a_worker_imports_the_package_of_its_runner(folders, tmp_path, working, 
 
 
 def test_what_a_user_has_named_stays_in_the_path():
-    kept = child.environment({"PYTHONPATH": ":/mine::lib:", "HOME": "/"})
+    kept = start.environment({"PYTHONPATH": ":/mine::lib:", "HOME": "/"})
     assert kept == {"PYTHONPATH": "/mine:lib", "HOME": "/"}
-    assert child.environment({"PYTHONPATH": ":"}) == {}
+    assert start.environment({"PYTHONPATH": ":"}) == {}

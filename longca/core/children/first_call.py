@@ -1,0 +1,89 @@
+"""First calls: a method of a plug-in from outside the package is first called in a copy of this process, which it may end."""
+
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from longca.core.children.trial import NONE, VARIABLE
+from longca.core.reading import PLUGIN
+
+TICK_SECONDS = 0.005
+RETURNED, ODD = 71, 72
+"""exit codes of a copy: the call returned, or raised an Exception, which the same call here does again; it raised what is none"""
+
+
+def with_first_call(function: Callable[..., Any], refuse: Callable[[str], Exception]) -> Callable[..., Any]:
+    """The function, whose first call is made in a copy of this process before it is made here.
+
+    Copies are not made where they could do harm: beside other threads, or in a process that uses GPUs or is a rank. Nor in workers.
+
+    Args:
+        refuse: makes the exception of this call, and of all further ones, from the reason why the copy did not outlive it.
+    """
+    if os.environ.get(VARIABLE) == NONE or hasattr(function, "is_tried_first") or not hasattr(os, "fork"):
+        return function
+    reasons: list[str] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not reasons and _may_copy():
+            reasons.append(_reason(lambda: function(*args, **kwargs)))
+        if any(reasons):
+            raise refuse(reasons[0])
+        return function(*args, **kwargs)
+
+    call.is_tried_first = True  # type: ignore[attr-defined]
+    return call
+
+
+def _may_copy() -> bool:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and (torch.cuda.is_initialized() or (torch.distributed.is_available() and torch.distributed.is_initialized())):
+        return False
+    return threading.active_count() == 1
+
+
+def _reason(call: Callable[[], object]) -> str:
+    """The reason why a copy of this process does not outlive the call; empty if it does."""
+    seconds = PLUGIN.value()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        _call_in_copy(call)
+    deadline, ended, status = time.monotonic() + seconds, 0, 0
+    try:
+        while not ended and time.monotonic() < deadline:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                time.sleep(TICK_SECONDS)
+    finally:
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    if not ended:
+        return f"is not done after {seconds} s; {PLUGIN.todo}"
+    code = os.waitstatus_to_exitcode(status)
+    if code in (RETURNED, ODD):
+        return "raises what is no Exception" if code == ODD else ""
+    return f"ends the process with exit code {code}" if code >= 0 else f"has the process killed by signal {-code}"
+
+
+def _call_in_copy(call: Callable[[], object]) -> None:
+    """Make the call, without a word, and end this process."""
+    code = RETURNED
+    try:
+        silence = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(silence, stream)
+        call()
+    except Exception:
+        pass
+    except BaseException:
+        code = ODD
+    finally:
+        os._exit(code)

@@ -1,0 +1,132 @@
+"""The output of a worker process: a pipe, whose other end a thread of its parent writes into a log that cannot grow without limit.
+
+A log that is full goes on in a new file, and keeps one file before it: its end is always there. Only the end is read back.
+"""
+
+import fcntl
+import os
+import select
+import struct
+import termios
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from longca.core.reading import LOG
+
+BEFORE = ".before"  # ends the name of the file of what was printed before that in the log itself
+CHUNK_BYTES = 1 << 16
+LEAST_BYTES = 1 << 20  # of a log, however much the run's others hold
+PIPE_BYTES = 256 << 10  # that a process may print while its parent is busy, before it waits
+MOST_READ = 256 << 10  # bytes of a log's end that are looked at
+DRAIN_SECONDS = 1.0  # for what was printed until now, of a process that goes on printing
+
+
+class Output:
+    """The output of one process, from its start on. `writer` is its stdout and stderr; its parent closes that once it has started."""
+
+    def __init__(self, log: Path) -> None:
+        """Raises OSError: the log cannot be written."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2  # of each of two files
+        self._log, self._before = log, log.with_name(log.name + BEFORE)
+        self._file = _opened(log)
+        self._size = os.fstat(self._file).st_size
+        self._num_printed = self._mark = 0  # bytes since the start: all, and those up to the last headline
+        self._reader, self.writer = os.pipe()
+        self._wake, self._end = os.pipe()
+        os.set_blocking(self._reader, False)
+        with suppress(OSError, AttributeError):  # not on every system, and not beyond a user's share
+            fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._follow, daemon=True, name=f"output {log.name}")
+        self._thread.start()
+
+    def begin(self, title: str) -> None:
+        """Write a headline; `tail` shows what follows it."""
+        self._drain()
+        with self._lock:
+            self._write(f"== {title}\n".encode())
+            self._mark = self._num_printed
+
+    def tail(self) -> str:
+        """The end of what was printed since `begin`."""
+        self._drain()
+        with self._lock:
+            count = min(self._num_printed - self._mark, MOST_READ)
+            content = _end_of(self._log, count)
+            if len(content) < count:
+                content = _end_of(self._before, count - len(content)) + content
+        return content.decode(errors="replace")
+
+    def close(self) -> None:
+        """Write what is still in the pipe, and close it: what lives on cannot print any more."""
+        if self._is_closed:
+            return
+        self._drain()
+        self._is_closed = True
+        os.close(self._end)
+        self._thread.join()
+        for file in (self._reader, self._wake, self._file):
+            os.close(file)
+
+    def _follow(self) -> None:
+        poll = select.poll()
+        for file in (self._reader, self._wake):
+            poll.register(file, select.POLLIN)
+        while self._wake not in dict(poll.poll()):
+            if not self._take():
+                poll.unregister(self._reader)  # its end: only `close` is waited for
+
+    def _drain(self) -> None:
+        """Write what is in the pipe now."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while not self._is_closed and _bytes_in(self._reader) and time.monotonic() < deadline:
+            self._take()
+
+    def _take(self) -> bool:
+        """Write the next part of what is in the pipe, if there is one. False at its end."""
+        with self._lock:
+            try:
+                content = os.read(self._reader, CHUNK_BYTES)
+            except BlockingIOError:  # another thread has taken it
+                return True
+            self._write(content)
+        return bool(content)
+
+    def _write(self, content: bytes) -> None:
+        """Errors are ignored: if the disk is full, the store reports it."""
+        self._num_printed += len(content)
+        with suppress(OSError):
+            if self._size + len(content) > self._most:
+                self._log.replace(self._before)
+                full, self._file, self._size = self._file, _opened(self._log), 0
+                os.close(full)
+            self._size += os.write(self._file, content)
+
+
+def _opened(log: Path) -> int:
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except OSError:  # another process has renamed it
+        return 0
+
+
+def _bytes_in(pipe: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
+
+
+def _end_of(path: Path, count: int) -> bytes:
+    """The last `count` bytes of a file; fewer if it has fewer, or is not there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - count, 0))
+            return file.read(count)
+    except OSError:
+        return b""
