@@ -95,6 +95,7 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.heat_map
 	python -m tools.fastest
+	python -m tools.verified_tables
 
 # known vulnerabilities of all that is pinned, asked of PyPI; exit code 1: there are some, 3: the index does not answer for all packages
 audit: setup

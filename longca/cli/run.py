@@ -112,20 +112,28 @@ def _unknown(cells: list[Cell], files: Sequence[Path], retried: frozenset[str]) 
     import sys
 
     from longca.core.errors import UserError
-    from longca.store.parquet import BadTable, read_columns  # not `load`: a new column must not make measurements stale
+    from longca.store.decode import Decoder, Unusable  # not `load`: a new column must not make measurements stale
+    from longca.store.parquet import RECORD_COLUMN, BadTable, read_texts
     from longca.store.text import plural
 
-    found = set[str]()
+    found, num_damaged, decoder = set[str](), 0, Decoder()
     for path in files:
         if not path.is_file():
             raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet")
         try:
-            table = read_columns(path, {"cell_id": "str", "status": "str"})
+            for text in read_texts(path, RECORD_COLUMN):
+                try:
+                    record = decoder.decode((text or "").encode())
+                except Unusable:
+                    num_damaged += 1
+                    continue
+                if record.outcome.status not in {"unavailable", *retried}:
+                    found.add(record.cell_id)
         except BadTable as error:
             raise UserError(f"'{path}' {error}", todo="Give a records.parquet of `longca export`") from None
-        found.update(table.cell_id[~table.status.isin({"unavailable", *retried})])
     left = [cell for cell in cells if cell.cell_id not in found]
-    print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}", file=sys.stderr)
+    damaged = f"; {plural(num_damaged, 'record')} there cannot be used" if num_damaged else ""
+    print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}{damaged}", file=sys.stderr)
     return left
 
 
