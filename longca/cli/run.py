@@ -59,6 +59,8 @@ def command(
     progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
     results: Results = None,
     log: Annotated[Path | None, typer.Option(help="Also write one line a cell to this file", show_default=False)] = None,
+    stamp: Annotated[Path | None, typer.Option(help="Write the digest of these cells' records to this file at the end",
+                                               show_default=False)] = None,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit code 0 even where cells failed: jobs of the workflow")] = False,
     as_json: Json = False,
 ) -> None:
@@ -87,7 +89,7 @@ def command(
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)
-    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
+    cells = asked = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - {*STATUSES, *MEASURED_BADLY}:
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
@@ -97,6 +99,10 @@ def command(
     broken = [*chosen.left_out, *broken]
     announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
+    if stamp is not None:
+        from longca.bench.run.freshness import write_stamp
+
+        write_stamp(stamp, folder, asked)
     if as_json:
         print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
                     "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,

@@ -50,6 +50,11 @@ def _of_errors(accuracy: Accuracy) -> str | None:
     return None
 
 
+def digest_of(record: Record) -> str:
+    """16 hexadecimal digits that two records share only if they are equal."""
+    return hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:16]
+
+
 def checksum_of(written: bytes) -> str:
     """The checksum of a record's JSON without its key `checksum`."""
     return CHECKSUM_KIND + hashlib.sha256(written).hexdigest()

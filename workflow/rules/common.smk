@@ -6,14 +6,16 @@ from snakemake.settings.types import DeploymentMethod
 
 from longca.bench.run.ending import VARIABLE as WORKFLOW
 from longca.bench.run.ending import this_process
+from longca.bench.run.freshness import OTHERS, STAMP, local_device, refresh
 from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.site import MEASURING_RESOURCES, load_site
-from longca.core.code.source import source_digest
+from longca.core.code.source import files_digest, source_digest
 from longca.core.study import load_study, study_path
 from longca.images.image import check_or_exit, locate
 from longca.images.recipe import fitting
+from longca.store.hardware import hardware_files
 
 # runs that outlive this workflow end at their next cell
 os.environ[WORKFLOW] = this_process()
@@ -24,6 +26,7 @@ STUDY_FILE = study_path(CONFIG.study)
 STUDY = load_study(CONFIG.study)
 SITE = load_site()
 RESULTS = CONFIG.results / STUDY.name
+STAMPS = RESULTS / "shards"
 # measuring jobs that take turns on this machine (the local profile says so) are as well one job: it starts fewer processes
 ONE_MACHINE = workflow.resource_settings.resources.get("device") == 1
 SHARDS = {
@@ -56,6 +59,11 @@ if IMAGE:
     os.environ.setdefault(COMMIT, described(source()))  # there is no Git inside
 
 
+IMAGE_DIGEST = (
+    IMAGE.stamp.read_text()[:64] if IMAGE and IMAGE.stamp.exists() else "none yet"
+)
+
+
 def image(wildcards):
     return str(IMAGE.file) if IMAGE else None
 
@@ -72,10 +80,29 @@ def code_of(command, without=()):
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must
 def shard_files(kind):
     return [
-        RESULTS / "shards" / f"{name}.done"
-        for name, shard in SHARDS.items()
-        if shard.kind == kind
+        STAMPS / f"{name}{STAMP}" for name, shard in SHARDS.items() if shard.kind == kind
     ]
+
+
+# and when its records are not those of today's method. Jobs read this file, too: they must not see what others are about to write
+if workflow.is_main_process:
+    refresh(
+        STAMPS,
+        STUDY,
+        SHARDS.values(),
+        code_of("run"),
+        device=local_device(CONFIG.device) if ONE_MACHINE and not IMAGE else None,
+        container=f"sha256:{IMAGE_DIGEST}" if IMAGE else None,
+    )
+
+
+# records of cells that the study does not ask for, which its tables have all the same
+def other_records(wildcards):
+    return [STAMPS / OTHERS] if (STAMPS / OTHERS).exists() else []
+
+
+# what tables and pages take from outside of the package: the peak rates of GPUs
+HARDWARE = files_digest(hardware_files())
 
 
 # what a retry asks for: more of it, in a new job
