@@ -13,7 +13,7 @@ from longca.core.config import load_config
 from longca.core.site import MEASURING_RESOURCES, load_site
 from longca.core.code.source import files_digest, source_digest
 from longca.core.study import load_study, study_path
-from longca.images.image import check_or_exit, locate
+from longca.images.image import check_or_exit, locate, stamped
 from longca.images.recipe import fitting
 from longca.store.hardware import hardware_files
 
@@ -57,11 +57,7 @@ IMAGE_STAMP = [IMAGE.stamp] if IMAGE else []
 if IMAGE:
     check_or_exit(IMAGE, CONFIG.image_digest)
     os.environ.setdefault(COMMIT, described(source()))  # there is no Git inside
-
-
-IMAGE_DIGEST = (
-    IMAGE.stamp.read_text()[:64] if IMAGE and IMAGE.stamp.exists() else "none yet"
-)
+IMAGE_DIGEST = stamped(IMAGE) if IMAGE else None
 
 
 def image(wildcards):
@@ -80,19 +76,19 @@ def code_of(command, without=()):
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must
 def shard_files(kind):
     return [
-        STAMPS / f"{name}{STAMP}" for name, shard in SHARDS.items() if shard.kind == kind
+        STAMPS / f"{name}{STAMP}"
+        for name, shard in SHARDS.items()
+        if shard.kind == kind
     ]
 
 
 # and when its records are not those of today's method. Jobs read this file, too: they must not see what others are about to write
 if workflow.is_main_process:
+    measuring_device = (
+        local_device(CONFIG.device) if ONE_MACHINE and not IMAGE else None
+    )
     refresh(
-        STAMPS,
-        STUDY,
-        SHARDS.values(),
-        code_of("run"),
-        device=local_device(CONFIG.device) if ONE_MACHINE and not IMAGE else None,
-        container=f"sha256:{IMAGE_DIGEST}" if IMAGE else None,
+        STAMPS, STUDY, SHARDS.values(), code_of("run"), measuring_device, IMAGE_DIGEST
     )
 
 
