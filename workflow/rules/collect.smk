@@ -3,7 +3,7 @@ rule collect:
     input:
         shard_files("kernel"),
         shard_files("cp"),
-        other_records,
+        rest_of_records,
     output:
         multiext(str(RESULTS / "records"), ".parquet", ".csv", ".json"),
     log:

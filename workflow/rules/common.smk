@@ -6,7 +6,7 @@ from snakemake.settings.types import DeploymentMethod
 
 from longca.bench.run.ending import VARIABLE as WORKFLOW
 from longca.bench.run.ending import this_process
-from longca.bench.run.freshness import OTHERS, STAMP, local_device, refresh
+from longca.bench.run.freshness import REST, STAMP, local_device, refresh
 from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
@@ -92,9 +92,9 @@ if workflow.is_main_process:
     )
 
 
-# records of cells that the study does not ask for, which its tables have all the same
-def other_records(wildcards):
-    return [STAMPS / OTHERS] if (STAMPS / OTHERS).exists() else []
+# changes where a stamp is missing beside tables that are there, and with records of cells that the study does not ask for
+def rest_of_records(wildcards):
+    return [STAMPS / REST] if (STAMPS / REST).exists() else []
 
 
 # what tables and pages take from outside of the package: the peak rates of GPUs

@@ -3,6 +3,9 @@
 A job that measures ends with a stamp, the digest of its cells' records. When the workflow starts, it compares each stamp with the records
 of now, whoever measured them. The stamp of a job with cells that `longca run` would measure is removed, so that Snakemake runs the job. A
 stamp of other records is written again, so that Snakemake makes the tables and pages again and measures nothing.
+
+Snakemake does not make a file again that only stands between files that are there. So tables have one more input: `REST` changes where a
+stamp is missing, and with the records of cells that the study does not ask for.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from longca.bench.measure.environment import CONTAINER, cpu_name
@@ -25,7 +30,8 @@ from longca.store.cells import CellStore
 from longca.store.files import replace_file
 from longca.store.index import CellFacts, cell_facts
 
-STAMP, OTHERS, CHECKED = ".done", "others", ".checked"  # of files in the folder of stamps
+STAMP, REST, CHECKED = ".done", "rest", ".checked"  # of files in the folder of stamps
+TABLE = "records.parquet"
 NVIDIA = Path("/dev/nvidiactl")  # is there where a driver of GPUs is loaded
 
 
@@ -64,24 +70,21 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
         UserError: a stamp cannot be written.
     """
     facts, _ = cell_facts(CellStore(stamps.parent))
-    asked = {cell.cell_id for shard in shards for cell in shard.cells}
-    _tell_others(stamps / OTHERS, facts, facts.keys() - asked)
-    done = [shard for shard in shards if (stamps / f"{shard.name}{STAMP}").is_file()]
-    if not done:
-        return
-    cells = [cell for shard in done for cell in shard.cells]
-    checked = _state(study, facts, cells, code, device, container)
-    due = set[str]() if _read(stamps / CHECKED) == checked else due_cells(cells, study, facts, device, container)
-    for shard in done:
-        path = stamps / f"{shard.name}{STAMP}"
-        ids = [cell.cell_id for cell in shard.cells]
-        if due.isdisjoint(ids):
-            replace_file(path, stamp(facts, ids))
-        else:
-            path.unlink(missing_ok=True)
-    if not due:
-        with suppress(UserError):  # whoever cannot write there compares each time
-            replace_file(stamps / CHECKED, checked)
+    ids = {stamps / f"{shard.name}{STAMP}": [cell.cell_id for cell in shard.cells] for shard in shards}
+    done = [path for path in ids if path.is_file()]
+    if done:
+        asked = [cell for shard in shards for cell in shard.cells]
+        state = _state(study, facts, asked, code, device, container)
+        due = set[str]() if _read(stamps / CHECKED) == state else due_cells(asked, study, facts, device, container)
+        for path in done:
+            if due.isdisjoint(ids[path]):
+                replace_file(path, stamp(facts, ids[path]))
+            else:
+                path.unlink(missing_ok=True)
+        if not due:
+            replace_file(stamps / CHECKED, state)
+    if (stamps.parent / TABLE).exists():
+        _tell_rest(stamps / REST, stamp(facts, facts.keys() - set(chain(*ids.values()))), all(path.is_file() for path in ids))
 
 
 def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], device: str | None = None,
@@ -106,12 +109,12 @@ def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts
                   and all(facts[cell.cell_id].method_version != version[cell.cell_id] for version in versions)}
 
 
-def _tell_others(path: Path, facts: Mapping[str, CellFacts], others: Collection[str]) -> None:
-    """Keep a stamp of the records of cells that are not asked for, which tables and pages show all the same; none without such records."""
-    if others:
-        replace_file(path, stamp(facts, others))
-    else:
-        path.unlink(missing_ok=True)
+def _tell_rest(path: Path, others: bytes, is_whole: bool) -> None:
+    """Keep the stamp of the other records in a file, which also changes each time while a stamp is missing."""
+    before = (_read(path) or b"").splitlines(keepends=True)
+    missing = before[1:] if is_whole else [f"a stamp was missing at {time.time_ns()}\n".encode()]
+    if before or missing or others != stamp({}, ()):
+        replace_file(path, b"".join([others, *missing]))
 
 
 def _state(study: Study, facts: Mapping[str, CellFacts], cells: Sequence[Cell], code: str, device: str | None,
