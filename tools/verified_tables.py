@@ -1,4 +1,4 @@
-"""Writes longca/store/verified.sha256: the committed tables of records, whose columns agree with their records.
+"""Writes longca/store/checks/verified.sha256: the committed tables of records, whose columns agree with their records.
 
     python -m tools.verified_tables
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from longca.store.agreement import VERIFIED
+from longca.store.checks.columns import VERIFIED
 from longca.store.load import compared
 from tools.pages import ROOT
 

@@ -10,7 +10,7 @@ from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
 from longca.core.record import Environment, Record
 from longca.core.schema import Model, problems_of
-from longca.store.validity import CHECKSUM_KEY, CHECKSUM_SINCE, checksum_of, checksum_of_content, contradiction
+from longca.store.checks.record import CHECKSUM_KEY, CHECKSUM_SINCE, checksum_of, checksum_of_content, contradiction
 
 MOST_OF_REASON = 500  # characters
 READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.core.version import VERSION
+from longca.store.checks.record import CHECKSUM_SINCE
 from longca.store.columns import COLUMNS
 from longca.store.decode import encode
 from longca.store.files import replace_file
 from longca.store.parquet import RECORD_COLUMN
 from longca.store.table import columns, in_order
-from longca.store.validity import CHECKSUM_SINCE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,8 @@ from pydantic_core import to_json
 from longca.core.code.source import files_digest, reached
 from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.checks.record import digest_of
 from longca.store.files import write_atomically
-from longca.store.validity import digest_of
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file

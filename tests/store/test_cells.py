@@ -43,6 +43,8 @@ with CellStore(sys.argv[1]).lock(sys.argv[2] or None):
     time.sleep(600)
 """
 
+SCHEMA = f'"schema_version":{SCHEMA_VERSION}'
+
 
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
@@ -106,13 +108,13 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
     (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id":"r"'), "it has key 'run_id' twice"),
     (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id" :"r"'), "it has key 'run_id' twice"),
     (lambda text: text.replace('"out":1.0', '"out":1.0,"out":2.0'), "it has key 'out' twice"),
-    (lambda text: text.replace(f'"schema_version":{SCHEMA_VERSION}', '"schema_version":"1"'), "its schema version is '1', no whole number"),
-    (lambda text: text.replace(f'"schema_version":{SCHEMA_VERSION}', '"schema_version":true'), "its schema version is True, no whole number"),
-    (lambda text: text.replace(f'"schema_version":{SCHEMA_VERSION}', '"schema_version":1.0'), "its schema version is 1.0, no whole number"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":"1"'), "its schema version is '1', no whole number"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":true'), "its schema version is True, no whole number"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":1.0'), "its schema version is 1.0, no whole number"),
     (lambda text: text.replace('"seconds":0.1', f'"seconds":{"9" * 5000}'), "it has a number of thousands of digits"),
     (lambda text: text + " " * (9 << 20), "larger than 8 MiB"),
     (lambda text: "[1, 2]", "not a record"),
-    (lambda text: text.replace(f'"schema_version":{SCHEMA_VERSION}', '"schema_version":99'), "schema version 99, this longca reads 1 and 2"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":99'), "schema version 99, this longca reads 1 and 2"),
     (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "'seconds' = 'long'"),
     (lambda text: text.replace('"seqlen":128', '"seqlen":256'), "cell_id is"),
 ])

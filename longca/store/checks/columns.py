@@ -17,7 +17,7 @@ from longca.store.columns import COLUMNS, Column
 from longca.store.hardware import Hardware
 from longca.store.view import View
 
-VERIFIED = PACKAGE_ROOT / "store" / "verified.sha256"
+VERIFIED = PACKAGE_ROOT / "store/checks/verified.sha256"
 SAME = 1e-9  # of two numbers: versions of Python add floats in other ways
 
 # columns that follow from other records, from config/hardware.yaml or from limits that may have changed since: always made anew
