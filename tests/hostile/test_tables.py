@@ -20,7 +20,7 @@ from longca.store.columns import COLUMNS
 from longca.store.export import export
 from longca.store.load import COMMITTED
 from tests.hostile.fuzzing import told
-from tests.records import gpu_study
+from tests.records import gpu_study, record
 from tests.support import examples
 from tools import verified_tables
 
@@ -115,6 +115,31 @@ def test_columns_of_text_are_not_believed_either(file: Path):
     pq.write_table(table.set_column(place, "kernel", pa.array(["nobody"] * table.num_rows)), file)
     methods = json.loads(told("choose", "causal", file, *QUESTION).stdout)["rankings"][0]["methods"]
     assert methods and all(method["method"] != "nobody" for method in methods)
+
+
+def test_escapes_in_a_record_reach_no_terminal(file: Path):
+    """The name of a GPU may hold anything; JSON stays JSON."""
+    gpu = "\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e\U000e0001[bold]\r\u2028H200"
+    cells = [each.cell for each in gpu_study() if each.cell.seqlen == 4096 and each.cell.mask == "causal"]
+    export([record(cell, gpu=gpu, notes=(gpu,)) for cell in cells], file.parent)
+    answers = [("compare", file, file), ("choose", "causal", file, "-s", "4K"), ("claims", file), ("claims", file, 1)]
+    for command in answers:
+        done = told(*command)
+        assert done.returncode == 0, done.stderr
+        assert all(line.isprintable() for line in done.stdout.splitlines()), command
+        assert command[0] == "claims" or r"\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e" in done.stdout.replace("\n", "")
+        data = told(*command, "--json").stdout
+        assert all(line.isprintable() for line in data.splitlines()) and json.loads(data), command
+    chosen = json.loads(told("choose", "causal", file, *QUESTION).stdout)
+    assert chosen["rankings"][0]["devices"] == [gpu]
+    told("compare", file, file, "--markdown", file.with_name("page.md"))
+    assert all(line.isprintable() for line in file.with_name("page.md").read_text().split("\n"))
+
+
+def test_records_of_a_gpu_without_a_known_peak_are_one_line_to_advise(file: Path):
+    export([record(each.cell, gpu="NVIDIA Foo 9000") for each in gpu_study() if each.cell.kernel == "fa3"], file.parent)
+    done = told("advise", "-m", "causal", "-w", 1, "--records", file, codes=(2,))
+    assert "'NVIDIA Foo 9000'" in done.stderr and "config/hardware.yaml" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.skipif(not COMMITTED.is_dir(), reason="only a checkout has the records")
