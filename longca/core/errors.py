@@ -59,7 +59,8 @@ def shown(text: str, most: int = MOST_OF_LINE) -> str:
 
 def escaped(text: str) -> str:
     """The text with control characters and halves of characters escaped; its line ends and tabs stay."""
-    return text if text.isprintable() else "".join(c if c in "\n\t" else _printable(c) for c in text)
+    return "\n".join(line if line.isprintable() else "".join(c if c == "\t" else _printable(c) for c in line)
+                     for line in text.split("\n"))
 
 
 def storable(text: str, most: int) -> str:
