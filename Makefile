@@ -103,6 +103,7 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.heat_map
 	python -m tools.fastest
+	python -m tools.verified_tables
 	python -m tools.checks
 	python -m tests.commands.documented
 

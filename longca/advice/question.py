@@ -69,7 +69,9 @@ class AdviceQuestion:
         if models.device in self.gpu.gpu_names:
             return found
         known = load_hardware().find(models.device)
-        assert known is not None, "the fitted device is in config/hardware.yaml"
+        if known is None:
+            raise UserError(f"Records of '{models.device}' say nothing about {self.gpu.name}",
+                            why="config/hardware.yaml does not have the peak of both", todo="Add that GPU there, or give other records")
         ratio = known.peak_tflops.value / self.gpu.peak_tflops.value
         return found.scaled(ratio, BY_PEAK, OTHER_GPU_WIDER)
 

@@ -100,10 +100,19 @@ def _names(text: str) -> list[str] | None:
 def _fitted(records: list[Path] | None) -> FittedKernels | None:
     if not records:
         return None
+    import sys
+
+    from longca.core.errors import UserError
     from longca.predict.fitted import fit_records
     from longca.store.load import load
 
-    return fit_records(load(*records).records, tuple(str(path) for path in records))
+    loaded = load(*records)
+    if loaded.problems and not loaded.records:
+        raise UserError(f"There are no records in '{', '.join(map(str, records))}'", why=str(loaded.problems[0]))
+    fitted = fit_records(loaded.records, tuple(str(path) for path in records))
+    for problem in loaded.problems:
+        print(f"skipped {problem}", file=sys.stderr)
+    return fitted
 
 
 def _write(found: Advice, path: Path, params: dict[str, Any], corpus: str | None, seed: int) -> None:

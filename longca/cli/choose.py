@@ -38,15 +38,14 @@ def command(
 
     Ties and margins follow from the spread of the samples. Where no record fits, the nearest settings are named and the exit code is 2.
     """
-    from longca.cli.records import places_of_runs
+    from longca.cli.records import columns_of_runs
     from longca.core.errors import UserError, unknown
     from longca.report.choose import COLUMNS, nearest_settings, rankings
-    from longca.store.load import load_columns
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
     questions = [_question(mask, seqlen, heads, head_dim, dtype, one, world) for one in DIRECTIONS[direction]]
-    table, problems = load_columns(places_of_runs(runs or [], results), COLUMNS)
+    table, problems = columns_of_runs(runs or [], results, COLUMNS)
     table = _on_gpu(table, gpu) if gpu else table
     found: list[CallRanking] = []
     for question in questions:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.cli.options import Json, Results, print_json
-from longca.cli.records import places_of_runs
+from longca.cli.records import columns_of_runs
 
 if TYPE_CHECKING:
     from longca.claims.contract import Claim, Verdict
@@ -32,7 +32,6 @@ def command(
     from longca.claims.contract import all_claims, summary
     from longca.claims.evidence import COLUMNS
     from longca.core.errors import UserError
-    from longca.store.load import load_columns
 
     if predicted:
         _predicted({int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set()), as_json)
@@ -46,7 +45,7 @@ def command(
                         todo="`longca list claims` shows all")
     asked = [claim for claim in claims if not wanted or claim.number in wanted]
     columns = dict.fromkeys((*COLUMNS, *(name for claim in asked for name in claim.columns)))
-    table, problems = load_columns(places_of_runs(sources, results), tuple(columns))
+    table, problems = columns_of_runs(sources, results, tuple(columns))
     judged = [(claim, claim.judge(table)) for claim in asked]
     if as_json:
         print_json({"summary": summary(verdict for _, verdict in judged), "claims": [_facts(*both) for both in judged],

@@ -128,12 +128,13 @@ def _described(name: str, records: list[Record]) -> Described:
 
 
 def _write(comparison: Comparison, sides: list[Described], count: int | None, markdown: Path | None, html: Path | None) -> None:
+    from longca.core.errors import escaped
     from longca.store.files import replace_file
 
     if markdown is not None:
         from longca.compare.markdown import markdown as as_markdown
 
-        replace_file(markdown, as_markdown(comparison, sides, count).encode())
+        replace_file(markdown, escaped(as_markdown(comparison, sides, count)).encode())
     if html is not None:
         from longca.compare.page import page
 

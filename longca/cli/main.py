@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from longca.cli.terminal import escaped_output
 from longca.core.errors import UserError
 
 COMMANDS = (  # in the order of use
@@ -69,7 +70,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
-        sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
+        with escaped_output():
+            sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":

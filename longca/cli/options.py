@@ -1,16 +1,20 @@
 """Options that several commands share, and their output as tables and JSON."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longca.core.checkout import home_of_results, in_project, project_root
 from longca.core.config import Config, load_config
+from longca.core.errors import escaped
 from longca.core.plugin import Registry
 from longca.core.schema import parse
 from longca.core.select import Selection
 from longca.core.study import STUDIES, Study, load_study
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def _studies() -> list[str]:
@@ -104,7 +108,9 @@ def announce_results(folder: Path, asked: Path | None) -> None:
 def print_json(data: Any) -> None:
     import json
 
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    from longca.cli.terminal import escaped_json
+
+    print(escaped_json(json.dumps(data, indent=2, ensure_ascii=False, default=str)))
 
 
 def line_width() -> int:
@@ -116,9 +122,16 @@ def line_width() -> int:
 
 def print_text(text: str, style: str = "") -> None:
     """Print a paragraph, wrapped to the terminal."""
+    _console().print(escaped(text), style=style or None)
+
+
+def _console() -> "Console":
+    """What wraps and styles text; it must be given escaped text. A name may hold brackets, so there is no markup."""
     from rich.console import Console
 
-    Console(markup=False, emoji=False, highlight=False).print(text, style=style or None)
+    from longca.cli.terminal import styled_output
+
+    return Console(file=styled_output(), markup=False, emoji=False, highlight=False)
 
 
 def print_filled(text: str) -> None:
@@ -131,18 +144,17 @@ def print_filled(text: str) -> None:
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
     """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False, emoji=False, highlight=False)  # a name may hold brackets
+    console = _console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
+        table.add_column(escaped(column), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+        table.add_row(*("" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value)) for value in row))
     if title:
-        console.print(title, style="bold")
+        console.print(escaped(title), style="bold")
     console.print(table)
     if caption:
-        console.print(caption, style="italic")
+        console.print(escaped(caption), style="italic")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from longca.cli.options import open_study
 from longca.core.checkout import in_project
 from longca.core.study import STUDIES, load_study
-from longca.store.load import COMMITTED, FILES, committed, holds_records, load
+from longca.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from longca.core.record import Record
     from longca.store.cells import UnusableFile
     from longca.store.load import Loaded
@@ -62,6 +64,20 @@ def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:
         UserError: there is no such study or file.
     """
     return load(*places_of_runs(sources, results))
+
+
+def columns_of_runs(sources: Sequence[str], results: Path | None, columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
+    """These columns of the derived table of the same records, and what could not be read.
+
+    Raises:
+        UserError: there is no such study or file, or no record in files that cannot be used.
+    """
+    from longca.core.errors import UserError
+
+    table, problems = load_columns(places_of_runs(sources, results), columns)
+    if problems and not len(table):
+        raise UserError("There is no record that can be used", why=str(problems[0]))
+    return table, problems
 
 
 def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[Path]:

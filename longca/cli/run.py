@@ -58,6 +58,8 @@ def command(
     progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
     results: Results = None,
     log: Annotated[Path | None, typer.Option(help="Also write one line a cell to this file", show_default=False)] = None,
+    stamp: Annotated[Path | None, typer.Option(help="Write the digest of these cells' records to this file at the end",
+                                               show_default=False)] = None,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit code 0 even where cells failed: jobs of the workflow")] = False,
     expect_cells: Annotated[int | None, typer.Option(help="Exit code 1 if there are not so many cells here: jobs of the workflow",
                                                      show_default=False)] = None,
@@ -90,7 +92,7 @@ def command(
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)
-    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
+    cells = asked = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - {*STATUSES, *MEASURED_BADLY}:
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
@@ -104,6 +106,10 @@ def command(
         print_text(f"{len(cells)} of {expect_cells} cells can be measured here")
     announce_results(folder, results)
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
+    if stamp is not None:
+        from longca.bench.run.freshness import write_stamp
+
+        write_stamp(stamp, folder, asked)
     if as_json:
         print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
                     "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,
@@ -119,20 +125,28 @@ def _unknown(cells: list[Cell], files: Sequence[Path], retried: frozenset[str]) 
     import sys
 
     from longca.core.errors import UserError
-    from longca.store.parquet import BadTable, read_columns  # not `load`: a new column must not make measurements stale
+    from longca.store.decode import Decoder, Unusable  # not `load`: a new column must not make measurements stale
+    from longca.store.parquet import RECORD_COLUMN, BadTable, read_texts
     from longca.store.text import plural
 
-    found = set[str]()
+    found, num_damaged, decoder = set[str](), 0, Decoder()
     for path in files:
         if not path.is_file():
             raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet")
         try:
-            table = read_columns(path, {"cell_id": "str", "status": "str"})
+            for text in read_texts(path, RECORD_COLUMN):
+                try:
+                    record = decoder.decode((text or "").encode())
+                except Unusable:
+                    num_damaged += 1
+                    continue
+                if record.outcome.status not in {"unavailable", *retried}:
+                    found.add(record.cell_id)
         except BadTable as error:
             raise UserError(f"'{path}' {error}", todo="Give a records.parquet of `longca export`") from None
-        found.update(table.cell_id[~table.status.isin({"unavailable", *retried})])
     left = [cell for cell in cells if cell.cell_id not in found]
-    print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}", file=sys.stderr)
+    damaged = f"; {plural(num_damaged, 'record')} there cannot be used" if num_damaged else ""
+    print(f"{len(cells) - len(left)} of {plural(len(cells), 'cell')} are known from {', '.join(map(str, files))}{damaged}", file=sys.stderr)
     return left
 
 

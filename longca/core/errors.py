@@ -57,6 +57,12 @@ def shown(text: str, most: int = MOST_OF_LINE) -> str:
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
+def escaped(text: str) -> str:
+    """The text with control characters and halves of characters escaped; its line ends and tabs stay."""
+    return "\n".join(line if line.isprintable() else "".join(c if c == "\t" else _printable(c) for c in line)
+                     for line in text.split("\n"))
+
+
 def storable(text: str, most: int) -> str:
     """The text as a record may hold it: halves of characters are escaped, the middle of what is too long is left out."""
     return shortened(text, most).encode("utf-8", "backslashreplace").decode()

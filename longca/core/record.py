@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
 from longca.core.schema import MOST_NAMES, Count, Frozen, Name
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: a record without a checksum is damaged
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
@@ -282,7 +282,7 @@ class Environment(Frozen):
 class Record(Frozen):
     """One cell's result."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1, 2] = SCHEMA_VERSION
     cell_id: str = Field(pattern=r"^[0-9a-f]{16}$")
     cell: Cell
     study: str = Field(max_length=255)

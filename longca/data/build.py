@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from typing import Protocol
 from longca.core.errors import UserError
 from longca.core.plugin import Registry, folder_for_new, plugin_folders
 from longca.data.corpus import Bin, CorpusFile
-from longca.data.readers import find_files, read_documents
+from longca.data.readers import find_files, is_text, read_documents
 
 STEPS = 16  # bins for each factor of two in length
 BATCH = 256  # documents given to a tokenizer at once
@@ -36,17 +36,21 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
         The file written.
 
     Raises:
-        UserError: anything that cannot be read, used or written.
+        UserError: anything that cannot be read, used or written, and a separator that is in none of the text files.
     """
     target = _target(name, folder, force)
     lengths = in_tokens(tokenizer) if tokenizer else in_bytes
     paths = find_files(files)
-    documents = (document for path in paths for document in read_documents(path, field=field, separator=separator))
-    bins, num_empty = bin_lengths(lengths(documents))
+    divided: dict[Path, bool] = {}
+    bins, num_empty = bin_lengths(lengths(_documents(paths, field, separator, divided)))
     if not bins:
         raise UserError(f"There are no documents in {_files(len(paths))}", why=f"{num_empty:,} texts, all of them empty")
     num_documents = sum(part.num_documents for part in bins)
     notes = [f"Lengths count tokens of '{tokenizer.name}'." if tokenizer else "Lengths count bytes of UTF-8."]
+    if separator is not None:
+        _check_separator(separator, divided)
+        if num_whole := sum(not has for has in divided.values()):
+            notes.append(f"Without the separator, so one document each: {num_whole:,} of {_files(len(divided))} of text.")
     if num_empty:
         notes.append(f"Empty texts left out: {num_empty:,}.")
     content = CorpusFile(
@@ -55,6 +59,25 @@ def build_corpus(name: str, files: Sequence[str | Path], *, field: str = "text",
         unit="tokens" if tokenizer else "bytes", notes=tuple(notes), bins=bins)
     _write(target, content.to_json())
     return target
+
+
+def _documents(paths: Sequence[Path], field: str, separator: str | None, divided: dict[Path, bool]) -> Iterator[str]:
+    """The documents of all files. Of each text file that is not empty, `divided` gets to know if it has the separator."""
+    for path in paths:
+        num_texts, longest = 0, 0
+        for document in read_documents(path, field=field, separator=separator):
+            num_texts, longest = num_texts + 1, max(longest, len(document))
+            yield document
+        if is_text(path) and longest:
+            divided[path] = num_texts > 1
+
+
+def _check_separator(separator: str, divided: Mapping[Path, bool]) -> None:
+    """Raises UserError for a separator that no text file has: each would be one document."""
+    if divided and not any(divided.values()):
+        name = f"The separator '{separator}'" if separator else "A blank line, the separator,"
+        raise UserError(f"{name} never occurs in {_files(len(divided))} of text", why="each would be one document",
+                        todo="Give it as it stands in the files ($'\\n' in bash is a line end), or none where a file is a document")
 
 
 def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:

@@ -45,6 +45,11 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
+def is_text(path: Path) -> bool:
+    """True for a file of plain text, which a separator divides into documents."""
+    return _kind(path) not in (*JSON_LINES, *PARQUET)
+
+
 def read_documents(path: Path, *, field: str = "text", separator: str | None = None) -> Iterator[str]:
     """The texts in a file, empty ones too, without holding more than one of them (or 1 MiB) in memory.
 

@@ -94,6 +94,11 @@ def check_architecture(image: Image) -> None:
                         todo="Remove it, and get one for this machine")
 
 
+def stamped(image: Image) -> str:
+    """The digest in the image's stamp, as records of jobs in the image have it; empty while there is no stamp."""
+    return _read(image.stamp) or ""
+
+
 def check_or_exit(image: Image, digest: str = "") -> None:
     """Check for the workflow: a wrong image ends the process with a message of one line instead of a traceback."""
     if image.stamp.exists():

@@ -1,7 +1,6 @@
 """The text of one record: written with a checksum, and read with the reason why it cannot be used."""
 
 import functools
-import hashlib
 import re
 from typing import Any, get_args, get_origin
 
@@ -9,14 +8,17 @@ from pydantic import BaseModel, ValidationError
 
 from longca.core.errors import shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
-from longca.core.record import SCHEMA_VERSION, Environment, Record
+from longca.core.record import Environment, Record
 from longca.core.schema import Model, problems_of
+from longca.store.checks.record import CHECKSUM_KEY, CHECKSUM_SINCE, checksum_of, checksum_of_content, contradiction
 
 MOST_OF_REASON = 500  # characters
+READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)
 
 MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000  # environments that are remembered, and bytes of each; a study has some dozens of 2 KB
 _ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = b',"environment":{', b',"environment":null', b'},"started_at":"'  # as `encode` writes
-_CHECKSUM = re.compile(rb',"checksum":"sha256:([0-9a-f]{64})"\}\s*\Z')
+_CHECKSUM = re.compile(rb',"checksum":"(sha256:[0-9a-f]{64})"\}\s*\Z')
+_CHANGED = "is damaged (its checksum says otherwise: it was changed after it was written)"
 
 
 class Unusable(ValueError):
@@ -29,11 +31,11 @@ class Unusable(ValueError):
 def encode(record: Record) -> bytes:
     """A line with the record as a JSON object. Its last key `checksum` has the SHA-256 of the record's JSON without that key."""
     text = record.model_dump_json().encode()
-    return text[:-1] + f',"checksum":"sha256:{hashlib.sha256(text).hexdigest()}"}}\n'.encode()
+    return text[:-1] + f',"{CHECKSUM_KEY}":"{checksum_of(text)}"}}\n'.encode()
 
 
 class Decoder:
-    """Reads the texts of records, with a checksum or (of tables, and of files from before there was one) without.
+    """Reads the texts of records. Only those of an old schema may be without a checksum.
 
     The environment is half of a text and the same in many records. Each one is parsed once, and these records share it.
     """
@@ -45,22 +47,22 @@ class Decoder:
         """The record in a text.
 
         Raises:
-            Unusable: it is no record, breaks the bounds of a field, or is not as it was written.
+            Unusable: it is no record, breaks the bounds of a field, contradicts itself, or is not as it was written.
         """
         if len(text) > CELL_FILE.num_bytes():
             raise Unusable(f"is larger than {CELL_FILE.value():,} MiB; {CELL_FILE.todo}")
         written = _as_written(text)
         record = self._decode_quickly(text.strip() if written is None else written)
         if record is not None:
-            return record
+            return _checked(record, written is not None)
         try:
             content = read_json(text)
         except JsonError as error:
             raise Unusable(f"is damaged (it {error})") from None
-        has_checksum = isinstance(content, dict) and content.pop("checksum", None) is not None
-        record = from_content(content)
+        has_checksum = isinstance(content, dict) and content.pop(CHECKSUM_KEY, None) is not None
+        record = _checked(from_content(content), has_checksum)
         if has_checksum and written is None:
-            raise Unusable("is damaged (its checksum says otherwise: it was changed after it was written)")
+            raise Unusable(_CHANGED)
         return record
 
     def _decode_quickly(self, text: bytes) -> Record | None:
@@ -138,18 +140,37 @@ def _as_written(text: bytes) -> bytes | None:
     place = text.rfind(b',"checksum":')
     match = _CHECKSUM.fullmatch(text, max(place, 0))
     written = text[:place] + b"}"
-    return written if match is not None and hashlib.sha256(written).hexdigest() == match[1].decode() else None
+    return written if match is not None and checksum_of(written) == match[1].decode() else None
+
+
+def decode_content(content: Any) -> Record:
+    """The record in parsed JSON that may have a checksum. Raises Unusable, as `Decoder.decode` does."""
+    checksum = content.get(CHECKSUM_KEY) if isinstance(content, dict) else None
+    written = {key: value for key, value in content.items() if key != CHECKSUM_KEY} if checksum is not None else content
+    record = _checked(from_content(written), checksum is not None)
+    if checksum is not None and checksum != checksum_of_content(written):
+        raise Unusable(_CHANGED)
+    return record
+
+
+def _checked(record: Record, has_checksum: bool) -> Record:
+    """The same record. Raises Unusable where it contradicts itself, or lacks a checksum that its schema has."""
+    if not has_checksum and record.schema_version >= CHECKSUM_SINCE:
+        raise Unusable("is damaged (it has no checksum)")
+    if (why := contradiction(record)) is not None:
+        raise Unusable(f"is damaged (it {why})")
+    return record
 
 
 def from_content(content: Any) -> Record:
-    """The record that parsed JSON stands for. Raises Unusable."""
+    """The record that parsed JSON without a checksum stands for, by the bounds of its fields alone. Raises Unusable."""
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version is None:
         raise Unusable("is damaged (not a record: it has no schema version)")
     if type(version) is not int:
         raise Unusable(f"is damaged (its schema version is {version!r:.40}, no whole number)")
-    if version != SCHEMA_VERSION:
-        raise Unusable(f"has schema version {version}, this longca reads {SCHEMA_VERSION}")
+    if version not in READABLE:
+        raise Unusable(f"has schema version {version}, this longca reads {' and '.join(map(str, READABLE))}")
     try:
         return Record.model_validate(content)
     except ValidationError as error:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.record import SCHEMA_VERSION, Record
 from longca.core.version import VERSION
+from longca.store.checks.record import CHECKSUM_SINCE
 from longca.store.columns import COLUMNS
+from longca.store.decode import encode
 from longca.store.files import replace_file
+from longca.store.parquet import RECORD_COLUMN
 from longca.store.table import columns, in_order
 
 if TYPE_CHECKING:
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
 
 LINES_AT_A_TIME, ROWS_OF_GROUP = 1_000, 20_000
 EXPORTED = ("records.parquet", "records.csv", "records.json")
-RECORD_COLUMN = "record"
-"""the column of the Parquet file that holds the whole record as JSON: the truth, of which the others are derived"""
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """text that begins so is a formula to a spreadsheet, which may start programs or send cells to others"""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -53,8 +54,8 @@ def export_files(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> 
 
 
 def record_json(record: Record) -> str:
-    """The whole record in one line."""
-    return record.model_dump_json()
+    """The whole record in one line, with its checksum where its schema has one."""
+    return encode(record).decode().rstrip("\n") if record.schema_version >= CHECKSUM_SINCE else record.model_dump_json()
 
 
 def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
@@ -91,7 +92,7 @@ def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iter
     types: dict[str, Callable[[], pa.DataType]] = {
         "str": pa.string, "int": pa.int64, "float": pa.float64, "bool": pa.bool_, "floats": lambda: pa.list_(pa.float64())}
     fields = [(column.name, types[column.type]()) for column in COLUMNS] + [(RECORD_COLUMN, pa.string())]
-    schema = pa.schema(fields, {SCHEMA_KEY: str(SCHEMA_VERSION), GENERATOR_KEY: VERSION})
+    schema = pa.schema(fields, {SCHEMA_KEY: str(_schema_version(ordered)), GENERATOR_KEY: VERSION})
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, max(len(ordered), 1), ROWS_OF_GROUP):
@@ -102,11 +103,16 @@ def _parquet(ordered: Sequence[Record], values: Mapping[str, list[Any]]) -> Iter
 
 
 def _json(ordered: Sequence[Record]) -> Iterator[bytes]:
-    head = json.dumps({"schema_version": SCHEMA_VERSION, "longca": VERSION})
+    head = json.dumps({"schema_version": _schema_version(ordered), "longca": VERSION})
     yield f'{head[:-1]}, "records": [\n'.encode()
     for start in range(0, len(ordered), LINES_AT_A_TIME):
         yield (",\n" if start else "").encode() + ",\n".join(map(record_json, ordered[start:start + LINES_AT_A_TIME])).encode()
     yield b"\n]}\n"
+
+
+def _schema_version(records: Sequence[Record]) -> int:
+    """The newest schema of the records: files of old records stay as they were, byte for byte."""
+    return max((record.schema_version for record in records), default=SCHEMA_VERSION)
 
 
 class _Texts(dict[str, Any]):

@@ -102,6 +102,11 @@ class Hardware(Frozen):
         return gpu.bandwidth_gb_s.value if gpu else None
 
 
+def hardware_files() -> list[Path]:
+    """The file that `load_hardware` reads by itself: the one in the project's `config`, else the one beside the package; or none."""
+    return [folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()][:1]
+
+
 def load_hardware(path: Path | None = None) -> Hardware:
     """The file in the project's `config`, or else the one beside the package. Without both, no GPU is known.
 
@@ -109,7 +114,7 @@ def load_hardware(path: Path | None = None) -> Hardware:
         UserError: the file is not valid, or lists a name twice.
     """
     if path is None:
-        path = next((folder for folder in (in_project(HARDWARE), PACKAGE_ROOT.parent / HARDWARE) if folder.exists()), None)
+        path = next(iter(hardware_files()), None)
         if path is None:
             return Hardware()
     content = read_yaml(path) or []

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from longca.core.code.source import files_digest, reached
 from longca.core.record import WAS_AT, Failed, Record
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.checks.record import digest_of
 from longca.store.files import write_atomically
 
 NAME = ".index.json"
@@ -26,7 +27,7 @@ LOG_LINES = 2  # the first ones of an error's log: they say where it was raised
 
 
 Stamp = tuple[int, int, int]
-"""size, time and inode of a file: another one after each write"""
+"""size, time and inode of a file: another one after each write, also of one that restores the time of the content"""
 
 
 class CellFacts(NamedTuple):
@@ -50,6 +51,12 @@ class CellFacts(NamedTuple):
     num_disturbed: int = 0
     """records in a row during which others used the device"""
     is_noisy: bool = False
+    digest: str = ""
+    """16 hexadecimal digits of the SHA-256 of the record's JSON"""
+    device: str = ""
+    """model that measured it; empty where no process got as far as telling"""
+    container: str | None = None
+    """digest of the image that it was measured in"""
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
@@ -61,11 +68,12 @@ class CellFacts(NamedTuple):
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
-                   view.num_disturbed, view.is_noisy)
+                   view.num_disturbed, view.is_noisy, digest_of(record), view.device, view.software and view.software.container)
 
 
 Floats = list[float | None]
-Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool]]
+Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
+                list[str], list[str], list[str | None]]
 
 
 class _Index(NamedTuple):
@@ -132,7 +140,7 @@ def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:
                 status = entry.stat()
             except FileNotFoundError:  # removed just now
                 continue
-            found.append((name[:-5], (status.st_size, status.st_mtime_ns, status.st_ino)))
+            found.append((name[:-5], (status.st_size, status.st_ctime_ns, status.st_ino)))
     found.sort()
     return [name for name, _ in found], [stamp for _, stamp in found], strays
 

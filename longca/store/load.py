@@ -15,9 +15,10 @@ from longca.core.plugin import PACKAGE_ROOT
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.core.record import Record
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.checks.columns import checked_columns, differing_rows, is_verified
 from longca.store.columns import COLUMNS
-from longca.store.decode import Decoder, Unusable, from_content
-from longca.store.export import RECORD_COLUMN
+from longca.store.decode import Decoder, Unusable, decode_content
+from longca.store.parquet import RECORD_COLUMN, BadTable, read_columns, read_texts
 from longca.store.table import derived
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ def _no_collection() -> Iterator[None]:
 
 
 def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
-    """These columns of the derived table of all sources, and what could not be read. Of Parquet files nothing else is read.
+    """These columns of the derived table of all sources, and what could not be read.
 
-    Columns that a file lacks, since it was written before they were there, are made from its records.
+    They are made from records. Only of this project's own tables, whose columns are known to agree with their records, nothing else is
+    read, as far as they have the columns.
 
     Args:
         sources: as of `load`.
@@ -99,7 +101,7 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
     problems: list[UnusableFile] = []
     for path in sources:
         file = path / "records.parquet" if path.is_dir() and not (path / "cells").is_dir() else path
-        frame = _columns_of_parquet(file, wanted) if file.suffix == ".parquet" and file.is_file() else None
+        frame = _columns_of_parquet(file, wanted) if file.suffix == ".parquet" and is_verified(file) else None
         if frame is None:
             found, damaged = _load(path)
             frame = derived(found).loc[:, wanted]
@@ -111,11 +113,9 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """None where the file is damaged, or from before one of the columns: then its records must tell."""
-    from longca.store.parquet import BadTable, read_columns
-
     try:
         types = {column.name: column.type for column in COLUMNS}
-        frame = read_columns(path, {name: types[name] for name in columns}, optional=LATER_FIELDS.keys())
+        frame = read_columns(path, {name: types[name] for name in columns}, optional=LATER_FIELDS.keys()).to_pandas()
     except BadTable:
         return None
     lacking = [name for name in columns if name not in frame]
@@ -134,21 +134,35 @@ def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     return CellStore(path).read_all()
 
 
-def _from_parquet(path: Path) -> tuple[list[Record], list[UnusableFile]]:
-    from longca.store.parquet import BadTable, read_texts
+def compared(path: Path) -> Loaded:
+    """The rows of a Parquet file whose columns agree with their records, and the others as problems; no file is trusted."""
+    return Loaded(*_from_parquet(path, trusted=False))
 
-    records: list[Record] = []
-    problems: list[UnusableFile] = []
+
+def _from_parquet(path: Path, trusted: bool | None = None) -> tuple[list[Record], list[UnusableFile]]:
+    """Records and problems of a file; its columns are not compared where they are `trusted`, by default in this project's own tables."""
+    records: dict[int, Record] = {}
+    reasons: dict[int, str] = {}
     decoder = Decoder()
     try:
-        for number, text in enumerate(read_texts(path, RECORD_COLUMN), 1):
+        for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
             try:
-                records.append(decoder.decode((text or "").encode()))
+                records[row] = decoder.decode((text or "").encode())
             except Unusable as error:
-                problems.append(UnusableFile(path, f"row {number} {error}"))
+                reasons[row] = str(error)
+        if not (is_verified(path) if trusted is None else trusted):
+            reasons |= _disagreements(path, records)
     except BadTable as error:
         return [], [UnusableFile(path, str(error))]
-    return records, _first(problems)
+    return ([record for row, record in records.items() if row not in reasons],
+            _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]))
+
+
+def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:
+    """Rows whose columns say something else than their records, and what. Raises BadTable."""
+    columns = {column.name: column.type for column in checked_columns()}
+    table = read_columns(path, columns, optional=columns)
+    return differing_rows(records, {name: table.column(name).to_pylist() for name in table.column_names})
 
 
 def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
@@ -165,7 +179,7 @@ def _from_json(path: Path) -> tuple[list[Record], list[UnusableFile]]:
     problems: list[UnusableFile] = []
     for number, entry in enumerate(entries, 1):
         try:
-            records.append(from_content(entry))
+            records.append(decode_content(entry))
         except Unusable as error:
             problems.append(UnusableFile(path, f"row {number} {error}"))
     return records, _first(problems)

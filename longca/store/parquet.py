@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from longca.core.reading import RECORDS, ROWS, check_file, too_large
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+RECORD_COLUMN = "record"
+"""the column that holds the whole record as JSON: the truth, of which the others are derived"""
 
 
 class BadTable(Exception):
@@ -29,7 +31,7 @@ def read_texts(path: Path, column: str) -> Iterator[str | None]:
                 yield from (None if index is None else words[index].as_py() for index in chunk.indices.to_pylist())
 
 
-def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
+def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pa.Table:
     """Columns of the derived table, in their order, as far as the file has them.
 
     Args:
@@ -52,7 +54,7 @@ def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection
         for field in table.schema:
             if (field.type.value_type if _is_numbered(field.type) else field.type) != wanted[field.name]:
                 raise KeyError(f"column '{field.name}' is of another type")
-        return table.cast(pa.schema([(name, wanted[name]) for name in present])).to_pandas()
+        return table.cast(pa.schema([(name, wanted[name]) for name in present]))
 
 
 def _opened(path: Path, columns: Collection[str]) -> pq.ParquetFile:

@@ -10,6 +10,7 @@ from longca.claims.contract import all_claims
 from longca.cli.claims import command
 from longca.core.cell import Cell
 from longca.store.columns import COLUMNS
+from longca.store.export import export
 from longca.store.load import committed
 from longca.store.table import derived
 from tests.claims.made import grid, table
@@ -25,9 +26,7 @@ def _records() -> list:
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    path = tmp_path / "records.json"
-    path.write_text(json.dumps({"records": [json.loads(one.model_dump_json()) for one in _records()]}), encoding="utf-8")
-    return path
+    return export(_records(), tmp_path)[2]
 
 
 def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,3 +141,20 @@ def test_bins_hold_each_length_once_and_narrowly(lengths: list[int]):
         assert (min(inside), max(inside), len(inside)) == part
         assert part.hi - part.lo < max(1, part.lo / 16)
     assert sum(part.num_documents for part in bins) == len(documents)
+
+
+@pytest.mark.parametrize(("separator", "said"), [("<|end|>", "'<|end|>' never occurs in 2 files"), ("\\n", "never occurs"),
+                                                 ("", "A blank line, the separator, never occurs")])
+def test_a_separator_that_never_occurs_is_refused(tmp_path, separator, said):
+    """Else a corpus cut by documents would be one giant document a file, without a word."""
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "b.txt").write_text("three\n")
+    (tmp_path / "empty.txt").write_text("")
+    files = [tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "empty.txt"]
+    with pytest.raises(UserError, match=re.escape(said)):
+        build_corpus("mine", files, separator=separator, folder=tmp_path)
+    assert not (tmp_path / "mine.json").exists()
+    (tmp_path / "c.txt").write_text(f"four{separator or chr(10) * 2}five")
+    made = json.loads(build_corpus("mine", [*files, tmp_path / "c.txt"], separator=separator, folder=tmp_path).read_text())
+    assert "Without the separator, so one document each: 2 of 3 files of text." in made["notes"]
+    assert sum(part[-1] for part in made["bins"]) == 4

@@ -15,7 +15,7 @@ from longca.bench.run.scores import Score
 from longca.core.reading import JsonError, read_json
 from longca.core.record import Record
 from longca.store.cells import CellStore
-from longca.store.decode import Decoder, Unusable, encode, from_content
+from longca.store.decode import Decoder, Unusable, decode_content, encode
 from longca.store.export import export
 from longca.store.load import load
 from longca.store.table import derived, in_order
@@ -86,7 +86,7 @@ def test_the_record_without_a_change_can_be_used(kind: str):
 def slowly(text: bytes) -> Record | str:
     """The record by the way that takes no short cut; "unusable" where it refuses the text."""
     try:
-        return from_content(read_json(text))
+        return decode_content(read_json(text))
     except (JsonError, Unusable):
         return "unusable"
 

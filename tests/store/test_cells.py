@@ -17,8 +17,9 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import Accuracy, Ok, Record, Samples
+from longca.core.record import SCHEMA_VERSION, Accuracy, Incorrect, Ok, Record, Samples
 from longca.store.cells import CellStore, UnusableFile
+from longca.store.decode import encode
 from longca.store.lock import holders
 
 WRITE_FOREVER = """
@@ -42,14 +43,18 @@ with CellStore(sys.argv[1]).lock(sys.argv[2] or None):
     time.sleep(600)
 """
 
+SCHEMA = f'"schema_version":{SCHEMA_VERSION}'
+
 
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
     def make(seqlen: int = 128, time_ms: float = 1.0, relative: float = 1e-3) -> Record:
         cell = Cell(kind="kernel", kernel="naive", mask="causal", seqlen=seqlen, num_q_heads=4, num_kv_heads=2,
                     head_dim=32, dtype="fp32", direction="fwd")
-        return Record(cell_id=cell.cell_id, cell=cell, study="tiny", run_id="r", method_version="m", outcome=Ok(),
-                      samples=Samples(time_ms=((time_ms, time_ms),), warmup=1, timer="monotonic"),
+        is_right = relative <= 1.0
+        return Record(cell_id=cell.cell_id, cell=cell, study="tiny", run_id="r", method_version="m",
+                      outcome=Ok() if is_right else Incorrect(reason="out is off"),
+                      samples=Samples(time_ms=((time_ms, time_ms),), warmup=1, timer="monotonic") if is_right else None,
                       accuracy=Accuracy(reference="float64", scope="all", relative={"out": relative}, budget={"out": 1.0}),
                       started_at="2026-01-01T00:00:00+00:00", seconds=0.1)
     return make
@@ -103,13 +108,13 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
     (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id":"r"'), "it has key 'run_id' twice"),
     (lambda text: text.replace('"run_id":"r"', '"run_id":"r","run_id" :"r"'), "it has key 'run_id' twice"),
     (lambda text: text.replace('"out":1.0', '"out":1.0,"out":2.0'), "it has key 'out' twice"),
-    (lambda text: text.replace('"schema_version":1', '"schema_version":"1"'), "its schema version is '1', no whole number"),
-    (lambda text: text.replace('"schema_version":1', '"schema_version":true'), "its schema version is True, no whole number"),
-    (lambda text: text.replace('"schema_version":1', '"schema_version":1.0'), "its schema version is 1.0, no whole number"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":"1"'), "its schema version is '1', no whole number"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":true'), "its schema version is True, no whole number"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":1.0'), "its schema version is 1.0, no whole number"),
     (lambda text: text.replace('"seconds":0.1', f'"seconds":{"9" * 5000}'), "it has a number of thousands of digits"),
     (lambda text: text + " " * (9 << 20), "larger than 8 MiB"),
     (lambda text: "[1, 2]", "not a record"),
-    (lambda text: text.replace('"schema_version":1', '"schema_version":99'), "schema version 99, this longca reads 1"),
+    (lambda text: text.replace(SCHEMA, '"schema_version":99'), "schema version 99, this longca reads 1 and 2"),
     (lambda text: text.replace('"seconds":0.1', '"seconds":"long"'), "'seconds' = 'long'"),
     (lambda text: text.replace('"seqlen":128', '"seqlen":256'), "cell_id is"),
 ])
@@ -137,7 +142,7 @@ def test_a_file_in_another_cells_place_is_a_problem(tmp_path, make_record):
     store, record = CellStore(tmp_path), make_record()
     other = store.path("ab" + "0" * 14)
     other.parent.mkdir(parents=True)
-    other.write_text(record.model_dump_json())
+    other.write_bytes(encode(record))
     records, (problem,) = store.read_all()
     assert records == [] and record.cell_id in problem.reason
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from longca.store.cells import CellStore
+from longca.store.load import load
 from tests.forked import snakemake
 from tests.support import ROOT, TINY
 
@@ -49,3 +51,29 @@ def test_whole_dag_goes_on_after_a_kill_and_then_has_nothing_to_do(dag: list[str
     assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stdout + again.stderr
     assert (folder / "report.html").stat().st_mtime_ns == page
     assert {path: path.stat().st_mtime_ns for path in cells} == cells
+
+
+SMALL = """
+measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}]
+"""
+
+
+def test_the_table_and_the_page_follow_the_records_whoever_measured_them(dag: list[str], longca, tmp_path: Path):
+    folder = tmp_path / "results/tiny"
+    (tmp_path / "tiny.yaml").write_text(SMALL)
+
+    def made() -> str:
+        done = snakemake(*dag, CI="1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        times = {record.cell_id: record.samples.time_ms for record in CellStore(folder).read_all()[0]}
+        assert {record.cell_id: record.samples.time_ms for record in load(folder / "records.parquet").records} == times
+        assert len(times) == 2 and (folder / "report.html").stat().st_mtime_ns >= (folder / "records.parquet").stat().st_mtime_ns
+        return done.stdout + done.stderr
+
+    made()
+    forced = longca("run", tmp_path / "tiny.yaml", "--force", "--results", tmp_path / "results", "--device", "cpu")
+    assert forced.returncode == 0, forced.stderr
+    assert "\nkernels " not in made(), "nothing was left to measure"
+    next(folder.glob("cells/*/*.json")).unlink()
+    assert "\nkernels " in made() and "Nothing to be done" in made()

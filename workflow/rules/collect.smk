@@ -3,6 +3,7 @@ rule collect:
     input:
         shard_files("kernel"),
         shard_files("cp"),
+        rest_of_records,
     output:
         multiext(str(RESULTS / "records"), ".parquet", ".csv", ".json"),
     log:
@@ -18,5 +19,6 @@ rule collect:
         study=CONFIG.study,
         results=CONFIG.results,
         code=code_of("export"),
+        hardware=HARDWARE,
     shell:
         "{params.longca} export {params.study:q} --results {params.results:q} > {log:q} 2>&1"

@@ -6,15 +6,17 @@ from snakemake.settings.types import DeploymentMethod
 
 from longca.bench.run.ending import VARIABLE as WORKFLOW
 from longca.bench.run.ending import this_process
+from longca.bench.run.freshness import REST, STAMP, local_device, refresh
 from longca.bench.run.shards import shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.select import loadable
 from longca.core.site import MEASURING_RESOURCES, load_site
-from longca.core.code.source import source_digest
+from longca.core.code.source import files_digest, source_digest
 from longca.core.study import load_study, study_path
-from longca.images.image import check_or_exit, locate
+from longca.images.image import check_or_exit, locate, stamped
 from longca.images.recipe import fitting
+from longca.store.hardware import hardware_files
 
 # runs that outlive this workflow end at their next cell
 os.environ[WORKFLOW] = this_process()
@@ -27,6 +29,7 @@ CELLS, BROKEN = loadable(STUDY.cells())
 LEFT_OUT = [*STUDY.left_out, *BROKEN]
 SITE = load_site()
 RESULTS = CONFIG.results / STUDY.name
+STAMPS = RESULTS / "shards"
 # measuring jobs that take turns on this machine (the local profile says so) are as well one job: it starts fewer processes
 ONE_MACHINE = workflow.resource_settings.resources.get("device") == 1
 SHARDS = {
@@ -57,6 +60,7 @@ IMAGE_STAMP = [IMAGE.stamp] if IMAGE else []
 if IMAGE:
     check_or_exit(IMAGE, CONFIG.image_digest)
     os.environ.setdefault(COMMIT, described(source()))  # there is no Git inside
+IMAGE_DIGEST = stamped(IMAGE) if IMAGE else None
 
 
 def image(wildcards):
@@ -75,10 +79,29 @@ def code_of(command, without=()):
 # a finished shard is looked at again when the measuring code changes; `longca run` then measures only what it must
 def shard_files(kind):
     return [
-        RESULTS / "shards" / f"{name}.done"
+        STAMPS / f"{name}{STAMP}"
         for name, shard in SHARDS.items()
         if shard.kind == kind
     ]
+
+
+# and when its records are not those of today's method. Jobs read this file, too: they must not see what others are about to write
+if workflow.is_main_process:
+    measuring_device = (
+        local_device(CONFIG.device) if ONE_MACHINE and not IMAGE else None
+    )
+    refresh(
+        STAMPS, STUDY, SHARDS.values(), code_of("run"), measuring_device, IMAGE_DIGEST
+    )
+
+
+# changes where a stamp is missing beside tables that are there, and with records of cells that the study does not ask for
+def rest_of_records(wildcards):
+    return [STAMPS / REST] if (STAMPS / REST).exists() else []
+
+
+# what tables and pages take from outside of the package: the peak rates of GPUs
+HARDWARE = files_digest(hardware_files())
 
 
 # what a retry asks for: more of it, in a new job

@@ -5,7 +5,7 @@ rule kernels:
         rules.masks.output,
         IMAGE_STAMP,
     output:
-        touch(RESULTS / "shards/{shard}.done"),
+        STAMPS / f"{{shard}}{STAMP}",
     log:
         RESULTS / "logs/{shard}.log",
     wildcard_constraints:
@@ -27,4 +27,5 @@ rule kernels:
         code=code_of("run", without=("longca.bench.measure.cp", "longca.cp")),
     shell:
         "{params.longca} run {params.study:q} --shard {wildcards.shard} --shard-minutes {params.minutes}"
-        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q} --exit-zero --expect-cells {params.num_cells}"
+        " --retry={resources.retry} --results {params.results:q} --device {params.device} --progress {params.progress} --log {log:q}"
+        " --stamp {output:q} --exit-zero --expect-cells {params.num_cells}"

@@ -17,6 +17,7 @@ rule report:
         study=CONFIG.study,
         results=CONFIG.results,
         code=code_of("report"),
+        hardware=HARDWARE,
     shell:
         "{params.longca} report {params.study:q} --results {params.results:q} > {log:q} 2>&1"
 
@@ -41,5 +42,6 @@ rule paper:
         results=CONFIG.results,
         folder=RESULTS / "paper",
         code=code_of("paper"),
+        hardware=HARDWARE,
     shell:
         "{params.longca} paper {params.study:q} --results {params.results:q} --out {params.folder:q} > {log:q} 2>&1"

@@ -1,0 +1,38 @@
+"""Writes longca/store/checks/verified.sha256: the committed tables of records, whose columns agree with their records.
+
+    python -m tools.verified_tables
+
+Commands read the columns of these tables alone; of any other table they make the columns from its records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from longca.store.checks.columns import VERIFIED
+from longca.store.load import compared
+from tools.pages import ROOT
+
+
+def tables() -> list[Path]:
+    """The committed tables of records."""
+    return sorted((ROOT / "reports").rglob("*.parquet"))
+
+
+def text() -> str:
+    """A line for each table, as `sha256sum` writes them.
+
+    Raises:
+        ValueError: a table has rows that cannot be used, or columns that differ from what follows from its records.
+    """
+    lines = []
+    for path in tables():
+        if problems := compared(path).problems:
+            raise ValueError(str(problems[0]))
+        lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(ROOT)}\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    VERIFIED.write_text(text(), encoding="utf-8")
