@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
-from longca.core.schema import MOST_NAMES, Count, Frozen, Name
+from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
 SCHEMA_VERSION = 1
 MOST_SAMPLES = 1_000_000  # of a rank
@@ -165,7 +165,11 @@ class Accuracy(Frozen):
     reference: Line
     """what it was compared with: "float64"; for a control also "nominal duration" or "the source" """
     scope: Line
-    """what part was compared: "all", or which heads"""
+    """what part was compared: "all", or which share of rows, heads and tiles"""
+    seed: Annotated[int, Field(ge=0, le=LARGEST_INT)] | None = None
+    """of what was drawn for the check: rows, changes of inputs; None where nothing was, and in records from before it was"""
+    timed_calls: Count = 0
+    """timed calls whose results were compared, too; 0 in records from before they were"""
     relative: Errors
     max_abs: Errors = {}
     budget: Errors
