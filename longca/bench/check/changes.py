@@ -19,7 +19,7 @@ from longca.bench.check.reference import DenseMaskRows
 from longca.core.cell import Cell, InputValues
 from longca.masks.mask import Mask
 
-NUM_SITES = 3
+NUM_SITES = 2
 TRIES = 20  # rows that are looked at for each site: most masks hide few rows from all keys
 BLOCK = 16  # calls whose values are drawn at once
 NAMES = ("q", "k", "v", "dout")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from longca.bench.check.digest import content_digest
 from longca.bench.check.inputs import Inputs
 from longca.bench.check.oracle import FIELDS, Oracle, PartResult, wrong
 from longca.bench.check.plan import CheckPlan, TimedPart, TimedResult, tensor_of
-from longca.bench.check.reference import DenseMaskRows, HeadKeys, HeadsReference, Reference
+from longca.bench.check.reference import Arithmetic, Chunk, DenseMaskRows, HeadKeys, HeadsReference, Reference, attend
 from longca.bench.check.scope import CheckedPart, CheckedSubset
 from longca.bench.check.tally import ErrorAccumulator
 from longca.core.record import Accuracy
@@ -74,6 +76,7 @@ class Judge:
         scope = CheckedSubset(tuple(timed.part for timed in parts), "", is_sample=True)
         given = [{name: x for name, x in of_part.items() if name in FIELDS} for of_part in result.parts]
         rows = Oracle(self.plan.problem, self._inputs, scope=scope)
+        rows.usual_lengths = self._oracle.usual_lengths
         accuracy = rows.judge_parts(given, {name: fine for name, fine in result.are_finite.items() if name in FIELDS}, keys=False)
         infinite = [name for name, fine in result.are_finite.items() if not fine]
         return f"{infinite[0]} is not finite" if infinite else wrong(accuracy, rows_alone=True)
@@ -101,6 +104,7 @@ class _TimedGradients:
         self._base = {} if plan.scope.is_sample else oracle.keys
         self._factors = oracle.row_factors
         self._first: dict[int, tuple[dict[str, dict[int, torch.Tensor]], HeadKeys]] = {}
+        self._chunks: dict[int, tuple[HeadsReference, tuple[int, ...], torch.Tensor, Chunk]] = {}
         self._at_check = {head: self._contributions(head) for head in self._base}
 
     def wrong(self, result: TimedResult) -> str | None:
@@ -121,7 +125,7 @@ class _TimedGradients:
         base, then = self._base[head], self._at_check.get(head, now)
         for number, name in enumerate(("dk", "dv")):
             exact = (base.exact[number] + now.exact[number] - then.exact[number])[keys]
-            off = (base.emulated[number] - base.exact[number] + now.emulated[number] - now.exact[number])[keys]
+            off = (base.emulated[number] - base.exact[number])[keys] + _rounding(exact, self._plan.problem.dtype)
             size = torch.maximum(base.weight_C, now.weight_C)[keys] * self._factors[name]
             errors[name].add(given[name][:, 0].double(), exact, exact + off, size)
         return None
@@ -137,20 +141,40 @@ class _TimedGradients:
         for number, name in enumerate(("dk", "dv")):
             first = torch.stack([before[name][key] for key in shared])
             exact = first + (now.exact[number] - then.exact[number])[shared]
-            rounded = exact.to(self._plan.problem.dtype).double() + (first.to(self._plan.problem.dtype) - first)
+            rounded = exact + _rounding(exact, self._plan.problem.dtype)
             size = torch.maximum(now.weight_C, then.weight_C)[shared] * self._factors[name] + exact.norm(dim=-1)
             errors[name].add(torch.stack([results[name][key] for key in shared]), exact, rounded, size)
 
     def _contributions(self, head: int) -> HeadKeys:
         """Of the sites' rows, under the present output gradient."""
-        problem, sites = self._plan.problem, self._plan.changes.sites
-        rows = tuple(sorted(site.row for site in sites if site.kv_head == head))
+        if head not in self._chunks:
+            self._chunks[head] = self._chunk(head)
+        reference, rows, seen, chunk = self._chunks[head]
+        problem = self._plan.problem
         zero = torch.zeros(problem.mask.seqlen_k, problem.head_dim, dtype=torch.float64, device=problem.device)
         if not rows:
             return HeadKeys((zero, zero), (zero, zero), zero[:, 0])
+        dout = reference.rows_of(self._inputs.dout_THD, rows).double()
+        _, keys = attend(replace(chunk, dout_GRnD=dout), Arithmetic(torch.float64))
+        assert keys is not None
+        dk, dv, weight = zero.clone(), zero.clone(), zero[:, 0].clone()
+        dk[seen], dv[seen], weight[seen] = keys.dk_GCD[0], keys.dv_GCD[0], keys.weight_GC[0]
+        return HeadKeys((dk, dv), (dk, dv), weight)
+
+    def _chunk(self, head: int) -> tuple[HeadsReference, tuple[int, ...], torch.Tensor, Chunk]:
+        """Operands of the sites' rows of a KV head, which do not change from call to call but for the output gradient."""
+        problem = self._plan.problem
+        rows = tuple(sorted(site.row for site in self._plan.changes.sites if site.kv_head == head))
         group = head // (problem.num_kv_heads // problem.mask.num_groups)
         dense = DenseMaskRows(problem.mask, group, problem.device)
         reference = HeadsReference(problem, self._inputs, CheckedPart((head,), rows), dense, keep=False)
-        for _ in reference.chunks(backward=True):
-            pass
-        return reference.keys.of_head(0)
+        visible = dense.rows(rows or (0,))
+        seen = visible.any(0).nonzero().squeeze(1)
+        q = reference.rows_of(self._inputs.q_THD, rows).double() * problem.scale
+        k, v = (x[seen, head].double()[None] for x in (self._inputs.k_TGD, self._inputs.v_TGD))
+        return reference, rows, seen, Chunk(q, k, v, None, visible[:, seen], problem.scale)
+
+
+def _rounding(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What rounding to the dtype adds to x."""
+    return x.to(dtype).double() - x

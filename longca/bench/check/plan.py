@@ -19,7 +19,7 @@ from longca.core.cell import Cell
 from longca.kernels.contract import Problem
 
 EXTRA_ROWS = 6  # of each KV head of a site, in each timed call that is judged: drawn for that call
-NUM_JUDGED = 3  # timed calls whose results are judged
+NUM_JUDGED = 2  # timed calls whose results are judged
 
 
 @dataclass(frozen=True)
