@@ -28,9 +28,9 @@ class Judge:
 
     def __init__(self, plan: CheckPlan, reference: Reference | None = None) -> None:
         self.plan = plan
-        self._inputs = plan.inputs() if reference is None else reference.inputs
+        self.inputs = plan.inputs() if reference is None else reference.inputs
         heads = {site.kv_head for site in plan.changes.sites}
-        self._oracle = Oracle(plan.problem, self._inputs, scope=plan.scope, reference=reference, keys_of=heads)
+        self._oracle = Oracle(plan.problem, self.inputs, scope=plan.scope, reference=reference, keys_of=heads)
         self.accuracy: Accuracy | None = None
         self.reason: str | None = None
         """why a result is not right; None as long as all were"""
@@ -55,7 +55,7 @@ class Judge:
             raise ValueError("no result of a timed call was sent")
         try:
             reason = None
-            judged = _TimedGradients(self.plan, self._oracle, self._inputs) if self.plan.problem.needs_backward else None
+            judged = _TimedGradients(self.plan, self._oracle, self.inputs) if self.plan.problem.needs_backward else None
             for result in sorted(timed, key=lambda result: result.call):
                 self._apply(result.call)
                 reason = reason or self._wrong_timed(result) or (judged.wrong(result) if judged else None)
@@ -69,21 +69,21 @@ class Judge:
 
     def _apply(self, call: int) -> None:
         for name in self.plan.timed_names:
-            self.plan.changes.apply(name, tensor_of(self._inputs, name), call)
+            self.plan.changes.apply(name, tensor_of(self.inputs, name), call)
 
     def _wrong_timed(self, result: TimedResult) -> str | None:
         parts = self.plan.timed_parts(result.call)
         scope = CheckedSubset(tuple(timed.part for timed in parts), "", is_sample=True)
         given = [{name: x for name, x in of_part.items() if name in FIELDS} for of_part in result.parts]
-        rows = Oracle(self.plan.problem, self._inputs, scope=scope)
+        rows = Oracle(self.plan.problem, self.inputs, scope=scope)
         rows.usual_lengths = self._oracle.usual_lengths
         accuracy = rows.judge_parts(given, {name: fine for name, fine in result.are_finite.items() if name in FIELDS}, keys=False)
         infinite = [name for name, fine in result.are_finite.items() if not fine]
-        return f"{infinite[0]} is not finite" if infinite else wrong(accuracy, rows_alone=True)
+        return f"{infinite[0]} is not finite: nothing was written there, or an earlier result was kept" if infinite else wrong(accuracy, rows_alone=True)
 
     def _changed(self, digests: Digests, instead: dict[str, torch.Tensor]) -> str | None:
         """The reason that names the inputs which are no longer what they were."""
-        expected = {name: tensor_of(self._inputs, name) for name in self.plan.used_names} | instead
+        expected = {name: tensor_of(self.inputs, name) for name in self.plan.used_names} | instead
         missing = expected.keys() - digests.keys()
         if missing:
             raise ValueError(f"no digest of {', '.join(sorted(missing))} was sent")

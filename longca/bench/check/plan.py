@@ -57,6 +57,7 @@ class CheckPlan:
         self.scope: CheckedSubset = whole(problem) if everything else affordable(problem, self.seed)
         self.changes = Changes(cell, problem.mask, self.seed)
         self.timed_names = TIMED[cell.direction]
+        self._expected: tuple[int, list[TimedPart]] = -1, []
 
     @property
     def ratio(self) -> int:
@@ -96,10 +97,15 @@ class CheckPlan:
             parts.append(TimedPart(CheckedPart((head,), tuple(sorted(rows))), tuple(sorted(keys))))
         return parts
 
+    def expect(self, call: int) -> None:
+        """Draw what is looked at of a call before it is made, so that it is copied at once when the clock has stopped."""
+        self._expected = call, self.timed_parts(call)
+
     def cut_timed(self, call: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
         """Copies of what is looked at of a timed call's result, in T × heads (× D)."""
         results = []
-        for timed in self.timed_parts(call):
+        expected, parts = self._expected
+        for timed in parts if expected == call else self.timed_parts(call):
             [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(self.ratio)
             rows, keys = list(timed.part.rows), list(timed.keys)
             results.append({name: x[keys, kv_head][:, None] if name in ("dk", "dv")

@@ -182,6 +182,7 @@ class _GivenInputs:
         return public if is_view and public.shape == shape and public.numel() == own.numel() else None
 
     def _change(self, call: int) -> None:
+        self._plan.expect(call)
         for name in self._plan.timed_names:
             public = self._public[name]
             if public is not None:

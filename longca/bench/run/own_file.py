@@ -82,7 +82,7 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         kernel = stack.enter_context(_as_plugin(file))
         cells = parse(Study, {"name": "bench", "grids": [{"kernel": kernel, **grid}]}, "Options").cells()
         logs = stack.enter_context(_logs())
-        pool = stack.enter_context(Pool(device, logs))
+        pool = stack.enter_context(Pool(device, logs, apart=True))
 
         def measured(cell: Cell) -> Record:
             announce(cell.title)

@@ -66,7 +66,7 @@ class Job:
     def lost(self) -> str:
         return ", ".join(agent.title for agent in self.agents if agent.is_lost)
 
-    def start(self, world: int, device: str, log: Path) -> list[Rank]:
+    def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
         agents = [agent for agent in self.agents if not agent.is_lost][:world - 1]
         if len(agents) < world - 1:
             raise HostLost(self.lost)
@@ -77,7 +77,7 @@ class Job:
             try:
                 placement = RankPlacement(0, world, self.task.local_number, url(self._address or LOOPBACK))
                 ranks.append(RankProcess(placement, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
-                                         network(facing), listener=listener))
+                                         network(facing), listener=listener, judge=judge))
                 remote: dict[int, RemoteRank] = {}
                 for rank, agent in enumerate(agents, 1):
                     self._num_started += 1

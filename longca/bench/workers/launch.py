@@ -89,12 +89,13 @@ class Launcher(Protocol):
         """Names of the tasks that were lost since the start; empty if none was."""
         ...
 
-    def start(self, world: int, device: str, log: Path) -> list[Rank]:
+    def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
         """Start the ranks and return them in order; they are not ready yet. Raises OSError if a process cannot be started, and HostLost.
 
         Args:
             device: "auto", "cpu" or "cuda".
             log: path of the logs, without the suffix that tells ranks apart.
+            judge: file descriptor of rank 0's socket to the judge.
         """
         ...
 

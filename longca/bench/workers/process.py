@@ -33,6 +33,8 @@ class WorkerProcess:
     It dies with the thread that started it, and its own children with it.
     """
 
+    module = "longca.bench.workers.worker"
+
     def __init__(self, options: Mapping[str, object], num_threads: int, log: Path, descriptors: Sequence[int],
                  env: Mapping[str, str] | None = None) -> None:
         """
@@ -51,7 +53,7 @@ class WorkerProcess:
         self._mark = 0
         options = {**options, "threads": num_threads, "parent": os.getpid()}
         # -P: a user's `random.py` in the working folder must not stand for Python's
-        command = [sys.executable, "-P", "-u", "-m", "longca.bench.workers.worker"]
+        command = [sys.executable, "-P", "-u", "-m", self.module]
         command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

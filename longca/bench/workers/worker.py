@@ -31,7 +31,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all ranks
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
-    for descriptor in {options.reader, options.writer}:
+    for descriptor in {options.reader, options.writer, *([] if options.judge is None else [options.judge])}:
         os.set_inheritable(descriptor, False)  # a grandchild that outlives this process must not hold the pipes open
     channel = Channel(options.reader, options.writer)
 
@@ -42,7 +42,7 @@ def main() -> None:
     gc.enable()
     placement = RankPlacement(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
-        session = Session(placement, options.device, options.threads, options.listener)
+        session = Session(placement, options.device, options.threads, options.listener, options.judge)
     except NoDevice as error:
         channel.send({"refused": str(error)})
         return
@@ -75,6 +75,7 @@ def _options() -> argparse.Namespace:
     for name in ("rendezvous", "device"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--listener", type=int, help="for rank 0: the socket that listens at the rendezvous URL")
+    parser.add_argument("--judge", type=int, help="for rank 0: the socket to the judge")
     return parser.parse_args()
 
 
