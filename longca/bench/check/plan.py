@@ -101,11 +101,15 @@ class CheckPlan:
         """Draw what is looked at of a call before it is made, so that it is copied at once when the clock has stopped."""
         self._expected = call, self.timed_parts(call)
 
+    def expected_parts(self, call: int) -> list[TimedPart]:
+        """`timed_parts`, at hand for the expected call."""
+        expected, parts = self._expected
+        return parts if expected == call else self.timed_parts(call)
+
     def cut_timed(self, call: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
         """Copies of what is looked at of a timed call's result, in T × heads (× D)."""
         results = []
-        expected, parts = self._expected
-        for timed in parts if expected == call else self.timed_parts(call):
+        for timed in self.expected_parts(call):
             [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(self.ratio)
             rows, keys = list(timed.part.rows), list(timed.keys)
             results.append({name: x[keys, kv_head][:, None] if name in ("dk", "dv")

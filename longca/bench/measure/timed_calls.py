@@ -26,15 +26,18 @@ class TimedCalls:
         change: gives the inputs the content that they have in the call of a number.
         cut: copies what is judged of the call of a number.
         kept: tensors that the next call reads: no memory of theirs is overwritten.
+        chance: selects the calls that are judged; several ranks must select the same ones.
     """
 
     def __init__(self, call: Callable[[], object], *, tensors: Callable[[object], Tensors],
                  raw: Callable[[object], Iterable[torch.Tensor | None]], change: Callable[[int], object],
-                 cut: Callable[[int, Tensors], list[PartResult]], kept: Iterable[torch.Tensor]) -> None:
+                 cut: Callable[[int, Tensors], list[PartResult]], kept: Iterable[torch.Tensor], chance: random.Random | None = None) -> None:
         self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
-        self._kept = {x.untyped_storage().data_ptr() for x in kept}
+        self.kept = {x.untyped_storage().data_ptr() for x in kept}
+        """addresses of memory that is not overwritten"""
         self._result: object = None
-        self._chance = random.SystemRandom()
+        self._chance = chance or random.SystemRandom()
+        
         self._chosen: list[tuple[int, list[PartResult], Tensors]] = []
         self._num_timed = 0
         self.number = 0
@@ -58,7 +61,7 @@ class TimedCalls:
         if timed:
             self._keep()
         if poison:
-            overwrite(self._raw(self._result), self._kept)
+            overwrite(self._raw(self._result), self.kept)
         self._result = None
 
     def plain(self) -> object:
