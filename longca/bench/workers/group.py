@@ -4,6 +4,7 @@ import random
 import selectors
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.measure.failure import as_failed
@@ -100,7 +101,7 @@ class Group:
         except BaseException:
             self.close(gently=False)
             raise
-        self._device_type = answers[0]["ready"]["type"]
+        self._device_type = answers[0]["ready"].get("type", "cpu")
         return answers[0]["ready"]
 
     def measure(self, cell: Cell, measure: Measure, seed: int = 0, *, judged: bool = True) -> Result:
@@ -116,7 +117,8 @@ class Group:
             self.judge.begin(self._number, cell, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
             result = self._measure(cell, measure, seed)
             if isinstance(result.outcome, TimedOut):
-                self.judge.close()  # it may be at work for long yet
+                with suppress(JudgeDied):  # it may be at work for long yet; then another takes its place
+                    self.judge.verdict(self._number, GRACE_SECONDS)
                 return result
             return with_verdict(result, self.judge.verdict(self._number))
         except JudgeDied as lost:

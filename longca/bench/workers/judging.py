@@ -80,9 +80,9 @@ class JudgeProcess(WorkerProcess):
         self._ask({"do": "begin", "worker": worker, "cell": cell.model_dump(mode="json"),
                    "measure": measure.model_dump(mode="json"), "seed": seed, "device": device}, "begun", START_SECONDS)
 
-    def verdict(self, worker: int) -> Verdict:
+    def verdict(self, worker: int, timeout_s: float = VERDICT_SECONDS) -> Verdict:
         """The verdict on the cell. Raises JudgeDied."""
-        return Verdict.model_validate(self._ask({"do": "verdict", "worker": worker}, "verdict", VERDICT_SECONDS))
+        return Verdict.model_validate(self._ask({"do": "verdict", "worker": worker}, "verdict", timeout_s))
 
     def close(self) -> None:
         """End it. A second call does nothing."""
