@@ -65,7 +65,7 @@ def command(
     """Measure a study's cells. Finished cells are kept: running again goes on where it stopped.
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
-    Exit code 1 if a cell ended as incorrect, error or timeout, now or before.
+    Exit code 1 if a cell ended as incorrect, implausible, error or timeout, now or before.
     """
     from longca.bench.run.runner import run_cells
     from longca.bench.run.shards import shards, shards_of_one_machine

@@ -106,6 +106,13 @@ class Incorrect(Frozen):
     reason: str
 
 
+class Implausible(Frozen):
+    """Its results were right where they were checked, and its times are shorter than the device can be: never a speed."""
+
+    status: Literal["implausible"] = "implausible"
+    reason: str
+
+
 class Failed(Frozen):
     """It raised, or its process died."""
 
@@ -123,10 +130,10 @@ class TimedOut(Frozen):
     seconds: Seconds
 
 
-Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Failed | TimedOut, Field(discriminator="status")]
+Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut, Field(discriminator="status")]
 WAS_AT = " was at "
 """of the note that says where in the code a rank was when it died or was stopped: "rank 0 was at file.py:7 in forward" """
-STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "error", "timeout")
+STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "implausible", "error", "timeout")
 
 
 class Samples(Frozen):

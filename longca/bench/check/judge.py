@@ -88,7 +88,8 @@ class Judge:
         if missing:
             raise ValueError(f"no digest of {', '.join(sorted(missing))} was sent")
         names = [name for name, x in expected.items() if content_digest(x) != digests[name]]
-        return f"it changes its input{'s' if len(names) > 1 else ''} {' and '.join(names)}" if names else None
+        which = f"input{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+        return f"it changes its {which}, which the next call would see; it must work on a copy" if names else None
 
 
 class _TimedGradients:

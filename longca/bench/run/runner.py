@@ -59,7 +59,7 @@ class Summary:
 
     @property
     def num_failed(self) -> int:
-        """Cells that ended as `incorrect`, `error` or `timeout`."""
+        """Cells that ended as `incorrect`, `implausible`, `error` or `timeout`."""
         return sum(self.counts[status] for status in FAILED)
 
     def __str__(self) -> str:

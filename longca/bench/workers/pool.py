@@ -13,6 +13,7 @@ from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, Start
 from longca.bench.workers.judging import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
+from longca.bench.workers.plausible import plausible
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT, Registry
@@ -130,7 +131,9 @@ class Pool:
                 return self.measure(cell, measure)
             return Result(outcome=as_failed("WorkerDidNotStart", str(error) or "its processes did not get ready in time",
                                             getattr(error, "log", "")))
-        result = group.measure(cell, measure, self.seed, judged=not self._is_control(cell))
+        is_control = self._is_control(cell)
+        result = group.measure(cell, measure, self.seed, judged=not is_control)
+        result = result if is_control else plausible(cell, result)
         if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
             self._groups.pop(key).close(gently=False)
         return result
