@@ -170,7 +170,8 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
     if outcome.status == "incorrect":
         return f"{run.kernel} is wrong: {outcome.reason}"
     if outcome.status != "ok":
-        what = {"error": "failed", "timeout": "hangs", "oom": "failed", "implausible": "is too fast to be true"}.get(outcome.status, outcome.status)
+        words = {"error": "failed", "timeout": "hangs", "oom": "failed", "implausible": "is too fast to be true"}
+        what = words.get(outcome.status, outcome.status)
         place = f"\n  {result.place}" if result.place else ""
         return f"{run.kernel} {what}: {_view(result.own).reason}{place}"
     points = _points(result)

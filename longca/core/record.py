@@ -130,7 +130,8 @@ class TimedOut(Frozen):
     seconds: Seconds
 
 
-Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut, Field(discriminator="status")]
+Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut,
+                    Field(discriminator="status")]
 WAS_AT = " was at "
 """of the note that says where in the code a rank was when it died or was stopped: "rank 0 was at file.py:7 in forward" """
 STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "implausible", "error", "timeout")

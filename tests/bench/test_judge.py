@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from longca.bench.check import timed_calls
 from longca.bench.check.changes import Changes
 from longca.bench.check.digest import content_digest
 from longca.bench.check.plan import CheckPlan
 from longca.bench.check.scope import affordable
-from longca.bench.measure import timed_calls
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.workers.pool import Pool
 from longca.core.study import Measure
@@ -189,7 +189,7 @@ class Patches(Naive):
 from longca.kernels.backends.naive import Naive, NaivePrepared
 class Prepared(NaivePrepared):
     def forward(self, q, k, v):
-        import longca.bench.workers.referee as referee
+        import longca.bench.judge.referee as referee
         referee.RemoteReferee.check = referee.RemoteReferee.check_timed = lambda *_: None
         return super().forward(q, k, v)
 class Claims(Naive):

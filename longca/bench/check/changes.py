@@ -28,7 +28,7 @@ TIMED = {"fwd": ("q", "k", "v"), "bwd": ("dout",)}
 
 
 @dataclass(frozen=True)
-class Site:
+class ChangedPair:
     """A query and a key that it sees."""
 
     row: int
@@ -134,10 +134,10 @@ def _as_inputs(normal: torch.Tensor, kind: InputValues) -> torch.Tensor:
     return normal * SMALL if kind == "small" else normal
 
 
-def _sites(cell: Cell, mask: Mask, rng: np.random.Generator) -> list[Site]:
+def _sites(cell: Cell, mask: Mask, rng: np.random.Generator) -> list[ChangedPair]:
     """Sites of different rows and keys, of as many KV heads as there are; fewer, or none, under masks that hide nearly all."""
     heads_per_group, ratio = cell.num_kv_heads // mask.num_groups, cell.num_q_heads // cell.num_kv_heads
-    sites: list[Site] = []
+    sites: list[ChangedPair] = []
     heads = rng.permutation(cell.num_kv_heads)
     for number in range(NUM_SITES):
         kv_head = int(heads[number % len(heads)])
@@ -153,5 +153,5 @@ def _sites(cell: Cell, mask: Mask, rng: np.random.Generator) -> list[Site]:
         if candidates:
             row, keys = candidates[-1]
             q_head = kv_head * ratio + int(rng.integers(ratio))
-            sites.append(Site(row, q_head, int(rng.choice(keys)), kv_head, len(keys)))
+            sites.append(ChangedPair(row, q_head, int(rng.choice(keys)), kv_head, len(keys)))
     return sites

@@ -6,6 +6,8 @@ somebody who computes a change that keeps it, it is no protection, and none is n
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 ELEMENTS = 1 << 22  # at a time: bounds the memory of their 64-bit form
@@ -24,11 +26,16 @@ def content_digest(x_LHD: torch.Tensor, positions_L: torch.Tensor | None = None)
     row_weights = _weights(positions_L + 1)
     step = max(ELEMENTS // max(x_LHD[:1].numel(), 1), 1)
     total = torch.zeros((), dtype=torch.int64, device=x_LHD.device)
-    columns = _weights(torch.arange(x_LHD[:1].numel(), device=x_LHD.device) + (1 << 32))
+    columns = _column_weights(x_LHD[:1].numel(), x_LHD.device)
     for start in range(0, len(x_LHD), step):
         bits = x_LHD[start:start + step].detach().contiguous().view(_BITS[x_LHD.element_size()]).flatten(1).long()
         total += ((bits * columns).sum(1) * row_weights[start:start + step]).sum()
     return int(total) % (1 << 64)
+
+
+@functools.lru_cache(maxsize=8)
+def _column_weights(number: int, device: torch.device) -> torch.Tensor:
+    return _weights(torch.arange(number, device=device) + (1 << 32))
 
 
 def _weights(numbers: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,9 @@ class Judge:
         rows.usual_lengths = self._oracle.usual_lengths
         accuracy = rows.judge_parts(given, {name: fine for name, fine in result.are_finite.items() if name in FIELDS}, keys=False)
         infinite = [name for name, fine in result.are_finite.items() if not fine]
-        return f"{infinite[0]} is not finite: nothing was written there, or an earlier result was kept" if infinite else wrong(accuracy, rows_alone=True)
+        if infinite:
+            return f"{infinite[0]} is not finite: nothing was written there, or an earlier result was kept"
+        return wrong(accuracy, rows_alone=True)
 
     def _changed(self, digests: Digests, instead: dict[str, torch.Tensor]) -> str | None:
         """The reason that names the inputs which are no longer what they were."""

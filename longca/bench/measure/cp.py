@@ -18,13 +18,13 @@ from pydantic import TypeAdapter
 from longca.bench.check.judge import Digests, Judge
 from longca.bench.check.oracle import cut, finite
 from longca.bench.check.plan import CheckPlan, TimedResult
+from longca.bench.check.shards import Shards, held_tokens
+from longca.bench.check.timed_calls import TimedCalls, overwrite
 from longca.bench.measure.failure import failure
 from longca.bench.measure.measurement import CellMeasurement, Referee
 from longca.bench.measure.memory import peak_memory, resident_bytes, tensor_bytes
 from longca.bench.measure.permute import Permutation
 from longca.bench.measure.result import Result
-from longca.bench.measure.shards import Shards, held_tokens
-from longca.bench.measure.timed_calls import TimedCalls, overwrite
 from longca.bench.measure.timer import time_calls
 from longca.core.cell import Cell
 from longca.core.plugin import Registry

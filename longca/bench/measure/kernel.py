@@ -10,12 +10,12 @@ from longca.bench.check.digest import content_digest
 from longca.bench.check.judge import Digests, Judge
 from longca.bench.check.oracle import Grads, cut, finite, tensors_of, wrong
 from longca.bench.check.plan import CheckPlan, tensor_of
+from longca.bench.check.timed_calls import TimedCalls, overwrite
 from longca.bench.measure.failure import failure
 from longca.bench.measure.latest import LatestMasks, LatestReferences
 from longca.bench.measure.measurement import CellMeasurement, Referee
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
-from longca.bench.measure.timed_calls import TimedCalls, overwrite
 from longca.bench.measure.timer import time_calls, time_sustained
 from longca.core.cell import Cell
 from longca.core.plugin import BrokenPlugin, Registry

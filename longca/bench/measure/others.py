@@ -69,7 +69,8 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         strange = [pid for pid in uses["gpu_holders"] if (uses["machine"], pid) not in own]
         known: dict[str, float] = uses["gpu_percents"]
         if len(strange) == len(uses["gpu_holders"]) and not all(uses["gpu_holders"].values()):
-            strange, known = strange[uses.get("num_own_on_gpu", 1):], {}  # NVML numbers processes as the host does, a container otherwise: so many are of this run
+            # NVML numbers processes as the host does, a container otherwise: so many of them are of this run
+            strange, known = strange[uses.get("num_own_on_gpu", 1):], {}
         counts.append(len(strange))
         percents.append(max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None)
     return Others(gpu_processes=max(counts, default=None), cpu_cores=round(max(cores), 3) if cores else None,

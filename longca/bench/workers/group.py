@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.judge.judgement import with_judgement
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
-from longca.bench.measure.verdict import with_verdict
 from longca.bench.workers.channel import Message
 from longca.bench.workers.device_lock import Claimant
-from longca.bench.workers.judging import JudgeDied, JudgeProcess
+from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
 from longca.core.errors import UserError
@@ -120,7 +120,7 @@ class Group:
                 with suppress(JudgeDied):  # it may be at work for long yet; then another takes its place
                     self.judge.verdict(self._number, GRACE_SECONDS)
                 return result
-            return with_verdict(result, self.judge.verdict(self._number))
+            return with_judgement(result, self.judge.verdict(self._number))
         except JudgeDied as lost:
             self.judge.close()
             return Result(outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail()))

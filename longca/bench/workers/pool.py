@@ -5,15 +5,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.judge.plausible import plausible
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import Message
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
-from longca.bench.workers.judging import JudgeDied, JudgeProcess
+from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
-from longca.bench.workers.plausible import plausible
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT, Registry

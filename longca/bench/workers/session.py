@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from longca.bench.measure.environment import device_name, device_uuid
+from longca.bench.judge.referee import RemoteReferee
+from longca.bench.measure.environment import choose_device, device_name, device_uuid
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.latest import LatestMasks, LatestReferences
@@ -19,7 +20,6 @@ from longca.bench.measure.warm_math import warm_math
 from longca.bench.workers.channel import Message
 from longca.bench.workers.device_lock import DeviceLock
 from longca.bench.workers.launch import RankPlacement
-from longca.bench.workers.referee import RemoteReferee
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.study import Measure
@@ -31,14 +31,11 @@ PING_SIZE = 64
 COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
 
 
-class NoDevice(Exception):
-    """The requested device does not exist on this machine."""
-
-
 class Session:
     """One rank: its device, its communicator and its latest masks."""
 
-    def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None, judge: int | None = None) -> None:
+    def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None,
+                 judge: int | None = None) -> None:
         """It finds its device, and does not use it yet.
 
         Args:
@@ -153,14 +150,3 @@ class Session:
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()
-
-
-def choose_device(device: str, local_rank: int) -> torch.device:
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cpu" or (device == "auto" and not found):
-        return torch.device("cpu")
-    if found == 1:
-        local_rank = 0  # each task of a job may see its own GPU only; the runner checks that no two ranks share one
-    if local_rank >= found:
-        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
-    return torch.device("cuda", local_rank)

@@ -36,7 +36,8 @@ def main() -> None:
     channel = Channel(options.reader, options.writer)
 
     gc.disable()  # no import leaves garbage: looking for it is a seventh of the import's time
-    from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
+    from longca.bench.measure.environment import NoDevice
+    from longca.bench.workers.session import Session  # imports torch: seconds
 
     gc.freeze()
     gc.enable()

@@ -10,7 +10,7 @@ from longca.core.schema import Frozen
 JUDGED = ("ok", "incorrect")  # outcomes that only the judge gives
 
 
-class Verdict(Frozen):
+class Judgement(Frozen):
     """What the judge has found about a cell."""
 
     outcome: Outcome | None
@@ -21,7 +21,7 @@ class Verdict(Frozen):
     """timed calls were judged, too"""
 
 
-def with_verdict(result: Result, verdict: Verdict) -> Result:
+def with_judgement(result: Result, verdict: Judgement) -> Result:
     """The result of a cell of attention as the judge sees it. What the measuring process says about being right does not count."""
     facts = {"accuracy": verdict.accuracy, "mask": verdict.mask or result.mask}
     outcome = verdict.outcome

@@ -31,7 +31,8 @@ class TimedCalls:
 
     def __init__(self, call: Callable[[], object], *, tensors: Callable[[object], Tensors],
                  raw: Callable[[object], Iterable[torch.Tensor | None]], change: Callable[[int], object],
-                 cut: Callable[[int, Tensors], list[PartResult]], kept: Iterable[torch.Tensor], chance: random.Random | None = None) -> None:
+                 cut: Callable[[int, Tensors], list[PartResult]], kept: Iterable[torch.Tensor],
+                 chance: random.Random | None = None) -> None:
         self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
         self.kept = {x.untyped_storage().data_ptr() for x in kept}
         """addresses of memory that is not overwritten"""

@@ -10,7 +10,7 @@ import torch
 from longca.bench.check.judge import Digests
 from longca.bench.check.oracle import PartResult
 from longca.bench.check.plan import TimedResult
-from longca.bench.workers.frames import receive_frame, send_frame
+from longca.bench.judge.frames import receive_frame, send_frame
 from longca.core.record import Accuracy
 
 

@@ -11,18 +11,19 @@ import torch
 from longca.bench.check.inputs import DTYPES
 from longca.bench.check.judge import Judge
 from longca.bench.check.plan import CheckPlan, TimedResult
+from longca.bench.judge.frames import receive_frame, send_frame
+from longca.bench.judge.judgement import Judgement
+from longca.bench.judge.referee import unpacked
+from longca.bench.measure.environment import choose_device
 from longca.bench.measure.failure import failure
 from longca.bench.measure.latest import LatestMasks, LatestReferences
-from longca.bench.measure.verdict import Verdict
 from longca.bench.measure.warm_math import warm_math
-from longca.bench.workers.channel import Message
-from longca.bench.workers.frames import receive_frame, send_frame
-from longca.bench.workers.referee import unpacked
-from longca.bench.workers.session import choose_device
 from longca.core.cell import Cell
 from longca.core.record import Incorrect, MaskFacts, Ok, Outcome
 from longca.core.study import Measure
 from longca.kernels.contract import Problem
+
+Message = dict[str, Any]
 
 
 class Court:
@@ -44,7 +45,7 @@ class Court:
     def verdict(self, _: Message) -> Message:
         """What was found about the cell, and an end of it."""
         judge, outcome = self._judge, self._outcome
-        verdict = Verdict(outcome=outcome, accuracy=None if judge is None else judge.accuracy,
+        verdict = Judgement(outcome=outcome, accuracy=None if judge is None else judge.accuracy,
                           mask=None if judge is None else _facts(judge.plan.problem),
                           is_complete=judge is not None and judge.is_complete)
         self._request, self._judge, self._outcome = {}, None, None
