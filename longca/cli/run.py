@@ -69,7 +69,7 @@ def command(
     """
     from longca.bench.run.runner import run_cells
     from longca.bench.run.shards import shards, shards_of_one_machine
-    from longca.bench.workers.task import find_task
+    from longca.bench.workers.launch import find_task
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
 

@@ -14,8 +14,8 @@ import pytest
 from longca.bench.workers import rendezvous as rendezvous_module
 from longca.bench.workers.channel import Channel
 from longca.bench.workers.job import Job
+from longca.bench.workers.launch import Task
 from longca.bench.workers.rendezvous import FOLDER, join_rendezvous
-from longca.bench.workers.task import Task
 
 NAME = "job"
 SECONDS = 5.0  # half of what one silent stranger was once waited for

@@ -12,12 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from longca.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, threads_per_task
-from longca.bench.workers.launch import HostLost, Rank, RankPlacement, end, rank_log
+from longca.bench.workers.launch import HostLost, Rank, RankPlacement, Task, end, rank_log
 from longca.bench.workers.local import RankProcess
 from longca.bench.workers.process import network
 from longca.bench.workers.remote import AgentLink, RemoteRank
 from longca.bench.workers.rendezvous import LOOPBACK, Arrival, Rendezvous, network_address
-from longca.bench.workers.task import Task
 from longca.core.errors import UserError
 
 
