@@ -141,6 +141,8 @@ class _TimedGradients:
             return
         before, then = self._first[head]
         shared = [key for key in keys if key in before["dk"]]
+        if not shared:
+            return  # nothing changes under this mask
         for number, name in enumerate(("dk", "dv")):
             first = torch.stack([before[name][key] for key in shared])
             exact = first + (now.exact[number] - then.exact[number])[shared]
