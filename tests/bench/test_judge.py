@@ -246,3 +246,11 @@ def test_a_judge_that_dies_is_replaced(cheats: Pool) -> None:
     cheats._judge.kill()
     cheats._judge.process.wait()
     assert cheats.measure(cp_cell("ulysses", seqlen=40), MEASURE).outcome.status == "ok"
+
+
+def test_a_user_s_kernel_can_be_kept_apart_from_its_rivals(cheats: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
+    assert len(set(keys)) == 1
+    monkeypatch.setattr(cheats, "_apart", True)
+    keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
+    assert len(set(keys)) == 3 and keys[2] == keys[3]
