@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from longca.bench.judge.judgement import Judgement
-from longca.bench.measure.environment import num_cores
 from longca.bench.workers.channel import Channel, Message
-from longca.bench.workers.process import STACK_SIGNAL, WorkerProcess, ending_signals
+from longca.bench.workers.process import STACK_SIGNAL, WorkerProcess, ending_signals, threads_per_rank
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
@@ -53,7 +52,7 @@ class JudgeProcess(WorkerProcess):
         self._workers: set[int] = set()
         options = {"reader": child_reader, "writer": child_writer, "door": door.fileno()}
         try:
-            super().__init__(options, num_cores(), log, [child_reader, child_writer, door.fileno()])
+            super().__init__(options, threads_per_rank(1), log, [child_reader, child_writer, door.fileno()])
         except BaseException:
             self._channel.close()
             self._door.close()
