@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
     from longca.bench.run.own_file import OwnFileResult, OwnFileRun
     from longca.core.cell import Cell
-    from longca.core.record import Record
+    from longca.core.record import Accuracy, Record
 
 BASELINE = "sdpa"  # what the kernel is compared with beside the best, since everybody has it
 DEFAULTS = {"cuda": {"seqlen": "8K", "heads": "64:8", "head_dim": 128, "dtype": "bf16"},
             "cpu": {"seqlen": "1K", "heads": "8:2", "head_dim": 64, "dtype": "fp32"}}
+CHECKS = ("sample", "all")
 DIRECTIONS = {"fwd": ["fwd"], "bwd": ["bwd"], "both": ["fwd", "bwd"]}
 WORDS = {"fwd": "forward", "bwd": "backward"}
 
@@ -37,13 +38,17 @@ def command(
                                         show_default=False)] = "",
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
     repeats: Annotated[int, typer.Option(min=3, help="Timed calls")] = 10,
+    check: Annotated[str, typer.Option(help="How much of the result is compared with float64: sample (as much as takes about a second) "
+                                       "or all")] = "sample",
+    check_seed: Annotated[int | None, typer.Option(min=0, help="Of what is drawn for the check; a record names it  [default: drawn]",
+                                                   show_default=False)] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a kernel is stopped")] = 120.0,
     as_json: Json = False,
 ) -> None:
     """Check and time a kernel in a file of its own.
 
-    Nothing is registered. The file defines forward(q, k, v, mask). It is compared with a float64 reference first; a wrong result has
-    no speed. Exit code 1: it is wrong, raises, hangs or dies.
+    Nothing is registered. The file defines forward(q, k, v, mask). It is compared with a float64 reference, before it is timed and in
+    timed calls; a wrong result has no speed. Exit code 1: it is wrong, too fast to be true, raises, hangs or dies.
     """
     from longca.bench.run.own_file import compare_own_file
     from longca.core.config import load_config
@@ -52,14 +57,16 @@ def command(
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
+    if check not in CHECKS:
+        raise unknown("check", check, CHECKS)
     chosen = load_config({"device": device}).device
     usual = DEFAULTS[_device_type() if chosen == "auto" else chosen]
     grid = {"mask": [mask_choice(text) for text in mask or ["causal"]], "seqlen": seqlen or usual["seqlen"],
             "heads": heads or usual["heads"], "head_dim": usual["head_dim"] if head_dim is None else head_dim,
             "dtype": dtype or usual["dtype"], "direction": DIRECTIONS[direction]}
     _check(grid)
-    run = compare_own_file(file, grid, Measure(repeats=repeats, timeout_s=timeout), rivals=_names(rivals), device=chosen,
-                           announce=_announce)
+    run = compare_own_file(file, grid, Measure(repeats=repeats, timeout_s=timeout, check=check), rivals=_names(rivals),
+                           device=chosen, seed=check_seed, announce=_announce)
     _announce("")
     if as_json:
         print_json({"kernel": run.kernel, "device": run.device, "results": [_plain(run, result) for result in run.results]})
@@ -125,7 +132,8 @@ def _print(run: OwnFileRun) -> None:
           f"{first.head_dim} · {first.dtype}")
     for result in run.results:
         cell = result.own.cell
-        if result.is_right:
+        if result.is_right and result.own.accuracy is not None:
+            print(textwrap.fill(f"{_case(cell) if several else ''}{_checked(result.own.accuracy)}", line_width()))
             _print_times(result)
         for row in result.wrong_rows:
             print(textwrap.fill(f"{_case(cell) if several else ''}{row.tensor}: {row}", line_width(), subsequent_indent="  "))
@@ -162,13 +170,15 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
     if outcome.status == "incorrect":
         return f"{run.kernel} is wrong: {outcome.reason}"
     if outcome.status != "ok":
-        what = {"error": "failed", "timeout": "hangs", "oom": "failed"}.get(outcome.status, outcome.status)
+        words = {"error": "failed", "timeout": "hangs", "oom": "failed", "implausible": "is too fast to be true"}
+        what = words.get(outcome.status, outcome.status)
         place = f"\n  {result.place}" if result.place else ""
         return f"{run.kernel} {what}: {_view(result.own).reason}{place}"
     points = _points(result)
     own = points.loc[run.kernel]
+    right = "is right" if result.own.accuracy is None or result.own.accuracy.scope == "all" else "is right where it was checked"
     if len(points) == 1:
-        return f"{run.kernel} is right: {number(_view(result.own).median_ms)} ms; no rival ran beside it"
+        return f"{run.kernel} {right}: {number(_view(result.own).median_ms)} ms; no rival ran beside it"
     others = points.drop(index=run.kernel)
     parts = [f"{number(own.value / others.value[BASELINE])}× {BASELINE}"] if BASELINE in others.index else []
     best = str(others.value.idxmax())
@@ -182,7 +192,15 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
         parts.append(f"{number(own.share)}× the best ({best})")
     else:
         parts[0] += ", which is the best"
-    return f"{run.kernel} is right, {', '.join(parts)}"
+    return f"{run.kernel} {right}, {', '.join(parts)}"
+
+
+def _checked(accuracy: Accuracy) -> str:
+    """"checked: all, and 2 timed calls in part (--check-seed 5)"."""
+    from longca.store.text import plural
+
+    timed = f", and {plural(accuracy.timed_calls, 'timed call')} in part" if accuracy.timed_calls else ""
+    return f"checked: {accuracy.scope}{timed}" + (f" (--check-seed {accuracy.seed})" if accuracy.seed is not None else "")
 
 
 def _points(result: OwnFileResult) -> pd.DataFrame:

@@ -68,11 +68,11 @@ def command(
     """Measure a study's cells. Finished cells are kept: running again goes on where it stopped.
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
-    Exit code 1 if a cell ended as incorrect, error or timeout, now or before, or was left out with a broken plug-in.
+    Exit code 1 if a cell ended as incorrect, implausible, error or timeout, now or before, or was left out with a broken plug-in.
     """
     from longca.bench.run.runner import run_cells
     from longca.bench.run.shards import shards, shards_of_one_machine
-    from longca.bench.workers.task import find_task
+    from longca.bench.workers.launch import find_task
     from longca.core.errors import unknown
     from longca.core.record import STATUSES
     from longca.core.select import loadable

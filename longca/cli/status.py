@@ -45,7 +45,9 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
                        f"When it is quiet: longca run {again} --retry disturbed")
         for problem in problems:
             print(f"skipped {problem}")
-    if any(counts["error"] + counts["incorrect"] + counts["timeout"] for counts in methods.values()):
+    from longca.bench.run.scores import FAILED
+
+    if any(counts[status] for counts in methods.values() for status in FAILED):
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
-from longca.core.schema import MOST_NAMES, Count, Frozen, Name
+from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
 SCHEMA_VERSION = 2  # 2: a record without a checksum is damaged
 MOST_SAMPLES = 1_000_000  # of a rank
@@ -106,6 +106,13 @@ class Incorrect(Frozen):
     reason: str
 
 
+class Implausible(Frozen):
+    """Its results were right where they were checked, and its times are shorter than the device can be: never a speed."""
+
+    status: Literal["implausible"] = "implausible"
+    reason: str
+
+
 class Failed(Frozen):
     """It raised, or its process died."""
 
@@ -123,10 +130,11 @@ class TimedOut(Frozen):
     seconds: Seconds
 
 
-Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Failed | TimedOut, Field(discriminator="status")]
+Outcome = Annotated[Ok | Unsupported | Unavailable | OutOfMemory | Incorrect | Implausible | Failed | TimedOut,
+                    Field(discriminator="status")]
 WAS_AT = " was at "
 """of the note that says where in the code a rank was when it died or was stopped: "rank 0 was at file.py:7 in forward" """
-STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "error", "timeout")
+STATUSES = ("ok", "unsupported", "unavailable", "oom", "incorrect", "implausible", "error", "timeout")
 
 
 class Samples(Frozen):
@@ -165,7 +173,11 @@ class Accuracy(Frozen):
     reference: Line
     """what it was compared with: "float64"; for a control also "nominal duration" or "the source" """
     scope: Line
-    """what part was compared: "all", or which heads"""
+    """what part was compared: "all", or which share of rows, heads and tiles"""
+    seed: Annotated[int, Field(ge=0, le=LARGEST_INT)] | None = None
+    """of what was drawn for the check: rows, changes of inputs; None where nothing was, and in records from before it was"""
+    timed_calls: Count = 0
+    """timed calls whose results were compared, too; 0 in records from before they were"""
     relative: Errors
     max_abs: Errors = {}
     budget: Errors

@@ -29,6 +29,9 @@ Choice = str | dict[str, dict[str, Scalar | list[Scalar]]]
 Messages = Literal["nccl", "symmetric"]
 
 
+Check = Literal["sample", "all"]
+
+
 class Measure(Frozen):
     """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
 
@@ -40,6 +43,8 @@ class Measure(Frozen):
     """timed calls stop after this long, but never before three"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """a cell that is not done by then ends as `timeout`"""
+    check: Check = "sample"
+    """how much of a result is compared with float64: as much as takes about a second, or all, whatever it takes"""
     messages: Messages = "nccl"
     """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
     the machine; where they cannot, by NCCL, and the record says why"""

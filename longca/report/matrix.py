@@ -13,9 +13,9 @@ from longca.store.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-WORST_FIRST = ("incorrect", "error", "timeout", "oom", "unavailable", "unsupported", "ok")
-SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memory", "incorrect": "wrong", "error": "error",
-         "timeout": "time"}
+WORST_FIRST = ("incorrect", "implausible", "error", "timeout", "oom", "unavailable", "unsupported", "ok")
+SHORT = {"ok": "ok", "unsupported": "no", "unavailable": "absent", "oom": "memory", "incorrect": "wrong",
+         "implausible": "too fast", "error": "error", "timeout": "time"}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FAMILIES = ("no documents", "documents", "block-sparse")
-FAILURES = ("oom", "incorrect", "error", "timeout")  # it was tried; unsupported and unavailable were not
+FAILURES = ("oom", "incorrect", "implausible", "error", "timeout")  # it was tried; unsupported and unavailable were not
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 LABELLED = "labelled"  # in a table's attributes: the number of rows that its labels tell apart. Parts of the table have it, too
 PAPER_COMPAT = "paper_compat=True"

@@ -80,7 +80,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("sustained", "bool", "", "Calls followed each other without a pause; else each was timed alone, on a cold L2", "cell.sustained",
            lambda v: v.cell.sustained),
     # what happened
-    Column("status", "str", "", "ok, unsupported, unavailable, oom, incorrect, error or timeout", "outcome.status",
+    Column("status", "str", "", "ok, unsupported, unavailable, oom, incorrect, implausible, error or timeout", "outcome.status",
            lambda v: v.record.outcome.status),
     Column("reason", "str", "", "Why there is no number; empty for ok", "outcome", lambda v: v.reason),
     Column("notes", "str", "", "What a reader must know of this number", "notes", lambda v: "; ".join(v.record.notes)),

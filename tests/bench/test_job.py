@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from longca.bench.workers import rendezvous as rendezvous_module
+from longca.bench.workers.launch import Task, find_task
 from longca.bench.workers.rendezvous import FOLDER, Rendezvous, join_rendezvous
-from longca.bench.workers.task import Task, find_task
 from longca.core.errors import UserError
 from longca.core.record import Record
 from longca.store.cells import CellStore

@@ -9,7 +9,7 @@ import torch
 from longca.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.bench.check.oracle import Oracle, wrong
 from longca.bench.check.reference import DenseMaskRows
-from longca.bench.check.scope import ROWS_PER_PIECE, affordable, whole
+from longca.bench.check.scope import MIN_ROWS, ROWS_PER_TILE, affordable, whole
 from longca.bench.measure.kernel import measure_kernel
 from longca.core.cell import InputValues
 from longca.core.plugin import Registry
@@ -43,8 +43,10 @@ def test_dense_rows_are_those_of_the_mask(case: Case) -> None:
     for group in range(mask.num_groups):
         dense_rows = DenseMaskRows(mask, group, CPU)
         for start, end in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
-            assert np.array_equal(dense_rows.rows(start, end).numpy(), dense[group, start:end])
+            assert np.array_equal(dense_rows.rows(range(start, end)).numpy(), dense[group, start:end])
             assert dense_rows.most_keys(start, end) >= dense[group, start:end].any(0).sum()
+        scattered = tuple(range(0, mask.seqlen_q, 7))
+        assert np.array_equal(dense_rows.rows(scattered).numpy(), dense[group, list(scattered)])
 
 
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)
@@ -133,17 +135,27 @@ def _problem(seqlen: int, needs_backward: bool = True) -> Problem:
     return Problem(build_mask("causal", seqlen=seqlen), 8, 4, 16, torch.float32, CPU, needs_backward)
 
 
-def test_scope_is_all_where_cheap_then_fewer_heads_then_fewer_rows() -> None:
+def test_scope_is_all_where_cheap_then_rows_of_every_head_and_tile() -> None:
     problem = _problem(1000)
-    assert affordable(problem, seed=0, budget_flops=1e12) == whole(problem)
-    head_flops = 7 * 2 * problem.mask.area * 16 * 2
-    heads = affordable(problem, seed=0, budget_flops=2.5 * head_flops)
-    assert len(heads.kv_heads) == 2 and heads.rows == ((0, 1000),)
-    rows = affordable(problem, seed=0, budget_flops=0.5 * head_flops)
-    assert len(rows.kv_heads) == 1 and rows.num_rows < 600 and "query rows" in rows.text
-    assert rows.rows[0] == (0, ROWS_PER_PIECE) and rows.rows[-1][1] == 1000
-    assert rows == affordable(problem, seed=0, budget_flops=0.5 * head_flops) != affordable(problem, 1, 0.5 * head_flops)
-    assert affordable(_problem(1), seed=0, budget_flops=0).num_rows == 1
+    assert affordable(problem, seed=0, budget_flops=1e12) == whole(problem) and whole(problem).text == "all"
+    row_flops = 7 * 2 * problem.mask.area / 1000 * 16 * 2
+    for budget_rows, seed in ((2000, 0), (400, 1), (1, 2)):
+        scope = affordable(problem, seed, budget_rows * row_flops)
+        rows = [(head, row) for part in scope.parts for head in part.kv_heads for row in part.rows]
+        assert scope.is_sample and len(set(rows)) == len(rows) == scope.num_rows
+        assert 0.5 * budget_rows <= len(rows) <= max(budget_rows, MIN_ROWS) + 2 * ROWS_PER_TILE
+        assert scope.kv_heads == (0, 1, 2, 3) and {row // ROWS_PER_TILE for _, row in rows} == set(range(16))
+        assert {row for _, row in rows} >= {0, ROWS_PER_TILE - 1, 1000 - ROWS_PER_TILE, 999}, "edges are whole"
+        assert "all 4 KV heads, all 16 tiles of 64 rows" in scope.text and f"{100 * len(rows) / 4000:.2g} %" in scope.text
+        assert scope == affordable(problem, seed, budget_rows * row_flops) != affordable(problem, seed + 1, budget_rows * row_flops)
+    assert affordable(_problem(1), seed=0, budget_flops=0) == whole(_problem(1))
+
+
+def test_scope_says_which_tiles_it_left_out() -> None:
+    scope = affordable(_problem(64 * 1000), seed=0, budget_flops=1)
+    assert "all 4 KV heads" in scope.text and "of 1,000 tiles of 64 rows" in scope.text
+    gaps = np.diff(sorted({row for part in scope.parts for row in part.rows}))
+    assert gaps.max() < 2.5 * 64 * 1000 / MIN_ROWS, "they are spread over the sequence"
 
 
 @pytest.mark.parametrize("mask", ["causal", "causal_document", "global_sliding_window", "block_sparse_uniform"])
@@ -154,7 +166,7 @@ def test_some_rows_judge_the_gradients_of_all_keys(mask: str) -> None:
     problem = Problem(pattern, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, torch.float32, CPU, True)
     inputs = make_inputs(cell, CPU)
     oracle = Oracle(problem, inputs, scope=affordable(problem, seed=3, budget_flops=1))
-    assert oracle.scope.num_rows < 512 and torch.count_nonzero(oracle.dout_THD) < inputs.dout_THD.numel()
+    assert oracle.scope.num_rows < 1024 and torch.count_nonzero(oracle.dout_THD) < inputs.dout_THD.numel()
     plain = plain_attention(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, oracle.dout_THD, pattern.dense())
     accuracy = oracle.judge(plain.out, plain.lse, plain.grads)
     assert wrong(accuracy) is None and max(accuracy.relative.values()) < 1e-8

@@ -99,6 +99,16 @@ def test_a_kernel_that_is_not_there_is_an_error_of_its_cell(pool):
     assert outcome.status == "error" and "no_such_kernel" in outcome.message
 
 
+class FakeJudge:
+    is_alive = True
+
+    def __init__(self, *_: object) -> None:
+        """Nothing to start."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 @pytest.mark.parametrize(("device", "limit"), [("cpu", MAX_CPU_GROUPS), ("cuda", 1)])
 def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limit):
     alive, most = [], 0
@@ -114,13 +124,14 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
         def ready(self) -> dict:
             return {"type": device, "name": "fake", "num_devices": 4}
 
-        def measure(self, cell: Cell, _: object) -> Result:
+        def measure(self, cell: Cell, *_: object, judged: bool) -> Result:
             return Result(outcome=Unsupported(reason=cell.kernel))
 
         def close(self, *, gently: bool = True) -> None:
             alive.remove(self)
 
     monkeypatch.setattr(pool_module, "Group", FakeGroup)
+    monkeypatch.setattr(pool_module, "JudgeProcess", FakeJudge)
     with Pool(device, tmp_path) as pool:
         for kernel in ("a", "b", "c", "a", "d"):
             assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
@@ -165,13 +176,14 @@ def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
                 raise group_module.StartTimeout
             return {"type": "cpu", "name": "fake", "num_devices": 1}
 
-        def measure(self, *_: object) -> Result:
+        def measure(self, *_: object, judged: bool) -> Result:
             return Result(outcome=Unsupported(reason=f"measured by {self.world}"))
 
         def close(self, *, gently: bool = True) -> None:
             """Nothing to end."""
 
     monkeypatch.setattr(pool_module, "Group", FakeGroup)
+    monkeypatch.setattr(pool_module, "JudgeProcess", FakeJudge)
     with Pool("cpu", tmp_path, launcher=launcher) as pool:
         assert pool.measure(cp_cell("s", 2), MEASURE).outcome.reason == "measured by 2" and launcher.num_ranks == 2
         with pytest.raises(TooFewLeft, match="another is gone"):

@@ -14,8 +14,8 @@ import pytest
 from longca.bench.workers import rendezvous as rendezvous_module
 from longca.bench.workers.channel import Channel
 from longca.bench.workers.job import Job, JobError
+from longca.bench.workers.launch import Task
 from longca.bench.workers.rendezvous import FOLDER, join_rendezvous
-from longca.bench.workers.task import Task
 from longca.core.code.source import package_digest
 
 NAME = "job"

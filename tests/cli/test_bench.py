@@ -103,13 +103,18 @@ def test_tensors_come_in_the_layout_that_the_file_names(tmp_path, layout):
     ({"more": "import nosuch_module"}, "line 2, in <module>: import nosuch_module"),
     ({"result": "scores"}, "must be a float32 tensor of (1, 4, 64, 8)"),
     ({"result": "(scores.softmax(-1) @ v).double()"}, "out that is a float64 tensor of (1, 4, 64, 8)"),
-    ({"first": "k.zero_()"}, "forward changes k in place, which the next call would see"),
     ({"result": "None"}, "out that is a NoneType"),
     ({"more": "LAYOUT = 'XYZ'"}, "BHTD, BTHD, HTD, THD"),
 ])
 def test_errors_name_the_line_or_what_is_expected(tmp_path, changes, said):
     found = outcome(write(tmp_path, f"bad_{abs(hash(said))}", **changes))
     assert found.status == "error" and said in found.message + found.log
+
+
+@pytest.mark.parametrize("change", ["k.zero_()", "k.data.zero_()", "k.numpy()[:] = 0"])
+def test_a_kernel_that_changes_its_inputs_is_wrong_however_it_does_it(tmp_path, change):
+    found = outcome(write(tmp_path, f"changes_{abs(hash(change))}", first=change))
+    assert found.status == "incorrect" and "it changes its input k, which the next call would see" in found.reason
 
 
 CLASS = "from longca.kernels.contract import Kernel\n\n\nclass Mine(Kernel):\n    label = 'mine'\n"
@@ -233,7 +238,7 @@ def here(monkeypatch):
     class Here:
         device = Device(type="cpu", name="this process", num_devices=1)
 
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             self.caches = LatestMasks(), LatestReferences()
 
         def __enter__(self):

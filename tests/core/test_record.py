@@ -14,6 +14,7 @@ from longca.core.record import (
     Accuracy,
     Environment,
     Failed,
+    Implausible,
     Incorrect,
     MaskFacts,
     Memory,
@@ -38,6 +39,7 @@ ACCURACY = Accuracy(reference="float64", scope="all", relative={"out": 1e-7, "dq
 OUTCOMES: list[Any] = [
     Ok(), Unsupported(reason="no backward"), Unavailable(reason="not installed"), OutOfMemory(requested_bytes=None, where="fwd"),
     OutOfMemory(requested_bytes=1 << 40, where="prepare"), Incorrect(reason="dq is NaN"),
+    Implausible(reason="too fast"),
     Failed(type="ValueError", message="x", log="a\nb"), TimedOut(seconds=60.0)]
 
 

@@ -78,7 +78,7 @@ def test_the_folder_of_a_plugin_does_not_count(tmp_path: Path):
 
 def test_the_pattern_finds_what_the_parser_finds():
     modules = modules_of_package()
-    processes = "longca.bench.workers.worker", "longca.core.children.trial_child"
+    processes = "longca.bench.workers.worker", "longca.bench.workers.judge", "longca.core.children.trial_child"
     started = {parent for name in processes for parent in source._with_parents(name)}  # no import says so
     for path in modules.values():
         parsed = {parent for name in _parsed_imports(path) for parent in source._with_parents(name)} & modules.keys()

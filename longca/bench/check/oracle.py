@@ -24,17 +24,59 @@ a row. In longer rows one wrong key is smaller than the rounding; there the shor
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
+from functools import cached_property
 
 import torch
 
 from longca.bench.check.inputs import Inputs
-from longca.bench.check.reference import HeadsReference, Reference, RowsReference
+from longca.bench.check.reference import HeadKeys, HeadsReference, Reference, RowsReference, index_of
 from longca.bench.check.scope import CheckedSubset, whole
 from longca.bench.check.tally import EPS32, ErrorAccumulator
 from longca.core.record import Accuracy
 from longca.kernels.contract import Problem
 
 FIELDS = {"out": "out_GRnD", "lse": "lse_GRn", "dq": "dq_GRnD"}
+Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+PartResult = dict[str, torch.Tensor]
+"""of one part of the checked subset: out, lse and dq as rows × its query heads (× D), dk and dv as keys × its KV heads × D"""
+
+
+def tensors_of(out: torch.Tensor, lse: torch.Tensor | None, grads: Grads | None) -> dict[str, torch.Tensor]:
+    """The tensors of a result by name."""
+    lse_and_grads = {"lse": lse} if lse is not None else {}
+    return {"out": out, **lse_and_grads, **(dict(zip(("dq", "dk", "dv"), grads, strict=True)) if grads is not None else {})}
+
+
+def cut(scope: CheckedSubset, ratio: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
+    """The checked parts of a result.
+
+    Args:
+        ratio: query heads per KV head.
+        tensors: out, lse, dq, dk, dv by name, in T × heads (× D).
+    """
+    results = []
+    for part in scope.parts:
+        kv_heads, q_heads = list(part.kv_heads), part.q_heads(ratio)
+        results.append({name: x[:, kv_heads] if name in ("dk", "dv") else x[index_of(part.rows, x.device)][:, q_heads]
+                        for name, x in tensors.items()})
+    return results
+
+
+def checked_dout(scope: CheckedSubset, ratio: int, dout_THD: torch.Tensor) -> torch.Tensor:
+    """The output gradient of the checked call: 0 in rows that are not checked."""
+    if not scope.is_sample:
+        return dout_THD
+    dout = torch.zeros_like(dout_THD)
+    for part in scope.parts:
+        rows, heads = torch.tensor(part.rows)[:, None], torch.tensor(part.q_heads(ratio))[None]
+        dout[rows, heads] = dout_THD[rows, heads]
+    return dout
+
+
+def finite(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """For each tensor of a result, if it has no NaN and no stray infinity. On its device, so that nothing waits."""
+    return {name: _is_finite(name, x) for name, x in tensors.items()}
 
 
 class Oracle:
@@ -44,26 +86,39 @@ class Oracle:
         kv_heads: KV heads to check, with their query heads; all if None.
         scope: the subset to check, instead of `kv_heads` (`longca.bench.check.scope.affordable`).
         reference: a kept reference of the same problem, inputs and scope; computed here if not given.
+        keys_of: KV heads of which the reference of dk and dv is kept in `keys`, once gradients were judged.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, kv_heads: tuple[int, ...] | None = None,
-                 scope: CheckedSubset | None = None, reference: Reference | None = None) -> None:
+                 scope: CheckedSubset | None = None, reference: Reference | None = None,
+                 keys_of: Collection[int] = ()) -> None:
         self.problem, self.inputs = problem, inputs
         self.scope = whole(problem, kv_heads) if scope is None else scope
+        self._ratio = problem.num_q_heads // problem.num_kv_heads
         self._reference = Reference(problem, inputs, self.scope) if reference is None else reference
+        self._keys_of = keys_of
+        self.keys: dict[int, HeadKeys] = {}
 
     @property
     def dout_THD(self) -> torch.Tensor:
         """The output gradient for which gradients are judged: that of the inputs, but 0 in rows that are not checked."""
-        if self.scope.num_rows == self.problem.mask.seqlen_q:
-            return self.inputs.dout_THD
-        dout = torch.zeros_like(self.inputs.dout_THD)
-        for start, end in self.scope.rows:
-            dout[start:end] = self.inputs.dout_THD[start:end]
-        return dout
+        return checked_dout(self.scope, self._ratio, self.inputs.dout_THD)
 
-    def judge(self, out_THD: torch.Tensor, lse_TH: torch.Tensor | None = None,
-              grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None) -> Accuracy:
+    @cached_property
+    def usual_lengths(self) -> dict[str, torch.Tensor]:
+        """RMS lengths of the vectors of q, k, v and dout."""
+        inputs = self.inputs
+        tensors = {"q": inputs.q_THD, "k": inputs.k_TGD, "v": inputs.v_TGD, "dout": inputs.dout_THD}
+        return {name: _usual_length(x) for name, x in tensors.items()}
+
+    @cached_property
+    def row_factors(self) -> dict[str, torch.Tensor]:
+        """RMS size of what P is multiplied with, by the tensor that results."""
+        length, scale = self.usual_lengths, self.problem.scale
+        dp = length["dout"] * length["v"] / self.problem.head_dim**0.5
+        return {"out": length["v"], "dq": dp * length["k"] * scale, "dk": dp * length["q"] * scale, "dv": length["dout"]}
+
+    def judge(self, out_THD: torch.Tensor, lse_TH: torch.Tensor | None = None, grads: Grads | None = None) -> Accuracy:
         """Errors and budgets of a result, in T × heads × D.
 
         Args:
@@ -72,34 +127,46 @@ class Oracle:
         Returns:
             Accuracy. A tensor with a NaN or a stray infinity anywhere has a budget and no error.
         """
-        given = {"out": out_THD}
-        if lse_TH is not None:
-            given["lse"] = lse_TH
-        if grads is not None:
-            given |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
+        tensors = tensors_of(out_THD, lse_TH, grads)
+        return self.judge_parts(cut(self.scope, self._ratio, tensors), finite(tensors))
+
+    def judge_parts(self, results: list[PartResult], are_finite: Mapping[str, bool | torch.Tensor], *, keys: bool = True) -> Accuracy:
+        """The same for a result of which only the checked parts are here.
+
+        Args:
+            results: one for each part of the scope.
+            are_finite: of the whole tensors, by name.
+            keys: dk and dv are among the results of a backward; the output gradient is that of `dout_THD`.
+        """
         eps = torch.finfo(self.problem.dtype).eps
-        errors = {name: ErrorAccumulator(eps) for name in given}
+        errors = {name: ErrorAccumulator(eps) for name in are_finite}
         empty_rows_ok: list[bool] = []
-        for reference in self._reference.groups():
-            _Comparison(self, reference, given, errors, empty_rows_ok).run()
-        finite = {name: error for name, error in errors.items()
-                  if _is_finite(name, given[name]) and math.isfinite(error.relative())}
+        for reference, result in zip(self._reference.groups(), results, strict=True):
+            _Comparison(self, reference, result, errors, empty_rows_ok).run(keys=keys)
+            if keys and "dq" in result:
+                self.keys |= {head: reference.keys.of_head(number) for number, head in enumerate(reference.kv_heads)
+                              if head in self._keys_of}
+        known = {name: error for name, error in errors.items() if are_finite[name] and math.isfinite(error.relative())}
         return Accuracy(reference="float64", scope=self.scope.text,
-                        relative={name: error.relative() for name, error in finite.items()},
-                        max_abs={name: error.max_abs() for name, error in finite.items()},
+                        relative={name: error.relative() for name, error in known.items()},
+                        max_abs={name: error.max_abs() for name, error in known.items()},
                         budget={name: error.budget() for name, error in errors.items()},
-                        worst_row={name: error.worst_row() for name, error in finite.items()},
+                        worst_row={name: error.worst_row() for name, error in known.items()},
                         empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None)
 
 
-def wrong(accuracy: Accuracy) -> str | None:
-    """The reason why a result is not right; None if it is."""
+def wrong(accuracy: Accuracy, *, rows_alone: bool = False) -> str | None:
+    """The reason why a result is not right; None if it is.
+
+    Args:
+        rows_alone: look at each row by itself. A few rows are too few for a budget of their common error.
+    """
     reasons = []
     for name, budget in accuracy.budget.items():
         error = accuracy.relative.get(name)
         if error is None:
             reasons.append(f"{name} is not finite")
-        elif not error <= budget:
+        elif not error <= budget and not rows_alone:
             reasons.append(f"{name} is off by {error:.2e}, allowed {budget:.2e}")
         elif not accuracy.worst_row.get(name, 0.0) <= 1.0:
             reasons.append(f"a row of {name} is off by {accuracy.worst_row[name]:.3g} times what is allowed in one")
@@ -114,30 +181,28 @@ class _Comparison:
     def __init__(self, oracle: Oracle, reference: HeadsReference, given: dict[str, torch.Tensor], errors: dict[str, ErrorAccumulator],
                  empty_rows_ok: list[bool]) -> None:
         self.reference, self.given, self.errors, self.empty_rows_ok = reference, given, errors, empty_rows_ok
-        self.scale, inputs = oracle.problem.scale, oracle.inputs
-        q, k, v, dout = (_usual_length(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
-        dp = dout * v / oracle.problem.head_dim**0.5
-        self.factors = {"out": v, "dq": dp * k * self.scale, "dk": dp * q * self.scale, "dv": dout}  # RMS size of P's other operand
-        self.lengths = {"dq": k, "dk": q}  # RMS lengths of the vectors that dS is multiplied with
+        self.scale = oracle.problem.scale
+        self.factors = oracle.row_factors
+        self.lengths = {"dq": oracle.usual_lengths["k"], "dk": oracle.usual_lengths["q"]}  # of vectors that dS is multiplied with
 
-    def run(self) -> None:
+    def run(self, *, keys: bool) -> None:
         backward = "dq" in self.given
         for chunk in self.reference.chunks(backward=backward):
             if backward:
                 self._note_size(chunk)
             self._compare_rows(chunk)
-        if not backward:
+        if not (backward and keys):
             return
-        keys = self.reference.keys
-        for name, exact, emulated in zip(("dk", "dv"), keys.exact, keys.emulated, strict=True):
-            result = self.given[name][:, self.reference.kv_heads].transpose(0, 1)
-            self.errors[name].add(result, exact, emulated, self._row_size(name, keys.weight_GC))
+        of_keys = self.reference.keys
+        for name, exact, emulated in zip(("dk", "dv"), of_keys.exact, of_keys.emulated, strict=True):
+            result = self.given[name].transpose(0, 1)
+            self.errors[name].add(result, exact, emulated, self._row_size(name, of_keys.weight_GC))
 
     def _compare_rows(self, chunk: RowsReference) -> None:
         empty = chunk.exact.lse_GRn == float("-inf")
         any_empty = bool(empty.any())
         for name in FIELDS.keys() & self.given.keys():
-            result = self.reference.rows(self.given[name], chunk.start, chunk.end)
+            result = self.reference.grouped(self.given[name][chunk.start:chunk.start + len(chunk.rows)])
             reference, emulation = getattr(chunk.exact, FIELDS[name]), getattr(chunk.emulated, FIELDS[name])
             weight = chunk.exact.weight_GRn
             if any_empty:
@@ -158,12 +223,14 @@ class _Comparison:
     def _note_size(self, chunk: RowsReference) -> None:
         """Adds the size of dq and dk if P∘dP, before the subtraction in dS, were multiplied with vectors of the RMS length of k and q."""
         for name, length in self.lengths.items():
+            if name not in self.errors:
+                continue
             self.errors[name].size_squared += (chunk.dscores_norm * self.scale * length).double().square()
 
 
-def _is_finite(name: str, tensor: torch.Tensor) -> bool:
+def _is_finite(name: str, tensor: torch.Tensor) -> torch.Tensor:
     fine = torch.isfinite(tensor)
-    return bool((fine | (tensor == float("-inf")) if name == "lse" else fine).all())
+    return (fine | (tensor == float("-inf")) if name == "lse" else fine).all()
 
 
 def _usual_length(x_THD: torch.Tensor) -> torch.Tensor:

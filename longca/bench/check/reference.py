@@ -7,19 +7,22 @@ Shapes: G KV heads, R query heads per KV head, n rows of a chunk, C keys that it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from longca.bench.check.inputs import Inputs
-from longca.bench.check.scope import CheckedSubset
+from longca.bench.check.scope import CheckedPart, CheckedSubset
 from longca.kernels.contract import Problem
 from longca.masks import band
 from longca.masks.mask import Mask
 
 CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}  # (query, key) pairs over heads at a time: bounds the oracle's memory
+# rows that do not follow each other see other keys each, all of which a chunk has: a chunk may cost so many pairs, or
+# `WASTE` times those that its rows see; smaller chunks would cost more in launches
+FREE_PAIRS, WASTE = {"cpu": 1 << 16, "cuda": 1 << 23}, 3.0
 
 
 class DenseMaskRows:
@@ -36,12 +39,12 @@ class DenseMaskRows:
                           for bounds in (q_bounds, k_bounds))
         self._grid = visible, row_of, col_of
 
-    def rows(self, start: int, end: int) -> torch.Tensor:
-        """Visible pairs of rows [start, end): bool (end - start, Sk)."""
+    def rows(self, rows: Sequence[int]) -> torch.Tensor:
+        """Visible pairs of some rows, which ascend: bool (rows, Sk)."""
         if self._grid is not None:
             visible, row_of, col_of = self._grid
-            return visible[row_of[start:end]][:, col_of]
-        return self._banded_rows(start, end)
+            return visible[row_of[index_of(rows, self._device)]][:, col_of]
+        return self._banded_rows(np.asarray(rows, dtype=np.int64))
 
     def most_keys(self, start: int, end: int) -> int:
         """An upper bound on the number of keys that rows [start, end) see together."""
@@ -50,20 +53,21 @@ class DenseMaskRows:
         part = band.cut(self._bands, (start, end), (0, self._seqlen_k))
         return min(int((part[:, band.K1] - part[:, band.K0]).sum()), self._seqlen_k)
 
-    def _banded_rows(self, start: int, end: int) -> torch.Tensor:
+    def _banded_rows(self, rows: np.ndarray) -> torch.Tensor:
         """Rows of a mask of bands.
 
         In each row a band has one range of keys. A +1 at its start and a −1 at its end are summed along the row. Bands are disjoint, so
         no two ranges of a row have the same start or the same end.
         """
+        start, end = int(rows[0]), int(rows[-1]) + 1
         near = self._bands[(self._bands[:, band.Q0] < end) & (self._bands[:, band.Q1] > start)]  # documents can be thousands
         part = band.cut(near, (start, end), (0, self._seqlen_k))
-        row = np.arange(start, end)[:, None]
+        row = rows[:, None]
         key_start = np.maximum(part[:, band.K0], row + part[:, band.LO])
         key_end = np.minimum(part[:, band.K1], row + part[:, band.HI] + 1)
-        rows, index = np.nonzero((part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (key_start < key_end))
-        step = torch.zeros(end - start, self._seqlen_k + 1, dtype=torch.int8, device=self._device)
-        on_device = torch.from_numpy(np.stack([rows, key_start[rows, index], key_end[rows, index]])).to(self._device)
+        number, index = np.nonzero((part[:, band.Q0] <= row) & (row < part[:, band.Q1]) & (key_start < key_end))
+        step = torch.zeros(len(rows), self._seqlen_k + 1, dtype=torch.int8, device=self._device)
+        on_device = torch.from_numpy(np.stack([number, key_start[number, index], key_end[number, index]])).to(self._device)
         step[on_device[0], on_device[1]] += 1
         step[on_device[0], on_device[2]] -= 1
         return step.cumsum(1, dtype=torch.int8)[:, :-1] > 0
@@ -145,10 +149,11 @@ def attend(chunk: Chunk, arithmetic: Arithmetic) -> tuple[Rows, Keys | None]:
 
 @dataclass(frozen=True)
 class RowsReference:
-    """The reference of query rows [start, end)."""
+    """The reference of some query rows."""
 
     start: int
-    end: int
+    """number of the first of them among the rows of the part"""
+    rows: Sequence[int]
     exact: Rows
     emulated: Rows
     dscores_norm: torch.Tensor | None  # see `Keys`; only with a backward
@@ -162,21 +167,33 @@ class KeysReference:
     emulated: tuple[torch.Tensor, torch.Tensor]
     weight_GC: torch.Tensor  # ‖P‖ of each key
 
+    def of_head(self, number: int) -> HeadKeys:
+        """The reference of one of these KV heads, by its place among them."""
+        return HeadKeys((self.exact[0][number], self.exact[1][number]),
+                        (self.emulated[0][number].double(), self.emulated[1][number].double()), self.weight_GC[number])
+
+
+@dataclass(frozen=True)
+class HeadKeys:
+    """The reference of (dk, dv) of one KV head: (Sk, D) each."""
+
+    exact: tuple[torch.Tensor, torch.Tensor]
+    emulated: tuple[torch.Tensor, torch.Tensor]
+    weight_C: torch.Tensor
+
 
 class HeadsReference:
     """The reference of KV heads that share a mask.
 
     Args:
-        kv_heads: the KV heads; their query heads are included.
-        rows: ranges of query rows.
+        part: the KV heads, with their query heads, and the rows.
         keep: if True, later calls get the results of the first one; otherwise only one chunk of rows is held at a time.
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, kv_heads: list[int], dense_mask: DenseMaskRows,
-                 rows: tuple[tuple[int, int], ...], *, keep: bool) -> None:
-        self.kv_heads, self.ratio = kv_heads, problem.num_q_heads // problem.num_kv_heads
-        self.q_heads = [head * self.ratio + query for head in kv_heads for query in range(self.ratio)]
-        self._problem, self._inputs, self._dense_mask, self._ranges, self._keep = problem, inputs, dense_mask, rows, keep
+    def __init__(self, problem: Problem, inputs: Inputs, part: CheckedPart, dense_mask: DenseMaskRows, *, keep: bool) -> None:
+        self.kv_heads, self.ratio = list(part.kv_heads), problem.num_q_heads // problem.num_kv_heads
+        self.q_heads = part.q_heads(self.ratio)
+        self._problem, self._inputs, self._dense_mask, self._rows, self._keep = problem, inputs, dense_mask, part.rows, keep
         self._kept: list[RowsReference] | None = None
         self._keys: KeysReference | None = None
 
@@ -201,10 +218,13 @@ class HeadsReference:
         assert self._keys is not None, "the gradients of keys are complete after all chunks of a backward"
         return self._keys
 
-    def rows(self, x_THD: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        """Rows [start, end) of these query heads as (G, R, n, …)."""
-        part = x_THD[start:end, self.q_heads].transpose(0, 1)
-        return part.reshape(len(self.kv_heads), self.ratio, *part.shape[1:])
+    def grouped(self, x_nHD: torch.Tensor) -> torch.Tensor:
+        """Rows of these query heads as (G, R, n, …)."""
+        return x_nHD.transpose(0, 1).reshape(len(self.kv_heads), self.ratio, len(x_nHD), *x_nHD.shape[2:])
+
+    def rows_of(self, x_THD: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+        """These rows of these query heads as (G, R, n, …)."""
+        return self.grouped(x_THD[index_of(rows, x_THD.device)][:, self.q_heads])
 
     def _compute(self, backward: bool) -> Iterator[RowsReference]:
         exact, emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, self._problem.dtype)
@@ -212,12 +232,12 @@ class HeadsReference:
         sums = {arithmetic: (torch.zeros_like(k, dtype=arithmetic.wide), torch.zeros_like(v, dtype=arithmetic.wide))
                 for arithmetic in (exact, emulated)} if backward else {}
         weight_squared = torch.zeros_like(k[..., 0], dtype=torch.float64)
-        for start, end in self._chunk_ranges():
-            visible = self._dense_mask.rows(start, end)
+        for start, rows in self._chunk_rows():
+            visible = self._dense_mask.rows(rows)
             seen = visible.any(0).nonzero().squeeze(1)
             results, dscores_norm = {}, None
             for arithmetic in (exact, emulated):
-                chunk = self._chunk(arithmetic.wide, start, end, k[:, seen], v[:, seen], visible[:, seen], backward)
+                chunk = self._chunk(arithmetic.wide, rows, k[:, seen], v[:, seen], visible[:, seen], backward)
                 with torch.autocast(k.device.type, enabled=False):  # a kernel may have left it on
                     results[arithmetic], keys = attend(chunk, arithmetic)
                 if keys is not None:
@@ -226,28 +246,35 @@ class HeadsReference:
                     if arithmetic is exact:
                         weight_squared[:, seen] += keys.weight_GC.square()
                         dscores_norm = keys.dscores_norm
-            yield RowsReference(start, end, results[exact], results[emulated], dscores_norm)
+            yield RowsReference(start, rows, results[exact], results[emulated], dscores_norm)
         if backward:
             dk, dv = (emulated.round(part) for part in sums[emulated])
             self._keys = KeysReference(sums[exact], (dk, dv), weight_squared.sqrt())
 
-    def _chunk_ranges(self) -> Iterator[tuple[int, int]]:
-        """Ranges of rows whose scores fit into CHUNK_PAIRS."""
-        pairs = CHUNK_PAIRS["cuda" if self._inputs.q_THD.device.type == "cuda" else "cpu"] // len(self.q_heads)
-        step = self._problem.mask.seqlen_k
-        for start, end in self._ranges:
-            while start < end:
-                step = min(2 * step, end - start)
-                while step > 1 and step * self._dense_mask.most_keys(start, start + step) > pairs:
-                    step = (step + 1) // 2
-                yield start, start + step
-                start += step
+    def _chunk_rows(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """(number of the first row, rows) of chunks whose scores fit into CHUNK_PAIRS."""
+        device = "cuda" if self._inputs.q_THD.device.type == "cuda" else "cpu"
+        pairs, free = (limit[device] // len(self.q_heads) for limit in (CHUNK_PAIRS, FREE_PAIRS))
+        mask = self._problem.mask
+        allowed = WASTE * mask.area / mask.num_groups / max(mask.seqlen_q, 1)  # keys a row
+        rows, start, step = self._rows, 0, mask.seqlen_k
+        while start < len(rows):
+            step = min(2 * step, len(rows) - start)
+            while step > 1:
+                first, last = rows[start], rows[start + step - 1]
+                num_keys = self._dense_mask.most_keys(first, last + 1)
+                is_run = last - first == step - 1
+                if step * num_keys <= (pairs if is_run or num_keys <= allowed else min(pairs, free)):
+                    break
+                step = (step + 1) // 2
+            yield start, rows[start:start + step]
+            start += step
 
-    def _chunk(self, wide: torch.dtype, start: int, end: int, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor,
+    def _chunk(self, wide: torch.dtype, rows: Sequence[int], k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor,
                backward: bool) -> Chunk:
-        dout = self.rows(self._inputs.dout_THD, start, end).to(wide) if backward else None
+        dout = self.rows_of(self._inputs.dout_THD, rows).to(wide) if backward else None
         scale = self._problem.scale
-        return Chunk(self.rows(self._inputs.q_THD, start, end).to(wide) * scale, k.to(wide), v.to(wide), dout, visible, scale)
+        return Chunk(self.rows_of(self._inputs.q_THD, rows).to(wide) * scale, k.to(wide), v.to(wide), dout, visible, scale)
 
 
 class Reference:
@@ -258,29 +285,37 @@ class Reference:
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, scope: CheckedSubset, *, keep: bool = False) -> None:
-        self._problem, self._inputs, self._scope, self._keep = problem, inputs, scope, keep
+        self.inputs = inputs
+        self._problem, self._scope, self._keep = problem, scope, keep
         self._groups: list[HeadsReference] = []
 
     def groups(self) -> Iterator[HeadsReference]:
-        """The references of the KV heads, one for each mask that they have."""
+        """The references of the parts of the checked subset, in their order."""
         if self._groups:
             yield from self._groups
             return
-        mask, found = self._problem.mask, []
+        mask, groups, masks = self._problem.mask, list[HeadsReference](), dict[int, DenseMaskRows]()
         heads_per_group = self._problem.num_kv_heads // mask.num_groups
-        for group in sorted({head // heads_per_group for head in self._scope.kv_heads}):
-            heads = [head for head in self._scope.kv_heads if head // heads_per_group == group]
-            dense_mask = DenseMaskRows(mask, group, self._inputs.q_THD.device)
-            one = HeadsReference(self._problem, self._inputs, heads, dense_mask, self._scope.rows, keep=self._keep)
+        for part in self._scope.parts:
+            group = part.kv_heads[0] // heads_per_group
+            if group not in masks:
+                masks = {group: DenseMaskRows(mask, group, self.inputs.q_THD.device)}
+            reference = HeadsReference(self._problem, self.inputs, part, masks[group], keep=self._keep)
             if self._keep:
-                found.append(one)
-            yield one
-        self._groups = found
+                groups.append(reference)
+            yield reference
+        self._groups = groups
 
 
 def kept_bytes(problem: Problem, scope: CheckedSubset) -> int:
     """Bytes of a kept reference with its gradients: each value in float64 and in float32."""
-    num_kv_heads = len(scope.kv_heads)
-    num_q_heads = num_kv_heads * problem.num_q_heads // problem.num_kv_heads
-    values = 2 * (scope.num_rows * num_q_heads + problem.mask.seqlen_k * num_kv_heads) * problem.head_dim  # out, dq; dk, dv
-    return values * (8 + 4)
+    num_row_vectors = scope.num_rows * problem.num_q_heads // problem.num_kv_heads
+    num_key_vectors = problem.mask.seqlen_k * len(scope.kv_heads)
+    return 2 * (num_row_vectors + num_key_vectors) * problem.head_dim * (8 + 4)  # out, dq; dk, dv
+
+
+def index_of(rows: Sequence[int], device: torch.device) -> torch.Tensor | slice:
+    """An index of these rows: a slice, which copies nothing, where they follow each other."""
+    if isinstance(rows, range) and rows.step == 1:
+        return slice(rows.start, rows.stop)
+    return torch.tensor(rows, device=device)

@@ -7,19 +7,21 @@ the messages of a strategy returns at once; its peers wait for it no longer than
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from longca.bench.check.inputs import input_seed, make_inputs
-from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.scope import affordable
+from longca.bench.check.judge import Digests, Judge
+from longca.bench.check.oracle import cut, finite
+from longca.bench.check.plan import CheckPlan, TimedResult
+from longca.bench.check.shards import Shards, held_tokens
+from longca.bench.check.timed_calls import TimedCalls, overwrite
 from longca.bench.measure.failure import failure
-from longca.bench.measure.measurement import CellMeasurement
+from longca.bench.measure.measurement import CellMeasurement, Referee
 from longca.bench.measure.memory import peak_memory, resident_bytes, tensor_bytes
 from longca.bench.measure.permute import Permutation
 from longca.bench.measure.result import Result
@@ -30,19 +32,24 @@ from longca.core.record import Accuracy, Incorrect, Memory, Node, Ok, Outcome, S
 from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
 from longca.cp.contract import PreparedStrategy, strategy_of
-from longca.kernels.contract import Problem
+from longca.kernels.contract import Forward
 from longca.masks.build import cell_mask
 
 T = TypeVar("T")
 
 
-def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm) -> Result:
+def measure_cp(cell: Cell, measure: Measure, device: torch.device, comm: Comm, *, seed: int = 0,
+               referee: Callable[[CheckPlan], Referee] | None = None) -> Result:
     """The result of one cell of kind `cp`. All `cell.world` ranks call this. An error of the cell becomes an outcome, never an exception.
 
     All ranks return the same result unless one fails alone; the record is made from rank 0's. Costs are the largest over ranks.
+
+    Args:
+        seed: of the run, for all that is drawn for the checks.
+        referee: on rank 0, who judges the cell; a judge in this process if not given.
     """
     assert cell.world == comm.world, f"a cell of {cell.world} ranks on {comm.world}"
-    measurement = _CpMeasurement(cell, measure, device, comm)
+    measurement = _CpMeasurement(cell, measure, device, comm, seed, referee or Judge)
     try:
         outcome = measurement.run()
     except _EndedTogether as end:
@@ -59,21 +66,11 @@ class _EndedTogether(Exception):
         self.outcome = outcome
 
 
-@dataclass(frozen=True)
-class _Shards:
-    """One rank's part of the inputs. L tokens on this rank."""
-
-    q_LHD: torch.Tensor
-    k_LGD: torch.Tensor
-    v_LGD: torch.Tensor
-    dout_LHD: torch.Tensor
-    dout_checked_LHD: torch.Tensor  # for the check: `Oracle.dout_THD`
-
-
 class _CpMeasurement(CellMeasurement):
-    def __init__(self, cell: Cell, measure: Measure, device: torch.device, comm: Comm) -> None:
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device, comm: Comm, seed: int,
+                 referee: Callable[[CheckPlan], Referee]) -> None:
         super().__init__(cell, measure, device)
-        self.comm = comm
+        self.comm, self.seed, self._make_referee = comm, seed, referee
         self._before_bytes: int | None = None  # allocated before the strategy is prepared
         self._needed_bytes = 0  # size of the tensors that attention itself needs on this rank
 
@@ -101,63 +98,87 @@ class _CpMeasurement(CellMeasurement):
         self.take_costs(prepared)
         positions = self.comm.gather_arrays(prepared.shard.positions_L)
         permutation = self._together("prepare", lambda: Permutation(positions, self.comm.rank))
-        contiguous, shards = self._together("inputs", lambda: self._shards(problem, prepared, permutation.mine))
+        plan = self._together("inputs", lambda: CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all"))
+        contiguous, shards = self._together("inputs", lambda: self._inputs(plan, prepared, positions, permutation.mine))
         with self.at("inputs"):
             self.costs["permute_ms"] = permutation.time_ms(contiguous, self.comm)
         del contiguous
-        return self._check_and_time(problem, prepared, positions, shards)
+        return self._check_and_time(plan, prepared, shards)
 
-    def _check_and_time(self, problem: Problem, prepared: PreparedStrategy, positions: list[np.ndarray], shards: _Shards) -> Outcome:
+    def _check_and_time(self, plan: CheckPlan, prepared: PreparedStrategy, shards: Shards) -> Outcome:
         with self.at("fwd"):
             forward = prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD)
-        found = {"out": forward.out} | ({} if forward.lse is None else {"lse": forward.lse})
-        if problem.needs_backward:
+        tensors = _forward_tensors(forward)
+        if plan.problem.needs_backward:
             with self.at("bwd"):
-                found |= zip(("dq", "dk", "dv"), prepared.backward(forward, shards.dout_checked_LHD), strict=True)
-        self._needed_bytes = tensor_bytes([*vars(shards).values(), *(x for name, x in found.items() if name != "lse")])
-        self.accuracy = self._judge(problem, positions, found)
-        reason = wrong(self.accuracy)
+                tensors |= zip(("dq", "dk", "dv"), prepared.backward(forward, shards.dout_checked_LHD), strict=True)
+        self._needed_bytes = tensor_bytes([*shards.tensors(), *(x for name, x in tensors.items() if name != "lse")])
+        reason = self._check(plan, shards, tensors)
         if reason is None:
-            del found
-            if problem.needs_backward:
-                self._time(prepared, lambda: prepared.backward(forward, shards.dout_LHD))
+            if plan.problem.needs_backward:
+                kept = [*shards.tensors(), forward.out, *([] if forward.lse is None else [forward.lse])]
+                calls = self._calls(plan, shards, lambda: prepared.backward(forward, shards.dout_LHD), kept,
+                                    lambda grads: dict(zip(("dq", "dk", "dv"), grads, strict=True)))
             else:
+                calls = self._calls(plan, shards, lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD),
+                                    shards.tensors(), _forward_tensors)
                 del forward
-                self._time(prepared, lambda: prepared.forward(shards.q_LHD, shards.k_LGD, shards.v_LGD))
+            overwrite(tensors.values(), calls.kept)
+            del tensors
+            reason = self._time(plan, prepared, shards, calls)
         self._merge_facts()
         return Ok() if reason is None else Incorrect(reason=reason)
 
-    def _shards(self, problem: Problem, prepared: PreparedStrategy, part: range) -> tuple[list[torch.Tensor], _Shards]:
-        """q, k and v of a contiguous part, and all inputs of this rank's own tokens."""
-        oracle = self._oracle(problem)
-        mine, inputs = torch.from_numpy(prepared.shard.positions_L).to(self.device), oracle.inputs
-        contiguous = [x[part.start:part.stop].clone() for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)]
-        return contiguous, _Shards(*(x[mine] for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, oracle.dout_THD)))
-
-    def _oracle(self, problem: Problem) -> Oracle:
-        return Oracle(problem, make_inputs(self.cell, self.device), scope=affordable(problem, input_seed(self.cell)))
-
-    def _judge(self, problem: Problem, positions: list[np.ndarray], found: dict[str, torch.Tensor]) -> Accuracy:
-        """The accuracy of the whole result. Rank 0 computes it, all ranks get it."""
+    def _check(self, plan: CheckPlan, shards: Shards, tensors: dict[str, torch.Tensor]) -> str | None:
+        """The reason why the whole result of the checked call is not right. Rank 0 asks the judge, all ranks get the answer."""
         with self.at("oracle"):
-            parts = {name: self.comm.gather_rows(x, [len(part) for part in positions]) for name, x in found.items()}
+            parts = {name: self.comm.gather_rows(x, [len(part) for part in shards.positions]) for name, x in tensors.items()}
+            digests = self._whole_digests(shards, checked=True)
 
-        def judge() -> Accuracy | None:
+        def judged() -> str | None:
             if self.comm.rank:
                 return None
-            whole = {name: _in_order(of_ranks, positions) for name, of_ranks in parts.items() if of_ranks is not None}
-            grads = (whole["dq"], whole["dk"], whole["dv"]) if problem.needs_backward else None
-            return self._oracle(problem).judge(whole["out"], whole.get("lse"), grads)
+            whole = {name: _in_order(of_ranks, shards.positions) for name, of_ranks in parts.items() if of_ranks is not None}
+            are_finite = {name: bool(flag) for name, flag in finite(whole).items()}
+            self.referee = self._make_referee(plan)
+            return self._judged(lambda: self.referee.check(cut(plan.scope, plan.ratio, whole), are_finite, digests))
 
-        return self._gathered(Accuracy | None, self._together("oracle", judge, cost="oracle_ms"))[0]
+        return self._agreed(judged)
 
-    def _time(self, prepared: PreparedStrategy, call: Callable[[], object]) -> None:
+    def _agreed(self, judged: Callable[[], str | None]) -> str | None:
+        """The reason that rank 0 finds, on all ranks, with the accuracy."""
+        before_ms = self.costs.get("oracle_ms", 0.0)
+        reason = self._together("oracle", judged, cost="oracle_ms")
+        self.costs["oracle_ms"] += before_ms
+        self.accuracy = self._gathered(Accuracy | None, self.accuracy)[0]
+        return self._gathered(str | None, reason)[0]
+
+    def _calls(self, plan: CheckPlan, shards: Shards, call: Callable[[], Any], kept: list[torch.Tensor],
+               tensors: Callable[[Any], dict[str, torch.Tensor]]) -> TimedCalls:
+        [seed, *_] = self.comm.gather(random.SystemRandom().getrandbits(48))  # all ranks keep the same calls
+        return TimedCalls(call, tensors=tensors, raw=lambda result: tensors(result).values(), kept=kept,
+                          change=lambda number: shards.change(plan, number), cut=lambda number, x: shards.cut(plan, number, x),
+                          chance=random.Random(seed))
+
+    def _whole_digests(self, shards: Shards, *, checked: bool) -> Digests:
+        """Digests of the inputs of all ranks together."""
+        of_ranks = self.comm.gather(shards.digests(checked=checked))
+        return {name: sum(digests[name] for digests in of_ranks) % (1 << 64) for name in of_ranks[0]}
+
+    def _inputs(self, plan: CheckPlan, prepared: PreparedStrategy, positions: list[np.ndarray],
+                       part: range) -> tuple[list[torch.Tensor], Shards]:
+        """q, k and v of a contiguous part, and all inputs of this rank's own tokens."""
+        inputs = plan.inputs()
+        contiguous = [x[part.start:part.stop].clone() for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD)]
+        return contiguous, Shards.of(plan, inputs, prepared.shard.positions_L, positions)
+
+    def _time(self, plan: CheckPlan, prepared: PreparedStrategy, shards: Shards, calls: TimedCalls) -> str | None:
         self.release_memory()
         with self.at(self.cell.direction):
-            samples = time_calls(call, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.any)
+            samples = time_calls(calls, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.any)
             self.comm.barrier()
             before = self.comm.moved_bytes
-            memory = self._above_shards(peak_memory(call, self.device))
+            memory = self._above_shards(peak_memory(calls.plain, self.device))
             if prepared.counts_bytes:
                 self.costs["moved_bytes"] = float(self.comm.moved_bytes - before)
         of_ranks = list(zip(self._gathered(Samples, samples), self._gathered(Memory | None, memory), strict=True))
@@ -165,6 +186,26 @@ class _CpMeasurement(CellMeasurement):
         self.samples = samples.model_copy(update={"time_ms": tuple(part.time_ms[0] for part, _ in of_ranks),
                                                   "enqueue_ms": max(enqueue_ms, default=None)})
         self.memory = _all_ranks([part for _, part in of_ranks])
+        with self.at("oracle"):
+            digests = self._whole_digests(shards, checked=False)
+            timed = [self._whole_timed(plan, shards, result) for result in calls.results()]
+        return self._agreed(lambda: None if self.comm.rank else
+                            self._judged(lambda: self.referee.check_timed(timed, digests, calls.number)))
+
+    def _whole_timed(self, plan: CheckPlan, shards: Shards, result: TimedResult) -> TimedResult:
+        """What is looked at of a timed call, of all ranks together; on rank 0."""
+        are_finite = self.comm.gather(result.are_finite)
+        parts = []
+        for timed, mine in zip(plan.timed_parts(result.call), result.parts, strict=True):
+            whole = {}
+            for name, x in mine.items():
+                tokens = timed.keys if name in ("dk", "dv") else timed.part.rows
+                held = [held_tokens(tokens, positions)[1] for positions in shards.positions]
+                of_ranks = self.comm.gather_rows(x, [len(numbers) for numbers in held])
+                if of_ranks is not None:
+                    whole[name] = torch.cat(of_ranks)[torch.from_numpy(np.argsort(np.concatenate(held))).to(x.device)]
+            parts.append(whole)
+        return TimedResult(result.call, parts, {name: all(flags[name] for flags in are_finite) for name in result.are_finite})
 
     def _above_shards(self, memory: Memory | None) -> Memory | None:
         if memory is None or self._before_bytes is None:
@@ -199,6 +240,10 @@ class _CpMeasurement(CellMeasurement):
         names = dict.fromkeys(name for costs, _ in facts for name in costs)
         self.costs = {name: max(costs[name] for costs, _ in facts if name in costs) for name in names}
         self.notes = tuple(dict.fromkeys(note for _, notes in facts for note in notes))
+
+
+def _forward_tensors(forward: Forward) -> dict[str, torch.Tensor]:
+    return {"out": forward.out} | ({} if forward.lse is None else {"lse": forward.lse})
 
 
 def _in_order(parts: list[torch.Tensor], positions: list[np.ndarray]) -> torch.Tensor:

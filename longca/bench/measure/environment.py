@@ -81,6 +81,32 @@ def _written(name: str) -> str | None:
     return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
 
+class NoDevice(Exception):
+    """The requested device does not exist on this machine."""
+
+
+def choose_device(device: str, local_rank: int) -> torch.device:
+    """The device of a rank.
+
+    Args:
+        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        local_rank: number of the rank on its machine.
+
+    Raises:
+        NoDevice: there is no GPU for this rank.
+    """
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not found):
+        return torch.device("cpu")
+    if found == 1:
+        local_rank = 0  # each task of a job may see its own GPU only; the runner checks that no two ranks share one
+    if local_rank >= found:
+        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
+    return torch.device("cuda", local_rank)
+
+
 def device_name(device: torch.device) -> str:
     """The model of the GPU or CPU, as method versions contain it."""
     if device.type != "cuda":

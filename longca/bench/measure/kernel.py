@@ -1,4 +1,4 @@
-"""The measurement of a kernel cell: available → supported → prepared → inputs → right → timed → memory."""
+"""The measurement of a kernel cell: available → supported → prepared → inputs → right → timed → right again → memory."""
 
 from __future__ import annotations
 
@@ -6,27 +6,37 @@ from collections.abc import Callable
 
 import torch
 
-from longca.bench.check.inputs import input_seed, make_inputs
-from longca.bench.check.oracle import Oracle, wrong
-from longca.bench.check.scope import affordable
+from longca.bench.check.digest import content_digest
+from longca.bench.check.judge import Digests, Judge
+from longca.bench.check.oracle import Grads, cut, finite, tensors_of, wrong
+from longca.bench.check.plan import CheckPlan, tensor_of
+from longca.bench.check.timed_calls import TimedCalls, overwrite
 from longca.bench.measure.failure import failure
 from longca.bench.measure.latest import LatestMasks, LatestReferences
-from longca.bench.measure.measurement import CellMeasurement
+from longca.bench.measure.measurement import CellMeasurement, Referee
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.result import Result
 from longca.bench.measure.timer import time_calls, time_sustained
 from longca.core.cell import Cell
 from longca.core.plugin import BrokenPlugin, Registry
-from longca.core.record import Accuracy, Incorrect, Ok, Outcome, Unavailable, Unsupported
+from longca.core.record import Incorrect, Ok, Outcome, Unavailable, Unsupported
 from longca.core.study import Measure
 from longca.kernels.contract import Forward, Prepared, Problem
 from longca.kernels.control import PreparedControl
 
 
 def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks | None = None,
-                   references: LatestReferences | None = None) -> Result:
-    """The result of one cell of kind `kernel`. An error of the cell becomes an outcome, never an exception."""
-    measurement = _KernelMeasurement(cell, measure, device, masks or LatestMasks(), references or LatestReferences())
+                   references: LatestReferences | None = None, *, seed: int = 0,
+                   referee: Callable[[CheckPlan], Referee] | None = None) -> Result:
+    """The result of one cell of kind `kernel`. An error of the cell becomes an outcome, never an exception.
+
+    Args:
+        seed: of the run, for all that is drawn for the checks.
+        referee: who judges the cell; a judge in this process if not given, which a kernel can reach.
+    """
+    references = references or LatestReferences()
+    measurement = _KernelMeasurement(cell, measure, device, masks or LatestMasks(), seed,
+                                     referee or (lambda plan: Judge(plan, references.get(plan))))
     try:
         outcome = measurement.run()
     except Exception as error:  # any kernel may raise anything
@@ -35,9 +45,10 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
 
 
 class _KernelMeasurement(CellMeasurement):
-    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences) -> None:
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, seed: int,
+                 referee: Callable[[CheckPlan], Referee]) -> None:
         super().__init__(cell, measure, device)
-        self.masks, self.references = masks, references
+        self.masks, self.seed, self._make_referee = masks, seed, referee
 
     def run(self) -> Outcome:
         kernel = Registry("kernel").load(self.cell.kernel)
@@ -63,42 +74,52 @@ class _KernelMeasurement(CellMeasurement):
         return self._measure_attention(problem, prepared)
 
     def _measure_attention(self, problem: Problem, prepared: Prepared) -> Outcome:
+        plan = CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all")
+        with self.at("oracle", cost="oracle_ms"):
+            self.referee = self._make_referee(plan)
         with self.at("inputs"):
-            scope = affordable(problem, input_seed(self.cell))
-            oracle = Oracle(problem, make_inputs(self.cell, self.device), scope=scope,
-                            reference=self.references.get(self.cell, problem, scope))
-            inputs = oracle.inputs
-            q, k, v, dout = (prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
+            given = _GivenInputs(plan, prepared)
         with self.at("fwd"):
-            forward = prepared.forward(q, k, v)
-        self.accuracy = self._judge(oracle, prepared, forward)
-        reason = wrong(self.accuracy)
-        if reason is not None:
-            return Incorrect(reason=reason)
-        del oracle, inputs
-        if problem.needs_backward:
-            self._time(lambda: prepared.backward(forward, dout))
-        else:
-            del forward, dout
-            self._time(lambda: prepared.forward(q, k, v))
-        return Ok()
+            forward = prepared.forward(*given.attention)
+        reason = self._check(plan, prepared, given, forward)
+        if reason is None:
+            reason = self._time(given, given.calls(forward))
+        return Ok() if reason is None else Incorrect(reason=reason)
 
-    def _judge(self, oracle: Oracle, prepared: Prepared, forward: Forward) -> Accuracy:
-        grads = None
-        if oracle.problem.needs_backward:
+    def _check(self, plan: CheckPlan, prepared: Prepared, given: _GivenInputs, forward: Forward) -> str | None:
+        """The reason why the checked call is not right; None if it is."""
+        grads: Grads | None = None
+        raw: tuple[torch.Tensor, ...] = ()
+        dout = None
+        if plan.problem.needs_backward:
+            dout = given.dout_checked()
             with self.at("bwd"):
-                found = prepared.backward(forward, prepared.to_layout(oracle.dout_THD))
-                dq, dk, dv = (prepared.from_layout(x) for x in found)
+                raw = prepared.backward(forward, dout)
+                dq, dk, dv = (prepared.from_layout(x) for x in raw)
                 grads = dq, dk, dv
         with self.at("oracle", cost="oracle_ms"):
             lse_TH = None if forward.lse is None else prepared.lse_from_layout(forward.lse)
-            return oracle.judge(prepared.from_layout(forward.out), lse_TH, grads)
+            tensors = tensors_of(prepared.from_layout(forward.out), lse_TH, grads)
+            are_finite = {name: bool(flag) for name, flag in finite(tensors).items()}
+            digests = given.digests() | ({} if dout is None else {"dout": content_digest(prepared.from_layout(dout))})
+            reason = self._judged(lambda: self.referee.check(cut(plan.scope, plan.ratio, tensors), are_finite, digests))
+        if not plan.problem.needs_backward:
+            overwrite((forward.out, forward.lse), given.addresses)
+        overwrite(raw, given.addresses | {forward.out.untyped_storage().data_ptr()})
+        return reason
 
-    def _time(self, call: Callable[[], object]) -> None:
+    def _time(self, given: _GivenInputs, calls: TimedCalls) -> str | None:
+        """Time the calls. The reason why one that was judged is not right; None if all are."""
         self.release_memory()
         with self.at(self.cell.direction):
-            self.samples = (time_sustained if self.cell.sustained else time_calls)(call, self.measure, self.device)
-            self.memory = peak_memory(call, self.device)
+            self.samples = (time_sustained if self.cell.sustained else time_calls)(calls, self.measure, self.device)
+            digests = given.digests()
+            self.memory = peak_memory(calls.plain, self.device)
+        judged_ms = self.costs["oracle_ms"]
+        with self.at("oracle", cost="oracle_ms"):
+            reason = self._judged(lambda: self.referee.check_timed(calls.results(), digests, calls.number))
+        self.costs["oracle_ms"] += judged_ms
+        return reason
 
     def _measure_control(self, prepared: PreparedControl) -> Outcome:
         """Measure a call of known work. It is judged by its times, or by the result of the timed calls."""
@@ -108,3 +129,71 @@ class _KernelMeasurement(CellMeasurement):
             self.accuracy = prepared.judge(self.samples)
         reason = wrong(self.accuracy)
         return Ok() if reason is None else Incorrect(reason=reason)
+
+
+class _GivenInputs:
+    """The inputs that a kernel is given, in its own layout, and their changes between calls."""
+
+    def __init__(self, plan: CheckPlan, prepared: Prepared) -> None:
+        self._plan, self._prepared = plan, prepared
+        inputs = plan.inputs()
+        self._own = {name: prepared.to_layout(tensor_of(inputs, name)) for name in plan.used_names}
+        self._public = {name: self._view(name, tensor_of(inputs, name).shape) for name in plan.used_names}
+        self._copies = {name: tensor_of(inputs, name).clone() for name, view in self._public.items() if view is None}
+        self.addresses = {x.untyped_storage().data_ptr() for x in self._own.values()}
+
+    @property
+    def attention(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._own["q"], self._own["k"], self._own["v"]
+
+    def dout_checked(self) -> torch.Tensor:
+        """The output gradient of the checked call, in the kernel's layout."""
+        public = self._public["dout"]
+        whole = self._copies["dout"] if public is None else public
+        checked = self._plan.dout_checked(whole)
+        return self._own["dout"] if checked is whole else self._prepared.to_layout(checked)
+
+    def calls(self, forward: Forward) -> TimedCalls:
+        """The calls to time: of backward, if it is needed, else of forward."""
+        plan, prepared = self._plan, self._prepared
+        if not plan.problem.needs_backward:
+            return TimedCalls(lambda: prepared.forward(*self.attention), tensors=self._of_forward, raw=lambda x: (x.out, x.lse),
+                              change=self._change, cut=plan.cut_timed, kept=self._own.values())
+        kept = [*self._own.values(), forward.out, *([] if forward.lse is None else [forward.lse])]
+        return TimedCalls(lambda: prepared.backward(forward, self._own["dout"]), tensors=self._of_backward, raw=tuple,
+                          change=self._change, cut=plan.cut_timed, kept=kept)
+
+    def digests(self) -> Digests:
+        """The digests of the inputs as they are now."""
+        return {name: self._digest(name) for name in self._own}
+
+    def _of_forward(self, forward: Forward) -> dict[str, torch.Tensor]:
+        lse_TH = None if forward.lse is None else self._prepared.lse_from_layout(forward.lse)
+        return tensors_of(self._prepared.from_layout(forward.out), lse_TH, None)
+
+    def _of_backward(self, grads: Grads) -> dict[str, torch.Tensor]:
+        return {name: self._prepared.from_layout(x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)}
+
+    def _view(self, name: str, shape: torch.Size) -> torch.Tensor | None:
+        """The input in T × heads × D, in the memory that the kernel is given; None where that has another form."""
+        own = self._own[name]
+        public = self._prepared.from_layout(own)
+        is_view = public.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
+        return public if is_view and public.shape == shape and public.numel() == own.numel() else None
+
+    def _change(self, call: int) -> None:
+        self._plan.expect(call)
+        for name in self._plan.timed_names:
+            public = self._public[name]
+            if public is not None:
+                self._plan.changes.apply(name, public, call)
+            else:
+                self._plan.changes.apply(name, self._copies[name], call)
+                self._own[name].copy_(self._prepared.to_layout(self._copies[name]))
+
+    def _digest(self, name: str) -> int:
+        public = self._public[name]
+        if public is not None:
+            return content_digest(public)
+        is_same = torch.equal(self._own[name], self._prepared.to_layout(self._copies[name]))
+        return content_digest(self._copies[name]) if is_same else -1

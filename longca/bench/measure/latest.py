@@ -11,9 +11,8 @@ from longca.masks.build import cell_mask, mask_name
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
+    from longca.bench.check.plan import CheckPlan
     from longca.bench.check.reference import Reference
-    from longca.bench.check.scope import CheckedSubset
-    from longca.kernels.contract import Problem
 
 KEPT = 2  # a block mask of 128K tokens and 64 head groups takes 268 MB
 KEPT_REFERENCE_BYTES = 64 << 20  # of one reference
@@ -48,17 +47,16 @@ class LatestReferences:
     def __init__(self) -> None:
         self._references: OrderedDict[tuple[object, ...], Reference] = OrderedDict()
 
-    def get(self, cell: Cell, problem: Problem, scope: CheckedSubset) -> Reference | None:
-        """The reference of the cell's problem, made with its own copy of the inputs, which no kernel has touched; None if none is kept."""
-        from longca.bench.check.inputs import input_seed, make_inputs
+    def get(self, plan: CheckPlan) -> Reference | None:
+        """The reference of the cell's problem, with its own copy of the inputs, which no kernel has touched; None if none is kept."""
         from longca.bench.check.reference import Reference, kept_bytes
 
+        problem, scope = plan.problem, plan.scope
         if problem.device.type != "cpu" or kept_bytes(problem, scope) > KEPT_REFERENCE_BYTES:
             return None
-        key = (input_seed(cell), problem.mask.digest, problem.num_q_heads, problem.num_kv_heads, problem.head_dim, problem.dtype,
-               scope.kv_heads, scope.rows)
+        key = (plan.seed, problem.mask.digest, problem.num_q_heads, problem.num_kv_heads, problem.head_dim, problem.dtype, scope)
         if key not in self._references:
-            self._references[key] = Reference(problem, make_inputs(cell, problem.device), scope, keep=True)
+            self._references[key] = Reference(problem, plan.inputs(), scope, keep=True)
             if len(self._references) > KEPT:
                 self._references.popitem(last=False)
         self._references.move_to_end(key)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -20,7 +20,27 @@ from longca.kernels.contract import Prepared, Problem
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
+    from longca.bench.check.judge import Digests
+    from longca.bench.check.oracle import PartResult
+    from longca.bench.check.plan import TimedResult
     from longca.cp.contract import PreparedStrategy
+
+
+class Referee(Protocol):
+    """The judge of a cell as the measuring process sees it: `longca.bench.check.judge.Judge`, or its like in another process."""
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """What it has found; None where it tells the runner alone."""
+        ...
+
+    def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
+        """Judge the checked call. The reason why it is not right; None if it is."""
+        ...
+
+    def check_timed(self, timed: list[TimedResult], digests: Digests, last_call: int) -> str | None:
+        """Judge timed calls. The reason why one is not right; None if all are."""
+        ...
 
 
 class CellMeasurement:
@@ -35,6 +55,7 @@ class CellMeasurement:
         self.mask: MaskFacts | None = None
         self.samples: Samples | None = None
         self.accuracy: Accuracy | None = None
+        self.referee: Referee
         self.memory: Memory | None = None
         self.nodes, self.software = (node(device),), software()
 
@@ -59,6 +80,11 @@ class CellMeasurement:
         prepare_ms = self.costs.pop("prepare_ms")
         self.costs |= {"plan_ms": prepare_ms - prepared.costs.get("compile_ms", 0.0), **prepared.costs}
         self.notes = tuple(prepared.notes)
+
+    def _judged(self, verdict: Callable[[], str | None]) -> str | None:
+        reason = verdict()
+        self.accuracy = self.referee.accuracy
+        return reason
 
     @contextmanager
     def at(self, stage: str, cost: str | None = None) -> Iterator[None]:

@@ -27,18 +27,24 @@ Uses = dict[str, Any]
 
 
 @contextmanager
-def watch(device: torch.device) -> Iterator[Uses]:
-    """Fills in, at the end, what this rank has seen of the machine and of its GPU: a message for `others`."""
+def watch(device: torch.device, judge: int | None = None) -> Iterator[Uses]:
+    """Fills in, at the end, what this rank has seen of the machine and of its GPU: a message for `others`.
+
+    Args:
+        judge: the process that judges the run's results, which is no other.
+    """
     uses: Uses = {}
-    start, start_s, own_s, busy_s = time.time(), time.monotonic(), _own_seconds(), _busy_seconds()
+    also = set() if judge is None else {judge}
+    start, start_s, own_s, busy_s = time.time(), time.monotonic(), _own_seconds(also), _busy_seconds()
     with open_gpu(device) as gpu:
         holders = _holders(gpu)
     try:
         yield uses
     finally:
         uses |= {"machine": boot_id(), "seconds": time.monotonic() - start_s,
-                 "busy_s": _busy_seconds() - busy_s, "pids": sorted(_own_pids()),
-                 "own_s": {name: after_s - own_s.get(name, 0.0) for name, after_s in _own_seconds().items()}}
+                 "busy_s": _busy_seconds() - busy_s, "pids": sorted(_own_pids() | also),
+                 "own_s": {name: after_s - own_s.get(name, 0.0) for name, after_s in _own_seconds(also).items()},
+                 "num_own_on_gpu": 1 + len(also)}
         with open_gpu(device) as gpu:
             uses |= {"gpu_holders": None if gpu is None else _holders(gpu) | holders,
                      "gpu_percents": {} if gpu is None else _percents(gpu, round(1e6 * start) - BEFORE_US)}
@@ -63,7 +69,8 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         strange = [pid for pid in uses["gpu_holders"] if (uses["machine"], pid) not in own]
         known: dict[str, float] = uses["gpu_percents"]
         if len(strange) == len(uses["gpu_holders"]) and not all(uses["gpu_holders"].values()):
-            strange, known = strange[1:], {}  # NVML numbers processes as the host does, a container otherwise: one of them is this rank
+            # NVML numbers processes as the host does, a container otherwise: so many of them are of this run
+            strange, known = strange[uses.get("num_own_on_gpu", 1):], {}
         counts.append(len(strange))
         percents.append(max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None)
     return Others(gpu_processes=max(counts, default=None), cpu_cores=round(max(cores), 3) if cores else None,
@@ -78,11 +85,15 @@ def _busy_seconds() -> float:
     return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
-def _own_seconds() -> dict[str, float]:
-    """CPU time of the run's processes that this one knows: itself, with its children that have ended, those that live, and its parent."""
+def _own_seconds(also: set[int]) -> dict[str, float]:
+    """CPU time of the run's processes that this one knows: itself, with its children that have ended, those that live, its parent …
+
+    Args:
+        also: … and these.
+    """
     times = os.times()
     found = {str(os.getpid()): times.user + times.system + times.children_user + times.children_system}
-    for pid in _own_pids() - {os.getpid()}:
+    for pid in (_own_pids() | also) - {os.getpid()}:
         found[str(pid)] = _cpu_seconds(pid, with_children=pid != os.getppid())
     return found
 

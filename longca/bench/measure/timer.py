@@ -48,6 +48,16 @@ class Stopwatch(Protocol):
     def time_ms(self, call: Callable[[], object]) -> float: ...
 
 
+class Repeated(Protocol):
+    """A call that is told when it is about to be made, and when its time was taken."""
+
+    def __call__(self) -> object: ...
+
+    def before(self) -> None: ...
+
+    def after(self, *, timed: bool, poison: bool = True) -> None: ...
+
+
 class HostStopwatch:
     """The monotonic clock."""
 
@@ -124,13 +134,15 @@ class CudaStream:
         self._stream = torch.cuda.current_stream(device)
         self._started: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
-    def next_ms(self, call: Callable[[], object]) -> float:
+    def next_ms(self, call: Repeated, *, timed: bool) -> float:
         """The time of a call, some calls ago; that many are running behind it."""
         while len(self._started) <= AHEAD:
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            call.before()
             start.record(self._stream)
             call()
             end.record(self._stream)
+            call.after(timed=timed, poison=False)
             self._started.append((start, end))
         start, end = self._started.popleft()
         end.synchronize()
@@ -149,12 +161,12 @@ def flushes(enqueue_ms: float, flush_ms: float, flush_enqueue_ms: float) -> int:
     return math.ceil(min(LEAD_FACTOR * enqueue_ms + LEAD_MS, MAX_LEAD_MS) / gained_ms)
 
 
-def time_calls(call: Callable[[], object], measure: Measure, device: torch.device,
+def time_calls(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
                before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None) -> Samples:
     """Warms up a call and times it in this process.
 
     Args:
-        call: the timed call; its result is dropped.
+        call: the timed call; its result is dropped. A `Repeated` is told before and after each call, outside of the time.
         before_each: runs untimed right before every call (a barrier, for example). On a GPU it should not make the host wait.
         agree: for several ranks: turns this rank's wish to stop into the same answer on all of them. It is called once after each
             warm-up call and each sample. Without it each rank would stop by its own clock.
@@ -167,7 +179,7 @@ def time_calls(call: Callable[[], object], measure: Measure, device: torch.devic
         return collect(stopwatch, call, measure, Telemetry(gpu), before_each, agree)
 
 
-def time_sustained(call: Callable[[], object], measure: Measure, device: torch.device,
+def time_sustained(call: Callable[[], object] | Repeated, measure: Measure, device: torch.device,
                    now: Callable[[], float] = time.monotonic) -> Samples:
     """Times calls that follow each other without a pause and without a flush of the L2, after `SETTLE_SECONDS` of such calls.
 
@@ -175,42 +187,76 @@ def time_sustained(call: Callable[[], object], measure: Measure, device: torch.d
         `measure.repeats` samples, or fewer, but at least three, where `measure.max_seconds` ran out. Its warm-up calls are those of the
         two seconds.
     """
+    repeated = _repeated(call)
     host = HostStopwatch()
     stream = CudaStream(device) if device.type == "cuda" else None
-    next_ms = host.time_ms if stream is None else stream.next_ms
+
+    def next_ms(*, timed: bool) -> float:
+        if stream is not None:
+            return stream.next_ms(repeated, timed=timed)
+        repeated.before()
+        time_ms = host.time_ms(repeated)
+        repeated.after(timed=timed)
+        return time_ms
+
     with open_gpu(device) as gpu:
         telemetry, start, warmup, times_ms = Telemetry(gpu), now(), 0, list[float]()
         while warmup < measure.warmup or now() - start < SETTLE_SECONDS:
-            next_ms(call)
+            next_ms(timed=False)
             warmup += 1
         start = now()
         while len(times_ms) < measure.repeats and not (len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds):
-            times_ms.append(next_ms(call))
+            times_ms.append(next_ms(timed=True))
             telemetry.read()
         return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=(stream or host).name,
                        stopped="repeats" if len(times_ms) == measure.repeats else "time", **telemetry.fields())
 
 
-def collect(stopwatch: Stopwatch, call: Callable[[], object], measure: Measure, telemetry: Telemetry,
+def collect(stopwatch: Stopwatch, call: Callable[[], object] | Repeated, measure: Measure, telemetry: Telemetry,
             before_each: Callable[[], object] | None = None, agree: Callable[[bool], bool] | None = None,
             now: Callable[[], float] = time.monotonic) -> Samples:
     """Warm-up calls, then samples, with the given stopwatch; `now`, in seconds, decides when time has run out."""
     before_each = before_each or (lambda: None)
     agree = agree or (lambda wish: wish)
+    repeated = _repeated(call)
     start, warmup = now(), 0
     while warmup < measure.warmup:
+        repeated.before()
         before_each()
-        stopwatch.warm(call)
+        stopwatch.warm(repeated)
+        repeated.after(timed=False)
         warmup += 1
         if agree(now() - start > measure.max_seconds):
             break
     start, times_ms, out_of_time = now(), [], False
     while len(times_ms) < measure.repeats and not out_of_time:
+        repeated.before()
         stopwatch.ready()
         before_each()  # after the flushes, which take longer on one rank than on another
-        times_ms.append(stopwatch.time_ms(call))
+        times_ms.append(stopwatch.time_ms(repeated))
+        repeated.after(timed=True)
         telemetry.read()
         out_of_time = agree(len(times_ms) >= MIN_SAMPLES and now() - start > measure.max_seconds)
     stopped = "repeats" if len(times_ms) == measure.repeats else "time"
     return Samples(time_ms=(tuple(times_ms),), warmup=warmup, timer=stopwatch.name, stopped=stopped, enqueue_ms=stopwatch.enqueue_ms,
                    **telemetry.fields())
+
+
+class _Plain:
+    """A call without anything before or after it."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def __call__(self) -> None:
+        self._call()
+
+    def before(self) -> None:
+        pass
+
+    def after(self, *, timed: bool, poison: bool = True) -> None:
+        pass
+
+
+def _repeated(call: Callable[[], object] | Repeated) -> Repeated:
+    return call if hasattr(call, "before") else _Plain(call)  # type: ignore[return-value]

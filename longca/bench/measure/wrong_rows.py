@@ -6,12 +6,14 @@ It explains a verdict of the oracle and gives none itself, so it is no part of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from longca.bench.check.oracle import FIELDS, Oracle
+from longca.bench.check.judge import Digests, Judge
+from longca.bench.check.oracle import FIELDS, PartResult
+from longca.bench.check.plan import CheckPlan
 from longca.bench.check.reference import Reference
 from longca.bench.measure.kernel import _KernelMeasurement
 from longca.bench.measure.latest import LatestMasks, LatestReferences
@@ -19,15 +21,14 @@ from longca.bench.measure.result import WrongRow
 from longca.core.cell import Cell
 from longca.core.record import Accuracy
 from longca.core.study import Measure
-from longca.kernels.contract import Forward, Prepared
 
 NOTABLE = 4.0  # times the tensor's budget, relative to the row or to a usual row, whichever is longer
 
 
-def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences
-                    ) -> list[WrongRow]:
-    """One for each tensor that is off, in the order out, lse, dq, dk, dv; none where the result is right after all."""
-    search = _Search(cell, measure, device, masks, references)
+def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences,
+                    seed: int = 0) -> list[WrongRow]:
+    """One for each tensor that is off in the checked call, in the order out, lse, dq, dk, dv; none where that call is right."""
+    search = _Search(cell, measure, device, masks, references, seed)
     search.run()
     return search.found
 
@@ -35,31 +36,31 @@ def find_wrong_rows(cell: Cell, measure: Measure, device: torch.device, masks: L
 class _Search(_KernelMeasurement):
     """A measurement that ends with its check."""
 
-    found: list[WrongRow]
+    def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, references: LatestReferences,
+                 seed: int) -> None:
+        super().__init__(cell, measure, device, masks, seed, self._as_referee)
+        self._references = references
+        self.found: list[WrongRow] = []
 
-    def _judge(self, oracle: Oracle, prepared: Prepared, forward: Forward) -> Accuracy:
-        accuracy = super()._judge(oracle, prepared, forward)
-        given = {"out": prepared.from_layout(forward.out)}
-        if forward.lse is not None:
-            given["lse"] = prepared.lse_from_layout(forward.lse)
-        if oracle.problem.needs_backward:
-            grads = prepared.backward(forward, prepared.to_layout(oracle.dout_THD))
-            given |= {name: prepared.from_layout(x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)}
-        reference = self.references.get(self.cell, oracle.problem, oracle.scope)
-        reference = reference or Reference(oracle.problem, oracle.inputs, oracle.scope)
-        self.found = _wrong_rows(reference, given, accuracy, backward=oracle.problem.needs_backward)
-        return accuracy
+    def _as_referee(self, plan: CheckPlan) -> _Search:
+        kept = self._references.get(plan)
+        self._plan, self._judge = plan, Judge(plan, kept)
+        self._reference = kept or Reference(plan.problem, self._judge.inputs, plan.scope)
+        return self
 
-    def _time(self, call: object) -> None:
-        """Nothing is timed."""
+    def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
+        self._judge.check(results, are_finite, digests)
+        assert self._judge.accuracy is not None
+        self.found = _wrong_rows(self._reference, results, self._judge.accuracy, backward=self._plan.problem.needs_backward)
+        return "no more is looked for"  # nothing is timed
 
 
-def _wrong_rows(reference: Reference, given: dict[str, torch.Tensor], accuracy: Accuracy, *, backward: bool) -> list[WrongRow]:
+def _wrong_rows(reference: Reference, given: list[PartResult], accuracy: Accuracy, *, backward: bool) -> list[WrongRow]:
     off = {name: not (accuracy.relative.get(name, math.inf) <= budget and accuracy.worst_row.get(name, 0.0) <= 1.0)
            for name, budget in accuracy.budget.items()}
     suspects = [name for name in off if off[name] or accuracy.empty_rows_ok is False]
     parts: dict[str, list[_Part]] = {name: [] for name in suspects}
-    for part in _compared(reference, {name: given[name] for name in suspects}, backward=backward):
+    for part in _compared(reference, [{name: of_part[name] for name in suspects} for of_part in given], backward=backward):
         parts[part.tensor].append(part)
     found = []
     for name in suspects:
@@ -82,24 +83,23 @@ class _Part:
     """Errors and sizes of some rows of one tensor, (heads, rows) each."""
 
     tensor: str
-    start: int
+    rows: Sequence[int]
     heads: list[int]
     error: torch.Tensor
     size: torch.Tensor
 
 
-def _compared(reference: Reference, given: dict[str, torch.Tensor], *, backward: bool
-              ) -> Iterator[_Part]:
-    for heads in reference.groups():
+def _compared(reference: Reference, results: list[PartResult], *, backward: bool) -> Iterator[_Part]:
+    for heads, given in zip(reference.groups(), results, strict=True):
         for chunk in heads.chunks(backward=backward):
             for name in FIELDS.keys() & given.keys():
                 exact = getattr(chunk.exact, FIELDS[name]).flatten(0, 1)
-                result = heads.rows(given[name], chunk.start, chunk.end).flatten(0, 1)
-                yield _Part(name, chunk.start, heads.q_heads, *_errors(result, exact))
+                result = given[name][chunk.start:chunk.start + len(chunk.rows)].transpose(0, 1)
+                yield _Part(name, chunk.rows, heads.q_heads, *_errors(result, exact))
         if backward:
             for name, exact in zip(("dk", "dv"), heads.keys.exact, strict=True):
                 if name in given:
-                    yield _Part(name, 0, heads.kv_heads, *_errors(given[name][:, heads.kv_heads].transpose(0, 1), exact))
+                    yield _Part(name, range(exact.shape[1]), heads.kv_heads, *_errors(given[name].transpose(0, 1), exact))
 
 
 def _errors(result: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,4 +120,4 @@ def _first(part: _Part, mark: torch.Tensor) -> tuple[int, int, float] | None:
         return None
     row, head = marked[0].tolist()
     size = part.size[head, row].clamp_min(torch.finfo(torch.float64).tiny)
-    return part.start + row, part.heads[head], float(part.error[head, row] / size)
+    return part.rows[row], part.heads[head], float(part.error[head, row] / size)

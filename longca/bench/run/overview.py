@@ -15,7 +15,7 @@ from longca.store.text import number, plural, rate_scale
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
-SHORT = {"unsupported": "unsup.", "unavailable": "unavail.", "incorrect": "wrong"}
+SHORT = {"unsupported": "unsup.", "unavailable": "unavail.", "incorrect": "wrong", "implausible": "implaus."}
 RATE = 9  # characters of "0.00613" and a mark, and of the space around
 GAP = 3  # between two columns
 

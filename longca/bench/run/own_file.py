@@ -32,7 +32,7 @@ from longca.core.study import Measure, Study
 ADAPTER = "\n".join((  # line by line: to `longca.core.code.source` an import in a string would be one of this file
     '"""The kernel of a file that `longca bench` was given."""', "from pathlib import Path", "",
     "from longca.kernels.own_file import OwnFileKernel", "", "", "class Own(OwnFileKernel):", "    file = Path({file!r})", ""))
-ENDED_BADLY = ("incorrect", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
+ENDED_BADLY = ("incorrect", "implausible", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
 UNDEFINED = "DefinitionError"  # of `longca.kernels.own_file`, which this process does not import
 NOTE = re.compile(r"^at (\S+, line \d+, in .*)$", re.MULTILINE)  # of `longca.kernels.own_file`
 
@@ -65,13 +65,14 @@ class OwnFileRun:
 
 
 def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, rivals: Sequence[str] | None, device: str,
-                     announce: Callable[[str], object] = lambda text: None) -> OwnFileRun:
+                     seed: int | None = None, announce: Callable[[str], object] = lambda text: None) -> OwnFileRun:
     """Check the kernel in `file` against float64 and time it, and then its rivals.
 
     Args:
         grid: axes of a study's grid (`longca.core.study.Grid`) but for the kernels.
         rivals: names of kernels; all that can run these cells here if None.
         device: "auto", "cpu" or "cuda".
+        seed: of what is drawn for checks; drawn anew if not given.
         announce: called with the title of each cell before it is measured.
 
     Raises:
@@ -82,7 +83,7 @@ def compare_own_file(file: Path, grid: dict[str, Any], measure: Measure, *, riva
         kernel = stack.enter_context(_as_plugin(file))
         cells = parse(Study, {"name": "bench", "grids": [{"kernel": kernel, **grid}]}, "Options").cells()
         logs = stack.enter_context(_logs())
-        pool = stack.enter_context(Pool(device, logs))
+        pool = stack.enter_context(Pool(device, logs, apart=True, seed=seed))
 
         def measured(cell: Cell) -> Record:
             announce(cell.title)

@@ -22,10 +22,9 @@ from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.scores import FAILED, Score, Scoreboard
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.job import Job, JobError
-from longca.bench.workers.launch import Launcher
+from longca.bench.workers.launch import Launcher, Task
 from longca.bench.workers.local import Local
 from longca.bench.workers.pool import Pool, TooFewLeft, worker_key
-from longca.bench.workers.task import Task
 from longca.core.cell import Cell
 from longca.core.checkout import source
 from longca.core.config import Config
@@ -59,7 +58,7 @@ class Summary:
 
     @property
     def num_failed(self) -> int:
-        """Cells that ended as `incorrect`, `error` or `timeout`."""
+        """Cells that ended as `incorrect`, `implausible`, `error` or `timeout`."""
         return sum(self.counts[status] for status in FAILED)
 
     def __str__(self) -> str:

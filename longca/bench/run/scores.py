@@ -15,7 +15,8 @@ from longca.core.units import format_length
 from longca.store.index import CellFacts
 from longca.store.text import number, percent, rate_scale
 
-FAILED = ("incorrect", "error", "timeout")  # statuses that are a verdict: a run with such a cell ends with exit code 1
+FAILED = ("incorrect", "implausible", "error", "timeout")
+"""statuses that are a verdict: a run with such a cell ends with exit code 1"""
 Problem = tuple[object, ...]
 
 

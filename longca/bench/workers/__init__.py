@@ -29,6 +29,6 @@ Messages are JSON lines over a Channel (channel.py):
 
 A worker uses its device only while it, or another worker of the same run and machine, holds the device's lock (device_lock.py).
 
-`task.py` finds out which task of a job this process is. `rendezvous.py` is how tasks find the runner. `launch.py` has the interfaces of
+`judge.py` is the process that judges results. `rendezvous.py` is how tasks find the runner. `launch.py` has the interfaces of
 launchers and ranks. `process.py` is a worker process as its parent sees it.
 """

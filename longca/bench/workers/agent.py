@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longca.bench.workers.channel import Channel, Message
-from longca.bench.workers.launch import RankPlacement, worker_options
+from longca.bench.workers.launch import RankPlacement, Task, worker_options
 from longca.bench.workers.process import WorkerProcess, ending_signals, network, threads_per_rank
 from longca.bench.workers.rendezvous import join_rendezvous
-from longca.bench.workers.task import Task
 from longca.core.code.source import package_digest
 from longca.core.errors import UserError
 

@@ -4,13 +4,16 @@ import random
 import selectors
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.judge.judgement import with_judgement
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
 from longca.bench.workers.channel import BrokenChannel, Message
 from longca.bench.workers.device_lock import Claimant
+from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import Launcher, Rank, end
 from longca.core.cell import Cell
 from longca.core.errors import UserError
@@ -59,21 +62,29 @@ class Group:
     """
 
     def __init__(self, launcher: Launcher, world: int, device: str, log: Path, stopped: Callable[[], bool],
-                 claimant: Claimant) -> None:
+                 claimant: Claimant, judge: JudgeProcess | None = None, number: int = 0) -> None:
         """Starts the processes; `ready` waits for them.
 
         Args:
             log: path of the logs, without suffix.
             stopped: polled during every wait; once it returns True, KeyboardInterrupt is raised.
             claimant: the run, which waits for devices that other runs measure on.
+            judge: judges the results; without it rank 0 does.
+            number: of the group, by which the judge knows it.
 
         Raises:
             OSError: a process cannot be started.
             HostLost: a machine that should run some of them is gone.
+            JudgeDied: likewise the judge.
         """
         self.stopped, self.claimant = stopped, claimant
         self.is_alive = True
-        self.ranks = launcher.start(world, device, log)
+        self.judge, self._number, self._device_type = judge, number, "cpu"
+        if judge is None:
+            self.ranks = launcher.start(world, device, log)
+        else:
+            with judge.meet(number) as link:
+                self.ranks = launcher.start(world, device, log, link.fileno())
         self._selector = selectors.DefaultSelector()
         for rank in self.ranks:
             self._selector.register(rank, selectors.EVENT_READ)
@@ -96,13 +107,35 @@ class Group:
         except BaseException:
             self.close(gently=False)
             raise
+        self._device_type = answers[0]["ready"].get("type", "cpu")
         return answers[0]["ready"]
 
-    def measure(self, cell: Cell, measure: Measure) -> Result:
-        """The result of rank 0, or of a rank that failed, died or did not answer in time."""
+    def measure(self, cell: Cell, measure: Measure, seed: int = 0, *, judged: bool = True) -> Result:
+        """The result of rank 0, or of a rank that failed, died or did not answer in time, with the verdict of the judge.
+
+        Args:
+            seed: of the run, for all that is drawn for checks.
+            judged: False for a control, which judges itself.
+        """
+        if self.judge is None or not judged:
+            return self._measure(cell, measure, seed)
+        try:
+            self.judge.begin(self._number, cell, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
+            result = self._measure(cell, measure, seed)
+            if isinstance(result.outcome, TimedOut):
+                with suppress(JudgeDied):  # it may be at work for long yet; then another takes its place
+                    self.judge.verdict(self._number, GRACE_SECONDS)
+                return result
+            return with_judgement(result, self.judge.verdict(self._number))
+        except JudgeDied as lost:
+            self.judge.close()
+            return Result(outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail()))
+
+    def _measure(self, cell: Cell, measure: Measure, seed: int) -> Result:
         for rank in self.ranks:
             rank.begin(f"{cell.cell_id} {cell.title}")
-        request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
+        request = {"do": "measure", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json"), "seed": seed,
+                   "judge": None if self.judge is None else self.judge.process.pid}
         try:
             self._claim()
             answers = self._ask(request, measure.timeout_s, "result")
@@ -121,9 +154,9 @@ class Group:
             self.close(gently=False)
         return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()])})
 
-    def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
+    def wrong_rows(self, cell: Cell, measure: Measure, seed: int = 0) -> list[WrongRow]:
         """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""
-        request = {"do": "wrong_rows", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json")}
+        request = {"do": "wrong_rows", "cell": cell.model_dump(mode="json"), "measure": measure.model_dump(mode="json"), "seed": seed}
         try:
             answer = self._ask(request, measure.timeout_s, "wrong_rows")[0]
         except (StartTimeout, RankDied):
@@ -146,6 +179,8 @@ class Group:
             return
         self.is_alive = False
         self._selector.close()
+        if self.judge is not None:
+            self.judge.forget(self._number)
         end(self.ranks, patience_s=GOODBYE_SECONDS if gently else 0.0)
 
     def _claim(self) -> None:

@@ -12,12 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from longca.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, threads_per_task
-from longca.bench.workers.launch import HostLost, Rank, RankPlacement, end, rank_log
+from longca.bench.workers.launch import HostLost, Rank, RankPlacement, Task, end, rank_log
 from longca.bench.workers.local import RankProcess
 from longca.bench.workers.process import network
 from longca.bench.workers.remote import AgentLink, RemoteRank
 from longca.bench.workers.rendezvous import LOOPBACK, Arrival, Rendezvous, network_address
-from longca.bench.workers.task import Task
 from longca.core.code.source import package_digest
 from longca.core.errors import UserError
 
@@ -74,7 +73,7 @@ class Job:
     def lost(self) -> str:
         return ", ".join(agent.title for agent in self.agents if agent.is_lost)
 
-    def start(self, world: int, device: str, log: Path) -> list[Rank]:
+    def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
         agents = [agent for agent in self.agents if not agent.is_lost][:world - 1]
         if len(agents) < world - 1:
             raise HostLost(self.lost)
@@ -85,7 +84,7 @@ class Job:
             try:
                 placement = RankPlacement(0, world, self.task.local_number, url(self._address or LOOPBACK))
                 ranks.append(RankProcess(placement, device, threads_per_task(hosts[self.task.host]), rank_log(log, 0, world),
-                                         network(facing), listener=listener))
+                                         network(facing), listener=listener, judge=judge))
                 remote: dict[int, RemoteRank] = {}
                 for rank, agent in enumerate(agents, 1):
                     self._num_started += 1

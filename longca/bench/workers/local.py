@@ -19,7 +19,7 @@ class RankProcess(WorkerProcess):
     host = ""
 
     def __init__(self, placement: RankPlacement, device: str, num_threads: int, log: Path, env: Mapping[str, str] | None = None, *,
-                 listener: socket.socket | None = None, inherited: Sequence[int] = ()) -> None:
+                 listener: socket.socket | None = None, inherited: Sequence[int] = (), judge: int | None = None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
@@ -28,6 +28,7 @@ class RankProcess(WorkerProcess):
             env: environment variables in addition to those of this process.
             listener: for rank 0, where the rendezvous URL has a port: the socket that listens there.
             inherited: further open files that it inherits.
+            judge: file descriptor of its socket to the judge.
         """
         self.placement = placement
         child_reader, writer = os.pipe()
@@ -38,6 +39,9 @@ class RankProcess(WorkerProcess):
         if listener is not None:
             options["listener"] = listener.fileno()
             given.append(listener.fileno())
+        if judge is not None:
+            options["judge"] = judge
+            given.append(judge)
         try:
             super().__init__(options, num_threads, log, given, env)
         except BaseException:
@@ -77,14 +81,15 @@ class Local:
     num_ranks: int | None = None
     lost = ""
 
-    def start(self, world: int, device: str, log: Path) -> list[Rank]:
+    def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
         ranks: list[Rank] = []
         env = network(LOOPBACK) if world > 1 else {}
         with _meeting_place(world) as (url, listener, inherited):
             try:
                 for rank in range(world):
                     ranks.append(RankProcess(RankPlacement(rank, world, rank, url), device, threads_per_rank(world),
-                                             rank_log(log, rank, world), env, listener=None if rank else listener, inherited=inherited))
+                                             rank_log(log, rank, world), env, listener=None if rank else listener, inherited=inherited,
+                                             judge=None if rank else judge))
             except BaseException:
                 end(ranks)
                 raise

@@ -1,17 +1,22 @@
 """The pool: a few groups of workers, by kernel and by number of ranks. It replaces groups that are no longer healthy."""
 
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from longca.bench.judge.plausible import plausible
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.result import FAILURES, Result, WrongRow
+from longca.bench.workers.channel import Message
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
+from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.core.record import Unavailable
 from longca.core.schema import Frozen
 from longca.core.study import Measure
@@ -65,7 +70,8 @@ class Pool:
     """
 
     def __init__(self, device: str, logs: Path, stopped: Callable[[], bool] = lambda: False, launcher: Launcher | None = None,
-                 claimant: Claimant | None = None, meanwhile: Callable[[], object] = lambda: None) -> None:
+                 claimant: Claimant | None = None, meanwhile: Callable[[], object] = lambda: None, *, apart: bool = False,
+                 seed: int | None = None) -> None:
         """
         Args:
             device: "auto", "cpu" or "cuda".
@@ -74,21 +80,26 @@ class Pool:
             launcher: starts the ranks; on this machine if not given.
             claimant: the run for which devices are locked, and what it does while it waits; a run of its own if not given.
             meanwhile: called once, while the first process starts.
+            apart: on a CPU, too, a kernel that is not the package's own gets processes of its own, and none is a control.
+            seed: of all that is drawn for checks; drawn anew if not given, so that no kernel can know it.
 
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
         self.logs, self.stopped, self.launcher, self.claimant = logs, stopped, launcher or Local(), claimant or Claimant()
-        self._started, self._lost = 0, ""
+        self._started, self._lost, self._apart = 0, "", apart
+        self.seed = secrets.randbits(48) if seed is None else seed
+        self._judge: JudgeProcess | None = None
         self._groups: dict[Key | None, Group] = {}  # most recently used last; key None: the group that is not used yet
         group = self._new_group(1, device)
         try:
             meanwhile()
         except BaseException:
             group.close(gently=False)
+            self._end_judge()
             raise
         try:
-            facts = group.ready()
+            facts = self._ready(group)
         except RankWithoutDevice as refusal:
             raise UserError(f"There is no device '{device}' here", why=str(refusal),
                             todo="Use `--device cpu` or `auto`") from None
@@ -112,23 +123,37 @@ class Pool:
         reason = self.device.too_few(cell.world)
         if reason:
             return Result(outcome=Unavailable(reason=reason))
-        key = worker_key(cell, self.device.type)
+        key = self._key(cell)
         try:
             group = self._group(key)
-        except (StartTimeout, RankDied, RankWithoutDevice) as error:
+        except (StartTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
             if self.launcher.lost != self._lost:  # a lost machine, not the cell, is the cause
                 return self.measure(cell, measure)
             return Result(outcome=as_failed("WorkerDidNotStart", str(error) or "its processes did not get ready in time",
                                             getattr(error, "log", "")))
-        result = group.measure(cell, measure)
+        is_control = self._is_control(cell)
+        result = group.measure(cell, measure, self.seed, judged=not is_control)
+        result = result if is_control else plausible(cell, result)
         if not group.is_alive or (result.outcome.status in FAILURES and not group.is_healthy()):
             self._groups.pop(key).close(gently=False)
         return result
 
     def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
         """The first wrong row of each tensor of a kernel cell that was incorrect; none where they are not found in the cell's time."""
-        group = self._groups.get(worker_key(cell, self.device.type))
-        return [] if group is None else group.wrong_rows(cell, measure)
+        group = self._groups.get(self._key(cell))
+        return [] if group is None else group.wrong_rows(cell, measure, self.seed)
+
+    def _key(self, cell: Cell) -> Key:
+        kind, kernel, world = worker_key(cell, self.device.type)
+        return (kind, cell.kernel, world) if self._apart and not _is_own(cell.kernel) else (kind, kernel, world)
+
+    def _is_control(self, cell: Cell) -> bool:
+        """True for a call of known work, which judges itself: its kernel says so, which is believed of a study's kernels alone."""
+        if self._apart and not _is_own(cell.kernel):
+            return False
+        with suppress(Exception):  # one that cannot be loaded: the measuring process says why
+            return Registry("kernel").load(cell.kernel).family == "control"
+        return False
 
     def _check(self, world: int) -> None:
         """Raise TooFewLeft if too few ranks are left. After a loss all groups are closed, since some had ranks on that machine."""
@@ -143,6 +168,7 @@ class Pool:
         for group in self._groups.values():
             group.close(gently=gently)
         self._groups.clear()
+        self._end_judge()
 
     def __enter__(self) -> "Pool":
         return self
@@ -153,6 +179,8 @@ class Pool:
     def _group(self, key: Key) -> Group:
         world = key[2]
         self._check(world)
+        if self._judge is None or not self._judge.is_alive:
+            self.close(gently=False)
         if key not in self._groups and world == 1 and None in self._groups:
             self._groups[key] = self._groups.pop(None)
         if key in self._groups:
@@ -177,9 +205,31 @@ class Pool:
         return len(self._groups) < MAX_CPU_GROUPS and num_ranks + world <= MAX_CPU_RANKS
 
     def _new_group(self, world: int, device: str) -> Group:
+        if self._judge is None or not self._judge.is_alive:
+            self.close(gently=False)  # groups know the judge that they met
         self._started += 1
         try:
-            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped, self.claimant)
+            self._judge = self._judge or JudgeProcess(self.logs / "judge.log", self.stopped)
+            return Group(self.launcher, world, device, self.logs / f"worker{self._started}", self.stopped, self.claimant,
+                         self._judge, self._started)
         except OSError as error:  # no room for its log, no process left …
             raise UserError("Cannot start a measuring process", why=str(error),
                             todo="Finished cells are safe: run again") from error
+
+    def _ready(self, group: Group) -> Message:
+        try:
+            return group.ready()
+        except BaseException:
+            self._end_judge()
+            raise
+
+    def _end_judge(self) -> None:
+        if self._judge is not None:
+            self._judge.close()
+            self._judge = None
+
+
+def _is_own(kernel: str) -> bool:
+    """True for a kernel of the package."""
+    path = Registry("kernel").paths().get(kernel)
+    return path is not None and path.is_relative_to(PACKAGE_ROOT)

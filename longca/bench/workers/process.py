@@ -36,6 +36,8 @@ class WorkerProcess:
     It dies with the thread that started it, and its own children with it.
     """
 
+    module = "-m", "longca.bench.workers.worker"
+
     def __init__(self, options: Mapping[str, object], num_threads: int, log: Path, descriptors: Sequence[int],
                  env: Mapping[str, str] | None = None) -> None:
         """
@@ -51,7 +53,7 @@ class WorkerProcess:
         """
         self.log, self._output, self._mark = log, Output(log), secrets.token_hex(8)
         options = {**options, "threads": num_threads, "parent": os.getpid()}
-        command = [*start.python("-u"), "-m", "longca.bench.workers.worker"]
+        command = [*start.python("-u"), *self.module]
         command += [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         try:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._output.writer, stderr=subprocess.STDOUT,

@@ -1,6 +1,7 @@
 """The session of a worker process: it holds one device and measures one cell after another on it."""
 
 import gc
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from longca.bench.measure.environment import device_name, device_uuid
+from longca.bench.judge.referee import RemoteReferee
+from longca.bench.measure.environment import choose_device, device_name, device_uuid
 from longca.bench.measure.failure import failure
 from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.latest import LatestMasks, LatestReferences
@@ -29,28 +31,27 @@ PING_SIZE = 64
 COMM_SECONDS = 86400.0  # never: the runner ends what hangs, with the cell's own timeout
 
 
-class NoDevice(Exception):
-    """The requested device does not exist on this machine."""
-
-
 class Session:
     """One rank: its device, its communicator and its latest masks."""
 
-    def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None) -> None:
+    def __init__(self, placement: RankPlacement, device: str, num_threads: int, listener: int | None = None,
+                 judge: int | None = None) -> None:
         """It finds its device, and does not use it yet.
 
         Args:
             device: "cpu", "cuda", or "auto" for a GPU where there is one.
             listener: for rank 0: file descriptor of the socket that listens at the rendezvous URL of the ranks.
+            judge: for rank 0: file descriptor of the socket to the judge; without it cells are judged in this process.
 
         Raises:
             NoDevice: there is no GPU for this rank.
         """
         torch.set_num_threads(num_threads)
         warm_math()
-        self.device = _choose(device, placement.local_rank)
+        self.device = choose_device(device, placement.local_rank)
         self.lock = DeviceLock(device_uuid(self.device) or "cpu")
         self.placement, self._listener = placement, listener
+        self._judge = None if judge is None else socket.socket(fileno=judge)
         self.masks, self.references = LatestMasks(), LatestReferences()
         self.comm: Comm | None = None
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
@@ -83,8 +84,8 @@ class Session:
         A failure is reported before memory is freed: that may have to wait for a GPU which itself waits for a rank that is gone.
         """
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
-        with watch(self.device) as uses:
-            result = self._measure(cell, measure)
+        with watch(self.device, request.get("judge")) as uses:
+            result = self._measure(cell, measure, request.get("seed", 0))
         message = {"result": result.model_dump(mode="json"), "uses": uses}
         if result.outcome.status in FAILURES:
             answer(message)
@@ -99,7 +100,7 @@ class Session:
 
         cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
         try:
-            found = find_wrong_rows(cell, measure, self.device, self.masks, self.references)
+            found = find_wrong_rows(cell, measure, self.device, self.masks, self.references, request.get("seed", 0))
         except Exception:  # a kernel that once gave a wrong result may as well raise; the verdict stands
             found = []
         self._free()
@@ -120,14 +121,16 @@ class Session:
         if self.comm is not None:
             self.comm.close()
 
-    def _measure(self, cell: Cell, measure: Measure) -> Result:
+    def _measure(self, cell: Cell, measure: Measure, seed: int) -> Result:
+        referee = None if self._judge is None else RemoteReferee(self._judge)
         try:
             if cell.kind == "kernel":
-                return measure_kernel(cell, measure, self.device, self.masks, self.references)
+                return measure_kernel(cell, measure, self.device, self.masks, self.references, seed=seed,
+                                      referee=None if referee is None else lambda plan: referee)
             from longca.bench.measure.cp import measure_cp
 
             self.comm = self.comm or self._join()
-            return measure_cp(cell, measure, self.device, self.comm)
+            return measure_cp(cell, measure, self.device, self.comm, seed=seed, referee=None if referee is None else lambda plan: referee)
         except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
 
@@ -147,14 +150,3 @@ class Session:
         if self.device.type == "cuda":
             with suppress(RuntimeError):  # a sick device: the runner's ping finds out
                 torch.cuda.empty_cache()
-
-
-def _choose(device: str, local_rank: int) -> torch.device:
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cpu" or (device == "auto" and not found):
-        return torch.device("cpu")
-    if found == 1:
-        local_rank = 0  # each task of a job may see its own GPU only; the runner checks that no two ranks share one
-    if local_rank >= found:
-        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
-    return torch.device("cuda", local_rank)

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 
-from longca.bench.workers.channel import Channel
+from longca.bench.workers.channel import Channel, out_of_reach
 from longca.bench.workers.launch import RankPlacement
 from longca.bench.workers.process import STACK_SIGNAL, ending_signals
 from longca.core.children.processes import die_with
@@ -30,15 +30,17 @@ def main() -> None:
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
     channel = Channel.of_worker(options.reader, options.writer)
+    judge = None if options.judge is None else out_of_reach(options.judge)
 
     gc.disable()  # no import leaves garbage: looking for it is a seventh of the import's time
-    from longca.bench.workers.session import NoDevice, Session  # imports torch: seconds
+    from longca.bench.measure.environment import NoDevice
+    from longca.bench.workers.session import Session  # imports torch: seconds
 
     gc.freeze()
     gc.enable()
     placement = RankPlacement(options.rank, options.world, options.local_rank, options.rendezvous)
     try:
-        session = Session(placement, options.device, options.threads, options.listener)
+        session = Session(placement, options.device, options.threads, options.listener, judge)
     except NoDevice as error:
         channel.send({"refused": str(error)})
         return
@@ -60,4 +62,5 @@ def _options() -> argparse.Namespace:
     for name in ("rendezvous", "device"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--listener", type=int, help="for rank 0: the socket that listens at the rendezvous URL")
+    parser.add_argument("--judge", type=int, help="for rank 0: the socket to the judge")
     return parser.parse_args()

@@ -122,7 +122,8 @@ def effect(of_kernel: pd.DataFrame) -> str:
     if len(planning) and planning.median() >= LONGER_PLANNING:
         parts.append(f"planning before the first call takes {number(float(planning.median()))}× as long in the median, "
                      f"{number(float(planning.max()))}× at most")
-    for status, words in (("oom", "out of memory"), ("incorrect", "wrong"), ("error", "in error"), ("timeout", "over time")):
+    for status, words in (("oom", "out of memory"), ("incorrect", "wrong"), ("implausible", "too fast"), ("error", "in error"),
+                          ("timeout", "over time")):
         lost = of_kernel[(of_kernel.status_released == status) & (of_kernel.status_without == "ok")]
         if len(lost):
             verbs = "has a number without the defect ends" if len(lost) == 1 else "have a number without the defect end"

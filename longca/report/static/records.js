@@ -1,6 +1,6 @@
 // The table of records: filters, paging, order, and one record in full.
 const several = (name) => new Set(records.map((record) => record[name])).size > 1;
-const GRAVITY = ["ok", "unsupported", "unavailable", "oom", "timeout", "error", "incorrect"];
+const GRAVITY = ["ok", "unsupported", "unavailable", "oom", "timeout", "error", "implausible", "incorrect"];
 const COLUMNS = [
   { title: "Cell", key: (r) => r.anchor, show: (r) => element("button", { type: "button", class: "open", "aria-expanded": "false" }, r.cell_id.slice(0, 8)) },
   { title: "Method", key: (r) => r.method, show: (r) => method(r.method) },
