@@ -56,9 +56,9 @@ def context_parallel(mask: Mask | Sequence[Mask], group: Any = None, strategy: A
         messages: "symmetric": copy engines write into other GPUs' memory, where all GPUs are in one machine that can do it.
         timeout: seconds that a rank waits for another one before it raises `PeerLost`. If a peer is lost within a call
             on NCCL, torch ends the process instead, unless TORCH_NCCL_BLOCKING_WAIT=1.
-        check: when ranks compare a call. On CPUs: before it sends anything. On GPUs, "first" does so in the first
-            call of each mask and batch, and later before the result is handed out, which costs some microseconds;
-            "always" does so before each call, so that hosts wait for each other.
+        check: when ranks compare a call. On one machine, on CPUs and by "always": before it sends anything. On GPUs
+            of several machines, "first" does so in the first call of each mask and batch, and later before the
+            result is handed out. "always" also compares elements of tensors on GPUs that `shard` is given.
 
     Raises:
         UserError: on every rank alike, in one line, where an argument cannot be used or differs between ranks.

@@ -4,14 +4,16 @@ A call that sends anything has a header: its kind and number, its arguments, the
 and the error that the rank raises instead. `begin` posts it; `begin` or `end` reads the headers of all
 ranks, before any result is handed out:
 
-                               begin                      messages, kernels    end
-    on CPUs, by check="always",
-    first call of a series     post header, read all      →
-    others, on GPUs            post header                →                    read all
+                                begin                      messages, kernels    end
+    ranks of one machine, CPUs,
+    check="always", and the
+    first call of a series      post header, read all      →
+    GPUs of several machines    post header                →                    read all
 
-In the second form a host first does its own work of the call, and rarely waits. Messages may then have left
-when ranks notice that they disagree. If so, the context ends: what waits for a peer on a GPU is released,
-and each later call raises the first reason.
+In the first form nothing has left when ranks disagree. In the second a host first does its own work of the
+call, since a header takes long from one machine to another. Messages may then have left when ranks notice that
+they disagree. If so, the context ends: what waits for a peer on a GPU is released, and each later call raises
+the first reason.
 """
 
 from __future__ import annotations
@@ -44,11 +46,12 @@ class Agreement:
     def __init__(self, comm: Comm, waits: bool) -> None:
         """
         Args:
-            waits: ranks compare each call before it sends anything. False: only the first call of a series.
+            waits: ranks compare each call before it sends anything. False: only the first call of a series, unless
+                headers are quick.
         """
         self._comm = comm
-        self._waits = waits
         self._headers: Headers | None = open_headers(comm) if comm.world > 1 else None
+        self._waits = waits or (self._headers is not None and self._headers.is_quick)
         self._numbers: Counter[str] = Counter()
         self._begun: set[tuple[str, str]] = set()
         self._posted: bytes | None = None  # a header whose counterparts have not been read

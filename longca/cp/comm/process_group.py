@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 DEFAULT_TIMEOUT_S = 300.0
+ABORT_S = 5.0
+"""the longest that a rank waits for the abort of messages on its GPU"""
 
 
 class PeerLost(RuntimeError):
@@ -145,11 +148,23 @@ class WorldGroup:
             return
         from torch.distributed.distributed_c10d import _abort_process_group
 
-        for group in [group for group in self._made if group is not self._host_group]:
-            with suppress(Exception):  # one that does not know how must not hide the reason why ranks end
-                if group._get_backend(self.device).name() == "nccl":
+        groups = [group for group in self._made if self._is_nccl(group)]
+        self._made = [group for group in self._made if group not in groups]  # `close` must not wait for these
+
+        def abort() -> None:
+            for group in groups:
+                with suppress(Exception):  # it must not hide the reason why ranks end
                     _abort_process_group(group)
-                    self._made.remove(group)
+
+        # an abort of messages that are under way was seen to hang: the caller raises all the same
+        thread = threading.Thread(target=abort, name="abort of messages", daemon=True)
+        thread.start()
+        thread.join(min(ABORT_S, self.timeout_s))
+
+    def _is_nccl(self, group: Any) -> bool:
+        with suppress(Exception):  # a group without a backend for this device
+            return group._get_backend(self.device).name() == "nccl"
+        return False
 
     def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
         """Sends a piece to every rank and receives one from every rank, in the order of ranks.
