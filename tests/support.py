@@ -35,7 +35,7 @@ def examples(whole: int) -> settings:
 
 
 def cannot(needed: str, reason: str) -> NoReturn:
-    """Skip a test that this machine is not fit for. It fails instead where the variable LONGCA_TESTS_REQUIRE names what it needs.
+    """Skip a test that this machine is not fit for. It fails instead where the variable TESTS_REQUIRE names what it needs.
 
     Args:
         needed: "images" or "slurm".

@@ -28,7 +28,7 @@ NEVER = ("never",) + ("",) * (len(COLUMNS) - 2)
 CANNOT = (
     "this machine cannot:"  # begins the reason of a test that was skipped for want of something that it needs
 )
-REQUIRED = "LONGCA_TESTS_REQUIRE"  # "images slurm": where they cannot be had, tests that need them fail
+REQUIRED = "TESTS_REQUIRE"  # "images slurm": where they cannot be had, tests that need them fail
 Row = tuple[str, ...]
 
 

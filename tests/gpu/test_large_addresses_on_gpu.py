@@ -63,7 +63,7 @@ def _fate(kernel: str, mask_name: str, seqlen: int, monkeypatch: pytest.MonkeyPa
     if outcome.status == "ok":
         assert result.accuracy is not None and "% of the rows of all heads" in result.accuracy.scope
     elif outcome.status == "oom":
-        assert outcome.where in ("prepare", "inputs", "fwd")
+        assert outcome.where in ("prepare", "inputs", "fwd", "oracle")  # beside the mask as a matrix 80 GB have no room for a check
     else:
         assert outcome.reason
     return outcome
