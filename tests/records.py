@@ -12,6 +12,7 @@ from longca.core.record import (
     Accuracy,
     Environment,
     Failed,
+    Implausible,
     Incorrect,
     MaskFacts,
     Memory,
@@ -153,6 +154,8 @@ def _quick_record(cell: Cell, speeds: dict[str, Rate]) -> Record:
         return record(cell, Failed(type="RuntimeError", message='Inplace <update> of an input & "co"', log=log))
     if at == ("naive", "prefix_lm_document", 2048, "bwd"):
         return record(cell, TimedOut(seconds=120))
+    if at == ("naive", "shared_question", 2048, "bwd"):
+        return record(cell, Implausible(reason="4 000 TFLOP/s, and this CPU has at most 3.1"))
     return record(cell, tflops=tflops * 1.7 if cell.kind == "cp" else tflops)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,9 +65,12 @@ def command(
         raise UserError(str(error)) from None
     built = build_mask(name, seqlen=seqlen, corpus=corpus if pattern.uses_documents else None, seed=seed,
                        num_kv_heads=num_kv_heads, **params)
+    fitted, problems = _fitted(records)
     found = advise(built, gpus=gpus, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype,
                    direction=direction, profile=profile, gpu=gpu, memory_bytes=_bytes(memory), ranks_per_node=node,
-                   kernels=_names(kernel), strategies=_names(strategy), fitted=_fitted(records))
+                   kernels=_names(kernel), strategies=_names(strategy), fitted=fitted)
+    for problem in problems:  # after all that can be refused, whose message is one line
+        print(f"skipped {problem}", file=sys.stderr)
     if study is not None:
         _write(found, study, params, (corpus or "pile") if pattern.uses_documents else None, seed)
     if as_json:
@@ -97,11 +101,10 @@ def _names(text: str) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] or None
 
 
-def _fitted(records: list[Path] | None) -> FittedKernels | None:
+def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]]:
+    """The models of these records, and what is wrong with some of them."""
     if not records:
-        return None
-    import sys
-
+        return None, []
     from longca.core.errors import UserError
     from longca.predict.fitted import fit_records
     from longca.store.load import load
@@ -109,10 +112,7 @@ def _fitted(records: list[Path] | None) -> FittedKernels | None:
     loaded = load(*records)
     if loaded.problems and not loaded.records:
         raise UserError(f"There are no records in '{', '.join(map(str, records))}'", why=str(loaded.problems[0]))
-    fitted = fit_records(loaded.records, tuple(str(path) for path in records))
-    for problem in loaded.problems:
-        print(f"skipped {problem}", file=sys.stderr)
-    return fitted
+    return fit_records(loaded.records, tuple(map(str, records))), [str(problem) for problem in loaded.problems]
 
 
 def _write(found: Advice, path: Path, params: dict[str, Any], corpus: str | None, seed: int) -> None:
