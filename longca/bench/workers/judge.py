@@ -7,11 +7,9 @@ judgement in the end. What a worker says of its own result is never believed.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import gc
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -21,9 +19,8 @@ from typing import Any
 
 from longca.bench.judge.judgement import Judgement
 from longca.bench.workers.channel import Channel, Message, out_of_reach
-from longca.bench.workers.process import STACK_SIGNAL, WorkerProcess, ending_signals, threads_per_rank
+from longca.bench.workers.process import WorkerProcess, obey_parent, threads_per_rank
 from longca.core.cell import Cell
-from longca.core.children.processes import die_with
 from longca.core.study import Measure
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
@@ -126,11 +123,7 @@ class JudgeProcess(WorkerProcess):
 def main() -> None:
     """Judge until the runner ends it."""
     options = _options()
-    die_with(options.parent)
-    faulthandler.enable()
-    faulthandler.register(STACK_SIGNAL, all_threads=False)
-    for number in ending_signals():
-        signal.signal(number, signal.SIG_IGN)  # the runner reacts, and ends it
+    obey_parent(options.parent)
     channel = Channel(options.reader, options.writer)
     door = socket.socket(fileno=options.door)
     gc.disable()

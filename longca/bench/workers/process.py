@@ -1,5 +1,6 @@
 """A worker process on this machine: it is started, watched, and ended together with all processes that it has started."""
 
+import faulthandler
 import os
 import secrets
 import signal
@@ -12,7 +13,7 @@ from longca.bench.measure.environment import num_cores
 from longca.bench.measure.failure import place_in_stack
 from longca.core.children import start
 from longca.core.children.output import Output
-from longca.core.children.processes import MARK, kill_all
+from longca.core.children.processes import MARK, die_with, kill_all
 from longca.core.children.trial import NONE as NO_TRIALS
 from longca.core.children.trial import VARIABLE as TRIALS
 
@@ -28,6 +29,15 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     """Signals that end a run in good order. One that this process was started to ignore, as `nohup` does with SIGHUP, stays ignored."""
     others = (signal.SIGHUP, signal.SIGQUIT)  # the terminal is gone; Ctrl-\\
     return (signal.SIGINT, signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN))
+
+
+def obey_parent(parent: int) -> None:
+    """Have this process, a `WorkerProcess` of that parent, end with it, and leave to it all else that ends a run."""
+    die_with(parent)
+    faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL, all_threads=False)
+    for number in ending_signals():
+        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all
 
 
 class WorkerProcess:

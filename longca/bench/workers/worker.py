@@ -1,15 +1,12 @@
 """The worker process of one rank, driven over two pipes or a socket. Its task starts it, as `longca.core.children.start` says."""
 
 import argparse
-import faulthandler
 import gc
 import os
-import signal
 
 from longca.bench.workers.channel import Channel, out_of_reach
 from longca.bench.workers.launch import RankPlacement
-from longca.bench.workers.process import STACK_SIGNAL, ending_signals
-from longca.core.children.processes import die_with
+from longca.bench.workers.process import obey_parent
 
 NCCL = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",  # a broken connection ends the process; otherwise a collective would wait on the GPU for ever
@@ -22,11 +19,7 @@ NCCL = {
 
 def main() -> None:
     options = _options()
-    die_with(options.parent)
-    faulthandler.enable()
-    faulthandler.register(STACK_SIGNAL, all_threads=False)
-    for number in ending_signals():
-        signal.signal(number, signal.SIG_IGN)  # a cluster sends them to every process of a job; the runner reacts for all ranks
+    obey_parent(options.parent)
     for name, value in NCCL.items():
         os.environ.setdefault(name, value)
     channel = Channel.of_worker(options.reader, options.writer)
