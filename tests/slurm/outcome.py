@@ -16,6 +16,7 @@ PROVENANCE = {"hostname", "num_nodes", "slurm_job", "run_id", "started_at"}
 ERRORS = re.compile(r"(error|max_abs_error|budget_ratio|error_(budget|out|lse|dq|dk|dv))")
 # Times by which errors may differ: each run draws anew what changes between timed calls, and an error is the worst of all judged calls.
 SAME_ERROR = 3.0
+DRAWN = {"error_tensor"}  # the tensor with the largest of these errors
 TIMELESS = ("records", "dictionary")  # sections of the page; that of support also names controls whose timer a busy machine has disturbed
 
 
@@ -28,7 +29,7 @@ def differences(one: Project, other: Project) -> set[str]:
     found = {str(name) for (name, here), (_, there) in zip(first.items(), second.items(), strict=True) if not _same(here, there)}
     pages = [_sections((project.results / "report.html").read_text()) for project in (one, other)]
     unequal = {name for name in TIMELESS if pages[0][name] != pages[1][name]} | pages[0].keys() ^ pages[1].keys()
-    return {name for name in found if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE | unequal
+    return {name for name in found if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE - DRAWN | unequal
 
 
 def _same(one: pd.Series, other: pd.Series) -> bool:
