@@ -60,7 +60,7 @@ def test_outcomes_are_counted_and_failures_are_named(board):
     assert sum(sum(counts.values()) for counts in counted.values()) == len(records)
     found = [status for status in STATUSES if any(record.outcome.status == status for record in records)]
     assert counted["naive"]["timeout"] == 1 and counted["sdpa"]["wrong"] == 1 and len(table.columns) == len(found) + 2
-    assert [score.status for score in failures(board)] == ["incorrect", "error", "timeout"]
+    assert [score.status for score in failures(board)] == ["incorrect", "implausible", "error", "timeout"]
 
 
 def test_shares_are_of_the_same_problem_alone(board):
