@@ -38,7 +38,8 @@ def test_failed_cells_are_named_and_are_a_verdict(end):
     assert done.returncode == 1
     assert max(len(line.rstrip()) for line in done.stdout.splitlines() if "longca run" not in line) <= 80, "commands are not wrapped"
     assert "incorrect: sdpa fwd 2K prefix_lm" in done.stdout and "timeout: naive" in done.stdout
-    assert "longca run quick --retry incorrect,implausible,error,timeout" in done.stdout and done.stdout.rstrip().endswith("Next: longca report quick")
+    assert "longca run quick --retry incorrect,implausible,error,timeout" in done.stdout
+    assert done.stdout.rstrip().endswith("Next: longca report quick")
     assert end(quick_study(), "--exit-zero").returncode == 0
 
 
