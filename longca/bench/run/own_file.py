@@ -18,7 +18,7 @@ from typing import Any
 
 from longca.bench.measure.result import Result, WrongRow
 from longca.bench.run.predict import Predictor
-from longca.bench.run.scores import Score
+from longca.bench.run.scores import FAILED, Score
 from longca.bench.workers.pool import Pool
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.checkout import source
@@ -32,7 +32,7 @@ from longca.core.study import Measure, Study
 ADAPTER = "\n".join((  # line by line: to `longca.core.code.source` an import in a string would be one of this file
     '"""The kernel of a file that `longca bench` was given."""', "from pathlib import Path", "",
     "from longca.kernels.own_file import OwnFileKernel", "", "", "class Own(OwnFileKernel):", "    file = Path({file!r})", ""))
-ENDED_BADLY = ("incorrect", "implausible", "error", "timeout", "oom")  # statuses after which the output of the processes may tell more
+ENDED_BADLY = (*FAILED, "oom")  # statuses after which the output of the processes may tell more
 UNDEFINED = "DefinitionError"  # of `longca.kernels.own_file`, which this process does not import
 NOTE = re.compile(r"^at (\S+, line \d+, in .*)$", re.MULTILINE)  # of `longca.kernels.own_file`
 
