@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TINY = """
 title: tiny
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
 grids:
   - {kernel: [naive, sdpa], mask: [full, causal_document], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: [fwd, bwd]}
   - {kind: cp, strategy: ulysses, kernel: naive, world: 2, mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32,

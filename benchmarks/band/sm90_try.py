@@ -44,7 +44,7 @@ DENSE = ("causal_document", "causal", "full", "global_sliding_window", "shared_q
          "sliding_window", "causal_sliding_window", "prefix_lm", "block_causal_document")
 TIMES = [*((name, seqlen, 64, 8) for seqlen in (32768, 8192) for name in DENSE),
          *((f"block_sparse_uniform {block}", 32768, 64, 8) for block in (64, 128)), ("block_sparse_uniform 64", 32768, 64, 64)]
-MEASURE = Measure(warmup=2, repeats=7, max_seconds=2)
+MEASURE = Measure.fixed(warmup=2, repeats=7, max_seconds=2)
 CASE_TIMEOUT_S, MOST_FAILURES = 30, 3  # the first case loads torch and compiles
 
 

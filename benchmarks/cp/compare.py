@@ -39,7 +39,7 @@ from longca.masks.build import build_mask, cell_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")
-MEASURE = Measure(warmup=2, repeats=7, max_seconds=1.0)
+MEASURE = Measure.fixed(warmup=2, repeats=7, max_seconds=1.0)
 BASELINE = "alone"  # the single-GPU baseline, as the CSV files name it
 DIRECTIONS = ("fwd", "bwd")
 CHECKED_TOKENS = 509  # over all ranks: divides nothing

@@ -22,7 +22,7 @@ from longca.core.study import Measure
 from longca.cp.comm.backend import Comm
 from tools.table import Table, add_options
 
-MEASURE = Measure(warmup=3, repeats=20, max_seconds=2.0)
+MEASURE = Measure.fixed(warmup=3, repeats=20, max_seconds=2.0)
 WAYS = ("nccl", "symmetric")
 COLUMNS = ("messages", "MB", "ms", "GB/s", "beside", "how")
 MATMUL_SIZE = {"cuda": 8192, "cpu": 64}

@@ -36,7 +36,7 @@ from longca.masks.build import cell_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document")
-MEASURE = Measure(warmup=2, repeats=9, max_seconds=1.0)
+MEASURE = Measure.fixed(warmup=2, repeats=9, max_seconds=1.0)
 
 
 def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> dict[str, Any]:

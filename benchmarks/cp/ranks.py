@@ -47,5 +47,5 @@ def _close_after(work: Callable[[Comm, argparse.Namespace], object], comm: Comm,
 
 def median_ms(comm: Comm, call: Callable[[], Any], measure: Measure) -> float:
     """Returns the median over calls, each as long as its slowest rank. All ranks call it together."""
-    samples = time_calls(call, measure, comm.device, before_each=comm.barrier, agree=comm.any)
+    samples = time_calls(call, measure, comm.device, before_each=comm.barrier, agree=comm.largest)
     return statistics.median(map(max, zip(*comm.gather(samples.time_ms[0]), strict=True)))

@@ -36,7 +36,7 @@ from longca.masks.build import cell_mask
 from tools.table import Table, add_options, write_records
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
-MEASURE = Measure(warmup=2, repeats=5, max_seconds=0.2)
+MEASURE = Measure.fixed(warmup=2, repeats=5, max_seconds=0.2)
 SHARE = 0.5  # of its even share of the time: a line spends no more on ranks beyond the fewest; the rest is for lines that need more
 NAME = "cp_virtual"
 STEPS = "cp_virtual_steps"  # the raw times, as CSV beside the table's

@@ -19,7 +19,8 @@ import torch
 from benchmarks.common.rounds import Difference, difference, in_rounds, iqr
 from benchmarks.common.text import machine, milliseconds, names, percent
 from longca.bench.measure.nvml import Gpu, open_gpu
-from longca.bench.measure.timer import L2_FACTOR, time_calls
+from longca.bench.measure.stopwatch import L2_FACTOR
+from longca.bench.measure.timer import time_calls
 from longca.core.study import Measure
 from longca.core.units import format_length
 from tools.table import Table, add_options
@@ -161,7 +162,7 @@ class Timers:
         return Reading(time_ms, None if gpu is None else gpu.read("ClockInfo", gpu.nvml.NVML_CLOCK_SM))
 
     def _longca(self, call: Call, num_calls: int) -> float:
-        return statistics.median(time_calls(call, Measure(warmup=1, repeats=num_calls, max_seconds=60), self._device).time_ms[0])
+        return statistics.median(time_calls(call, Measure.fixed(warmup=1, repeats=num_calls, max_seconds=60), self._device).time_ms[0])
 
     def _do_bench(self, call: Call, num_calls: int, typical_ms: float) -> float:
         from triton.testing import do_bench

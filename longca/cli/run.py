@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from longca.bench.run.runner import Summary
     from longca.core.cell import Cell
 
-MEASURED_BADLY = ("disturbed", "noisy")  # what `--retry` takes beside a status
+MEASURED_BADLY = ("disturbed", "drifting", "noisy")  # what `--retry` takes beside a status
 MOST_FAILURES = 5  # named at the end; each has its line above
 
 
@@ -49,7 +49,7 @@ def command(
     seed: SeedFilter = "",
     shard: Annotated[str, typer.Option(help="Only this shard of the workflow")] = "",
     shard_minutes: Annotated[float | None, typer.Option(help="Length of the workflow's shards", show_default=False)] = None,
-    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed,noisy'")] = "",
+    retry: Annotated[str, typer.Option(help="Measure again what ended so: 'error,timeout,oom,disturbed,drifting,noisy'")] = "",
     known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this records.parquet has",
                                                      show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
@@ -178,4 +178,8 @@ def _print_end(summary: Summary, study: str) -> None:
     disturbed = sum(score.num_disturbed > 0 for score in summary.board.scores)
     if disturbed:
         print_text(f"Others used the device while {plural(disturbed, 'cell')} ran. When it is quiet: longca run {study} --retry disturbed")
+    drifting = sum(score.is_drifting for score in summary.board.scores)
+    if drifting:
+        print_text(f"The times of {plural(drifting, 'cell')} drift, which the page marks. "
+                   f"To measure again: longca run {study} --retry drifting")
     print(f"Next: longca report {study}")

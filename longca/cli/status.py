@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 
 
 def command(study: StudyName = None, results: Results = None, as_json: Json = False) -> None:
-    """Show what is measured, left, damaged and disturbed. Exit code 1 if cells failed."""
+    """Show what is measured, left, damaged, disturbed and drifting. Exit code 1 if cells failed."""
     from longca.store.text import plural
 
     _, chosen, folder = open_study(study, results=results)
     found, problems = _facts(folder)
     methods: dict[str, Counter[str]] = {}
-    num_disturbed = 0
+    num_disturbed = num_drifting = 0
     for cell in chosen.cells():
         facts = found.get(cell.cell_id)
         methods.setdefault(cell.method, Counter())[facts.status if facts else "left"] += 1
         num_disturbed += facts is not None and facts.num_disturbed > 0
+        num_drifting += facts is not None and facts.is_drifting
     columns = [status for status in (*STATUSES, "left") if any(counts[status] for counts in methods.values())]
     if as_json:
-        print_json({"study": chosen.name, "methods": methods, "disturbed": num_disturbed,
+        print_json({"study": chosen.name, "methods": methods, "disturbed": num_disturbed, "drifting": num_drifting,
                     "problems": [vars(problem) for problem in problems]})
     else:
         total = Counter[str]()
@@ -39,10 +40,12 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
         rows = [[method, *(counts[column] for column in columns)] for method, counts in methods.items()]
         print_table(f"{chosen.name}: {total.total() - total['left']} of {total.total()} cells measured", ["", *columns],
                     [*rows, ["all", *(total[column] for column in columns)]])
+        again = (study or chosen.name) + (f" --results {results}" if results else "")
         if num_disturbed:
-            again = (study or chosen.name) + (f" --results {results}" if results else "")
             print_text(f"Others used the device while {plural(num_disturbed, 'cell')} ran. "
                        f"When it is quiet: longca run {again} --retry disturbed")
+        if num_drifting:
+            print_text(f"The times of {plural(num_drifting, 'cell')} drift. To measure again: longca run {again} --retry drifting")
         for problem in problems:
             print(f"skipped {problem}")
     from longca.bench.run.scores import FAILED

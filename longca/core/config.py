@@ -38,7 +38,8 @@ class Config(Frozen):
     shard_minutes: float = Field(15.0, gt=0, le=1e6)
     """estimated minutes of measuring in one job"""
     disturbed: Literal["again", "keep"] = "again"
-    """cells that were measured while others used the device: the next run measures them again, once; or they are kept, marked"""
+    """cells whose samples drift, or that were measured while others used the device: the next run measures them again, once; or they are
+    kept, marked"""
     image: str = ""
     """container of the workflow's jobs under `--sdm apptainer`, which the Slurm profile has: a name in containers/, a file, or a URL with
     digest; if empty, the one that fits the site's GPUs"""

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
-SCHEMA_VERSION = 2  # 2: a record without a checksum is damaged
+SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
@@ -146,12 +146,21 @@ class Samples(Frozen):
     warmup: Count
     timer: Literal["cuda_event", "monotonic"]
     sm_clock_mhz: Readings = ()
-    """rank 0's SM clock beside each sample; empty where there is none"""
+    """rank 0's SM clock during each sample, the mean of its readings; until schema 2 right after it. Empty where there is none"""
     clock_event_reasons: tuple[Line, ...] = Field((), max_length=MOST_NAMES)
     """reasons for which the GPU held its clock back during the samples, as NVML names them"""
     power_w: Readings = ()
     temperature_c: Readings = ()
-    stopped: Literal["repeats", "time"] = "repeats"
+    stopped: Literal["repeats", "precision", "time"] = "repeats"
+    """what ended them: their number, the precision of their median, or time"""
+    steady: bool | None = None
+    """clock and times had become steady before them; False if the time for it was over; None where it was not tested"""
+    warm_seconds: Seconds | None = None
+    """time of all untimed calls, pauses between them included"""
+    duty: float | None = Field(None, gt=0, le=1)
+    """most of the time that calls kept the GPU busy; None where it did not rest: of CPUs, sustained calls, and records from before it"""
+    again: int = Field(0, ge=0, le=1_000_000)
+    """the record takes the place of so many in a row that drifted or were disturbed"""
     enqueue_ms: Milliseconds | None = None
     """what a call costs the host of a GPU, hidden from the times up to some 10 ms; of several ranks the most"""
 
@@ -224,6 +233,8 @@ class Others(Frozen):
     """the largest share of a sampling period of NVML in which one of them kept the GPU busy"""
     cpu_cores: float | None = Field(None, ge=0, le=1_000_000)
     """CPU cores that others kept busy, on average"""
+    duty: float | None = Field(None, gt=0, le=1)
+    """most of the time that calls kept the GPU busy; None where it did not rest: of CPUs, sustained calls, and records from before it"""
     again: int = Field(0, ge=0, le=1_000_000)
     """the record takes the place of so many in a row that were disturbed, too"""
 
@@ -294,7 +305,7 @@ class Environment(Frozen):
 class Record(Frozen):
     """One cell's result."""
 
-    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
     cell_id: str = Field(pattern=r"^[0-9a-f]{16}$")
     cell: Cell
     study: str = Field(max_length=255)

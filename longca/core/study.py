@@ -36,11 +36,21 @@ class Measure(Frozen):
     """The way each cell is measured. It is part of the method version: after a change, cells are measured again."""
 
     warmup: int = Field(default=3, ge=0, le=1_000_000)
-    """untimed calls before the samples"""
+    """untimed calls at least"""
+    warm_seconds: float = Field(default=3.0, ge=0, le=1e6)
+    """untimed calls go on until clock and times are steady, at most so long; 0: only `warmup` of them"""
     repeats: int = Field(default=10, ge=1, le=1_000_000)
-    """timed calls at most"""
+    """timed calls at least"""
+    precision: float = Field(default=0.005, ge=0, le=1)
+    """timed calls go on until the 95 % interval of their median lies within this share of it on both sides; 0: `repeats` of
+    them, or fewer, but at least three, where `max_seconds` are over"""
+    max_repeats: int = Field(default=100, ge=1, le=1_000_000)
+    """timed calls at most, unless `repeats` asks for more"""
     max_seconds: float = Field(default=10.0, gt=0, le=1e6)
-    """timed calls stop after this long, but never before three"""
+    """timed calls beyond `repeats` stop after this long"""
+    duty: float = Field(default=0.5, gt=0, le=1)
+    """most of the time that calls keep a GPU busy: it rests after each one, so that its power controller has no reason to lower the clock;
+    1: no rest. Calls without a pause (`sustained`) and CPUs never rest"""
     timeout_s: float = Field(default=300.0, gt=0, le=1e7)
     """a cell that is not done by then ends as `timeout`"""
     check: Check = "sample"
@@ -48,6 +58,16 @@ class Measure(Frozen):
     messages: Messages = "nccl"
     """of context parallelism, from rank to rank: by NCCL (gloo on CPUs), or by copy engines straight into the memory of another GPU of
     the machine; where they cannot, by NCCL, and the record says why"""
+
+    @classmethod
+    def fixed(cls, **settings: Any) -> "Measure":
+        """A fixed number of calls after a fixed number of others, without rests: for what is no cell of a study."""
+        return cls(warm_seconds=0, precision=0, duty=1, **settings)
+
+    @property
+    def most_repeats(self) -> int:
+        """Timed calls at most."""
+        return max(self.repeats, self.max_repeats) if self.precision else self.repeats
 
 
 class Grid(Frozen):

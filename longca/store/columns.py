@@ -93,6 +93,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("time_ms_q3", "float", "ms", "Third quartile of the times", "samples.time_ms", lambda v: v.quartiles_ms[3]),
     Column("time_ms_min", "float", "ms", "Shortest time", "samples.time_ms", lambda v: v.quartiles_ms[0]),
     Column("noise", "float", "share", "Interquartile range over median", "samples.time_ms", lambda v: v.noise),
+    Column("time_ms_low", "float", "ms", "Low end of the 95 % interval of the median, by order statistics; empty for fewer than six "
+           "samples", "samples.time_ms", lambda v: v.interval_ms and v.interval_ms.low),
+    Column("time_ms_high", "float", "ms", "High end of the same", "samples.time_ms", lambda v: v.interval_ms and v.interval_ms.high),
+    Column("precision_percent", "float", "%", "From the median to the farther end of its interval, over the median", "samples.time_ms",
+           lambda v: v.precision_percent),
+    Column("drift", "str", "", "Do the samples drift in the order measured: rising, falling or none; unknown of fewer than ten. They drift "
+           "where the test of Mann and Kendall says so at 1 % and drift_percent is above 1", "samples.time_ms", lambda v: v.drift),
+    Column("drift_percent", "float", "%", "Median of the last third of the samples less that of the first third, over the median of all",
+           "samples.time_ms", lambda v: v.drift_percent),
     Column("time_ms_mean_ranks", "float", "ms", "Median over calls of the mean over ranks: how the study timed cp",
            "samples.time_ms", lambda v: None if v.mean_times_ms is None else float(median(v.mean_times_ms))),
     Column("straggler_percent", "float", "%", "By how much the slowest rank's median time exceeds that of the median rank; empty on one",
@@ -108,8 +117,14 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.samples and v.samples.warmup),
     Column("timer", "str", "", "cuda_event, or monotonic on a CPU", "samples.timer",
            lambda v: v.samples.timer if v.samples else ""),
-    Column("stopped", "str", "", "What ended the samples: their number (repeats) or time", "samples.stopped",
-           lambda v: v.samples.stopped if v.samples else ""),
+    Column("warm_seconds", "float", "s", "How long the untimed calls took, pauses included; empty in records of schema 1 and 2",
+           "samples.warm_seconds", lambda v: v.samples and v.samples.warm_seconds),
+    Column("steady", "bool", "", "Clock and times were steady before the first sample; false where the time for that was over; empty where "
+           "it was not tested", "samples.steady", lambda v: v.samples and v.samples.steady),
+    Column("duty", "float", "share", "Most of the time that calls kept the GPU busy; empty where it did not rest after each: of CPUs, "
+           "sustained calls, and records of schema 1 and 2", "samples.duty", lambda v: v.samples and v.samples.duty),
+    Column("stopped", "str", "", "What ended the samples: the precision of their median, their number (repeats) or time",
+           "samples.stopped", lambda v: v.samples.stopped if v.samples else ""),
     # work and speed
     Column("area", "int", "pairs", "Visible query-key pairs, exact, summed over head groups", "mask.area",
            lambda v: v.record.mask and v.record.mask.area),
@@ -194,8 +209,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("drawn", "str", "", "What was drawn: documents, prefix …", "mask.drawn",
            lambda v: _texts(dict(v.record.mask.drawn)) if v.record.mask else ""),
     # the state of the GPU
-    Column("sm_clock_mhz_median", "float", "MHz", "Median SM clock beside the samples, rank 0", "samples.sm_clock_mhz",
+    Column("sm_clock_mhz_median", "float", "MHz", "Median SM clock during the samples, rank 0; in records of schema 1 and 2 right after "
+           "each", "samples.sm_clock_mhz",
            lambda v: float(median(v.samples.sm_clock_mhz)) if v.samples and v.samples.sm_clock_mhz else None),
+    Column("mega_cycles_median", "float", "10⁶ cycles", "Median of time and SM clock multiplied, rank 0: what a call costs whatever the "
+           "clock. In records of schema 1 and 2 the clock is that after the call, which is up to a quarter higher than during a long one",
+           "samples.time_ms, samples.sm_clock_mhz", lambda v: v.mega_cycles),
     Column("clock_event_reasons", "str", "", "Why the GPU held its clock back", "samples.clock_event_reasons",
            lambda v: "; ".join(v.samples.clock_event_reasons) if v.samples else ""),
     Column("power_w_median", "float", "W", "Median power, rank 0", "samples.power_w",

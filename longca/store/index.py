@@ -51,6 +51,10 @@ class CellFacts(NamedTuple):
     num_disturbed: int = 0
     """records in a row during which others used the device"""
     is_noisy: bool = False
+    is_drifting: bool = False
+    """its samples drift in the order measured"""
+    num_unsettled: int = 0
+    """records in a row that drifted or were disturbed"""
     digest: str = ""
     """16 hexadecimal digits of the SHA-256 of the record's JSON"""
     device: str = ""
@@ -68,12 +72,13 @@ class CellFacts(NamedTuple):
         log += [note for note in record.notes if WAS_AT in note][:LOG_LINES]
         return cls(record.outcome.status, record.method_version, view.median_ms, view.tflops(view.median_ms), view.gb_per_s,
                    view.budget_ratio(view.worst_tensor), view.reason, "\n".join(log), view.is_control,
-                   view.num_disturbed, view.is_noisy, digest_of(record), view.device, view.software and view.software.container)
+                   view.num_disturbed, view.is_noisy, view.is_drifting, view.num_unsettled,
+                   digest_of(record), view.device, view.software and view.software.container)
 
 
 Floats = list[float | None]
 Columns = tuple[list[str], list[str], Floats, Floats, Floats, Floats, list[str], list[str], list[bool], list[int], list[bool],
-                list[str], list[str], list[str | None]]
+                list[bool], list[int], list[str], list[str], list[str | None]]
 
 
 class _Index(NamedTuple):

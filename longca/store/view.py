@@ -9,6 +9,7 @@ from statistics import median
 
 from longca.core.errors import shown
 from longca.core.record import Failed, Node, OutOfMemory, Record, TimedOut
+from longca.core.sampling import Interval, drift, median_interval, median_precision, shift
 from longca.store.hardware import Hardware
 from longca.store.text import format_bytes
 
@@ -100,6 +101,46 @@ class View:
     def is_noisy(self) -> bool:
         """The samples differ by more than calls do that nothing delays."""
         return self.noise is not None and self.noise > NOISY
+
+    @cached_property
+    def interval_ms(self) -> Interval | None:
+        """The 95 % interval of the median time; None for fewer than six samples."""
+        return None if self.times_ms is None else median_interval(self.times_ms)
+
+    @property
+    def precision_percent(self) -> float | None:
+        """The distance from the median to the farther end of its interval, in percent of the median."""
+        precision = None if self.times_ms is None else median_precision(self.times_ms)
+        return None if precision is None else 100 * precision
+
+    @cached_property
+    def drift(self) -> str:
+        """The drift of the samples in the order measured: see `longca.core.sampling.drift`; "" where there are none."""
+        return "" if self.times_ms is None else drift(self.times_ms)
+
+    @property
+    def drift_percent(self) -> float | None:
+        """By how much the last third of the samples is slower than the first, in percent of the median."""
+        change = None if self.times_ms is None else shift(self.times_ms)
+        return None if change is None else 100 * change
+
+    @property
+    def is_drifting(self) -> bool:
+        return self.drift in ("rising", "falling")
+
+    @property
+    def num_unsettled(self) -> int:
+        """The number of records of the cell in a row that drifted or were disturbed, this one included; 0 if this one was not."""
+        drifted = self.samples.again + 1 if self.is_drifting and self.samples is not None else 0
+        return max(drifted, self.num_disturbed)
+
+    @cached_property
+    def mega_cycles(self) -> float | None:
+        """The median over samples of time and SM clock multiplied, rank 0, in 10⁶ cycles."""
+        if self.samples is None or not self.samples.sm_clock_mhz:
+            return None
+        pairs = zip(self.samples.time_ms[0], self.samples.sm_clock_mhz, strict=False)
+        return float(median(time_ms * clock_mhz for time_ms, clock_mhz in pairs)) / 1e3
 
     @cached_property
     def flops(self) -> int | None:

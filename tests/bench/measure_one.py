@@ -13,7 +13,7 @@ from longca.core.study import Measure
 
 
 def main(text: str) -> None:
-    cell, measure, device = Cell.model_validate_json(text), Measure(warmup=1, repeats=3), torch.device("cpu")
+    cell, measure, device = Cell.model_validate_json(text), Measure.fixed(warmup=1, repeats=3), torch.device("cpu")
     if cell.kind == "cp":
         from longca.bench.measure.cp import measure_cp
         from longca.cp.comm.backend import Comm

@@ -5,7 +5,7 @@ from pathlib import Path
 from longca.core.cell import Cell
 from longca.core.study import Measure
 
-MEASURE = Measure(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
+MEASURE = Measure.fixed(warmup=0, repeats=3, max_seconds=0.2, timeout_s=60.0)
 
 HOARD_BYTES = 200_000_000
 

@@ -30,7 +30,7 @@ def srun(num_nodes: int, per_node: int = 1) -> list[str]:
 
 
 STUDY = """
-measure: {warmup: 0, repeats: 3, max_seconds: 0.2, timeout_s: 60}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 0.2, timeout_s: 60}
 grids:
 """
 GRID = ('  - {{kind: cp, strategy: ulysses, kernel: [{kernel}], world: {world}, mask: full, seqlen: {seqlen}, heads: "3:1", head_dim: 8,'

@@ -18,7 +18,7 @@ from longca.masks.build import cell_mask
 from tests.bench.cells import small_cell, write_kernel
 from tests.bench.misbehaving import cp_cell, kernel_cell
 
-MEASURE = Measure(warmup=1, repeats=4)
+MEASURE = Measure.fixed(warmup=1, repeats=4)
 CPU = torch.device("cpu")
 FORWARD = {
     "keeps its result by address": """

@@ -16,7 +16,7 @@ from longca.masks.build import cell_mask
 from tests.bench.cells import small_cell
 
 CPU = torch.device("cpu")
-ONCE = Measure(warmup=0, repeats=1)
+ONCE = Measure.fixed(warmup=0, repeats=1)
 
 
 def test_cells_of_one_mask_share_it_and_its_cost() -> None:

@@ -13,7 +13,7 @@ from longca.core.record import Ok
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 
-QUICK = Measure(warmup=1, repeats=4)
+QUICK = Measure.fixed(warmup=1, repeats=4)
 CPU = torch.device("cpu")
 
 WRONG = {

@@ -192,7 +192,7 @@ def test_inputs_of_other_values_are_judged() -> None:
     for values in get_args(InputValues):
         direction = "fwd" if values == "constant" else "bwd"
         cell = small_cell("sdpa", dtype="bf16", direction=direction, input_values=values)
-        result = measure_kernel(cell, Measure(warmup=0, repeats=1), CPU)
+        result = measure_kernel(cell, Measure.fixed(warmup=0, repeats=1), CPU)
         assert result.outcome.status == "ok", (values, result.outcome)
         inputs = make_inputs(cell, CPU)
         tops[values] = float(inputs.q_THD.abs().max()), float(inputs.q_THD.abs().min()), len(inputs.v_TGD.unique())

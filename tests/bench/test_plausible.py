@@ -18,7 +18,7 @@ GPU = Hardware(gpus=(GpuModel(name="G", gpu_names=("G",), peak_tflops=Sourced(va
 
 @pytest.fixture(scope="module")
 def measured() -> Result:
-    return measure_kernel(CELL, Measure(warmup=0, repeats=3), torch.device("cpu"))
+    return measure_kernel(CELL, Measure.fixed(warmup=0, repeats=3), torch.device("cpu"))
 
 
 def _lasting(measured: Result, time_ms: float, gpu: str = "") -> Result:

@@ -1,6 +1,7 @@
 """The timer on a clock of the test's own."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import pynvml
@@ -8,7 +9,9 @@ import pytest
 import torch
 
 from longca.bench.measure.nvml import Gpu, Telemetry, open_gpu, reason_names
-from longca.bench.measure.timer import MAX_LEAD_MS, MIN_SAMPLES, HostStopwatch, collect, flushes, time_calls, time_sustained
+from longca.bench.measure.protocol import MIN_SAMPLES
+from longca.bench.measure.stopwatch import MAX_LEAD_MS, HostStopwatch, flushes
+from longca.bench.measure.timer import collect, time_calls, time_sustained
 from longca.core.record import Samples
 from longca.core.study import Measure
 
@@ -36,16 +39,16 @@ def clock() -> Clock:
 
 def test_samples_are_what_the_calls_took_in_order(clock: Clock) -> None:
     durations = iter([50.0, 40.0, 3.0, 1.0, 2.0])
-    samples = clock.sample(lambda: clock.wait_ms(next(durations)), Measure(warmup=2, repeats=3))
+    samples = clock.sample(lambda: clock.wait_ms(next(durations)), Measure.fixed(warmup=2, repeats=3))
     assert samples.time_ms == ((3.0, 1.0, 2.0),)
     assert (samples.warmup, samples.timer, samples.stopped) == (2, "monotonic", "repeats")
 
 
 def test_what_a_call_costs_the_host_is_kept(clock: Clock) -> None:
     stopwatch = HostStopwatch(lambda: clock.now_ns)
-    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure(warmup=1, repeats=1), NOTHING).enqueue_ms is None
+    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=1), NOTHING).enqueue_ms is None
     stopwatch.enqueue_ms = 1.5
-    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure(warmup=1, repeats=1), NOTHING).enqueue_ms == 1.5
+    assert collect(stopwatch, lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=1), NOTHING).enqueue_ms == 1.5
 
 
 def test_what_comes_before_a_call_is_not_timed(clock: Clock) -> None:
@@ -59,38 +62,50 @@ def test_what_comes_before_a_call_is_not_timed(clock: Clock) -> None:
         log.append("before")
         clock.wait_ms(100)
 
-    samples = clock.sample(call, Measure(warmup=1, repeats=2), before_each=before)
+    samples = clock.sample(call, Measure.fixed(warmup=1, repeats=2), before_each=before)
     assert samples.time_ms == ((1.0, 1.0),)
     assert log == ["before", "call"] * 3
 
 
 def test_stops_when_time_runs_out_but_not_before_three(clock: Clock) -> None:
-    samples = clock.sample(lambda: clock.wait_ms(4000), Measure(warmup=0, repeats=50, max_seconds=1))
+    samples = clock.sample(lambda: clock.wait_ms(4000), Measure.fixed(warmup=0, repeats=50, max_seconds=1))
     assert len(samples.time_ms[0]) == MIN_SAMPLES and samples.stopped == "time"
-    samples = clock.sample(lambda: clock.wait_ms(100), Measure(warmup=0, repeats=50, max_seconds=1))
+    samples = clock.sample(lambda: clock.wait_ms(100), Measure.fixed(warmup=0, repeats=50, max_seconds=1))
     assert len(samples.time_ms[0]) == 11 and samples.stopped == "time"
 
 
 def test_warm_up_does_not_outlast_the_time(clock: Clock) -> None:
-    samples = clock.sample(lambda: clock.wait_ms(4000), Measure(warmup=9, repeats=3, max_seconds=1))
+    samples = clock.sample(lambda: clock.wait_ms(4000), Measure.fixed(warmup=9, repeats=3, max_seconds=1))
     assert samples.warmup == 1
 
 
 def test_ranks_stop_together(clock: Clock) -> None:
     """The answer of `agree` holds, whatever this rank's clock says; it is asked after each call alike."""
-    asked: list[bool] = []
+    asked: list[Sequence[float]] = []
 
-    def agree(wish: bool) -> bool:
-        asked.append(wish)
-        return len(asked) == 6
+    def agree(mine: Sequence[float]) -> Sequence[float]:
+        asked.append(mine)
+        return (mine[0], True, False) if len(asked) == 6 else mine
 
-    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=1, repeats=9), agree=agree)
-    assert len(samples.time_ms[0]) == 5 and asked == [False] * 6
-    assert samples.stopped == "time"
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure.fixed(warmup=1, repeats=9), agree=agree)
+    assert len(samples.time_ms[0]) == 5 and samples.stopped == "time"
+    assert asked == [(1.0, False)] + [(1.0, False, False)] * 5
+
+
+def test_ranks_stop_by_the_times_of_the_slowest(clock: Clock) -> None:
+    """This rank's own times are steady; those of another one are not, until its tenth sample."""
+    others = itertools.chain([9.0, 1.1] * 5, itertools.repeat(5.0))
+
+    def agree(mine: Sequence[float]) -> Sequence[float]:
+        return (max(mine[0], next(others)), *mine[1:])
+
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=0, warm_seconds=0, repeats=10, max_repeats=300), agree=agree)
+    assert set(samples.time_ms[0]) == {1.0} and samples.stopped == "precision"
+    assert len(samples.time_ms[0]) > 10
 
 
 def test_device_picks_the_stopwatch() -> None:
-    samples = time_calls(lambda: None, Measure(warmup=0, repeats=4), torch.device("cpu"))
+    samples = time_calls(lambda: None, Measure.fixed(warmup=0, repeats=4), torch.device("cpu"))
     assert samples.timer == "monotonic" and len(samples.time_ms[0]) == 4
     assert samples.sm_clock_mhz == () and samples.clock_event_reasons == ()
 
@@ -117,7 +132,7 @@ def fake_nvml(power_fails: bool = False) -> Gpu:
 
 
 def test_clocks_stand_beside_the_samples(clock: Clock) -> None:
-    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=2, repeats=3), telemetry=Telemetry(fake_nvml()))
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure.fixed(warmup=2, repeats=3), telemetry=Telemetry(fake_nvml()))
     assert samples.sm_clock_mhz == (1900.0, 1800.0, 1700.0)
     assert samples.power_w == (350.5,) * 3 and samples.temperature_c == (60.0,) * 3
     assert samples.clock_event_reasons == ("SwPowerCap",)  # an idle GPU is not held back
@@ -125,7 +140,7 @@ def test_clocks_stand_beside_the_samples(clock: Clock) -> None:
 
 def test_a_quantity_that_fails_is_left_out(clock: Clock) -> None:
     telemetry = Telemetry(fake_nvml(power_fails=True))
-    samples = clock.sample(lambda: clock.wait_ms(1), Measure(warmup=0, repeats=3), telemetry=telemetry)
+    samples = clock.sample(lambda: clock.wait_ms(1), Measure.fixed(warmup=0, repeats=3), telemetry=telemetry)
     assert samples.power_w == () and len(samples.sm_clock_mhz) == 3
 
 
@@ -157,11 +172,11 @@ def test_flushes_have_an_end() -> None:
 def test_sustained_calls_are_timed_after_two_seconds_of_them() -> None:
     ticks = iter(range(1000))
     calls: list[None] = []
-    samples = time_sustained(lambda: calls.append(None), Measure(warmup=1, repeats=3, max_seconds=100), torch.device("cpu"),
+    samples = time_sustained(lambda: calls.append(None), Measure.fixed(warmup=1, repeats=3, max_seconds=100), torch.device("cpu"),
                              now=lambda: next(ticks) / 4)
     assert samples.warmup == 8  # at four looks at the clock a second, the one before the first call included
     assert (len(samples.time_ms[0]), len(calls), samples.stopped) == (3, 11, "repeats")
-    samples = time_sustained(lambda: None, Measure(warmup=12, repeats=50, max_seconds=2), torch.device("cpu"),
+    samples = time_sustained(lambda: None, Measure.fixed(warmup=12, repeats=50, max_seconds=2), torch.device("cpu"),
                              now=lambda: next(ticks) / 4)
     assert (samples.warmup, samples.stopped) == (12 + 7, "time")  # the clock is looked at after the warm-up calls that were asked for
     assert MIN_SAMPLES < len(samples.time_ms[0]) < 50

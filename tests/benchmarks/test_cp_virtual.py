@@ -21,7 +21,7 @@ from tests.cp.case import Case
 from tools.table import read_records
 
 TINY = ["--device", "cpu", "--tokens", "64", "--heads", "8:4", "--head-dim", "16", "--seconds", "10000", "--kernel", "naive"]
-MEASURE = Measure(warmup=0, repeats=1, max_seconds=0.01)
+MEASURE = Measure.fixed(warmup=0, repeats=1, max_seconds=0.01)
 
 
 def divided(strategy: str, mask: str, world: int, heads: tuple[int, int] = (8, 4), **params: int) -> tuple[WorkPartition, Case]:

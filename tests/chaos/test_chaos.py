@@ -21,7 +21,7 @@ RECORD = {"cell_id": "a", "cell": {"seed": 0}, "study": "chaos", "run_id": "one"
           "outcome": {"status": "ok"}, "accuracy": {"reference": "float64", "scope": "all", "relative": {"out": 1e-7}}, "seconds": 1.0}
 SMALL = """
 title: chaos
-measure: {warmup: 1, repeats: 3, max_seconds: 1, timeout_s: 60}
+measure: {warmup: 1, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
 grids:
   - {kernel: [naive, sdpa], mask: [full, causal], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}
 """

@@ -20,7 +20,7 @@ from tools.reliability import TOO_LATE
 
 STUDY = """
 title: chaos
-measure: {warmup: 1, repeats: 5, max_seconds: 1, timeout_s: 60}
+measure: {warmup: 1, warm_seconds: 0, repeats: 5, precision: 0, max_seconds: 1, timeout_s: 60}
 grids:
   - {kernel: [naive, sdpa], mask: [full, causal, causal_document, sliding_window: {window: 32}, prefix_lm_document,
      block_sparse_uniform: {block: 64, density: 0.5}], seqlen: 512, heads: "4:2", head_dim: 64, dtype: fp32}

@@ -28,7 +28,7 @@ from longca.kernels.own_file import LAYOUTS, OwnFilePrepared
 from longca.masks import build_mask
 
 CPU = torch.device("cpu")
-MEASURE = Measure(warmup=0, repeats=3, timeout_s=30)
+MEASURE = Measure.fixed(warmup=0, repeats=3, timeout_s=30)
 FILE = '''import torch
 {more}
 def prepare(mask, device):

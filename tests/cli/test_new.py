@@ -20,7 +20,7 @@ from tests.masks import test_contract_masks as of_masks
 from tests.records import quick_study
 from tests.report import test_figures as of_figures
 
-MEASURE = Measure(warmup=0, repeats=3, timeout_s=30)
+MEASURE = Measure.fixed(warmup=0, repeats=3, timeout_s=30)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from longca.cp.comm.backend import Comm
 from tests.cp.ranks import on_ranks
 
 WORLD = 2
-MEASURE = Measure(warmup=1, repeats=4, max_seconds=30, timeout_s=60)
+MEASURE = Measure.fixed(warmup=1, repeats=4, max_seconds=30, timeout_s=60)
 PATIENCE_S = 3.0
 
 KERNEL = '''

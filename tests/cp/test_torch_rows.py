@@ -27,7 +27,7 @@ FLEX = [Case(mask, 128 * (1 + i % 2) * WORLD, *HEADS[i % 3], strategy="torch_fle
         for i, mask in enumerate(STATIC_MASKS)]
 RINGS = [Case(mask, 60, *heads, strategy=strategy)
          for strategy in ("torch_cp", "torch_cp_alltoall") for mask in ("full", "causal") for heads in HEADS]
-MEASURE = Measure(warmup=1, repeats=3, max_seconds=30, timeout_s=60)
+MEASURE = Measure.fixed(warmup=1, repeats=3, max_seconds=30, timeout_s=60)
 
 
 def cell(strategy: str, kernel: str, mask: str = "causal", **changes: object) -> Cell:

@@ -10,7 +10,7 @@ from tests.bench.cells import small_cell
 from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
-QUICK = Measure(warmup=1, repeats=3)
+QUICK = Measure.fixed(warmup=1, repeats=3)
 KERNELS = [name for name in Registry("kernel").names() if Registry("kernel").load(name).family != "control"]
 
 

@@ -21,7 +21,7 @@ from tests.gpu.device import GPU, needs_gpu
 
 pytestmark = needs_gpu
 LENGTHS = [262144, 262144 + 8192]
-ONCE = Measure(warmup=0, repeats=1)
+ONCE = Measure.fixed(warmup=0, repeats=1)
 PARAMS = {"block_sparse_uniform": {"block": 128, "density": 0.02}}
 BUDGET_FLOPS = {"causal_sliding_window": 2e10, "full": 2e12, "block_sparse_uniform": 1e11}  # some tens of pieces of one KV head
 KERNELS = {name: Registry("kernel").load(name).family for name in Registry("kernel").names()}

@@ -10,7 +10,8 @@ from longca.bench.measure.kernel import measure_kernel
 from longca.bench.measure.measurement import CellMeasurement
 from longca.bench.measure.memory import peak_memory
 from longca.bench.measure.nvml import open_gpu
-from longca.bench.measure.timer import L2_FACTOR, CudaStopwatch, time_calls
+from longca.bench.measure.stopwatch import L2_FACTOR, CudaStopwatch
+from longca.bench.measure.timer import time_calls
 from longca.core.study import Measure
 from tests.bench.cells import small_cell, write_kernel
 from tests.gpu.device import GPU, needs_gpu
@@ -36,13 +37,13 @@ def test_the_flush_is_as_large_as_the_l2_asks_for() -> None:
 @pytest.mark.parametrize(("kernel", "seqlen"), [("matmul", 1000), ("matmul", 8192), ("device_copy", 65536)])
 def test_the_ceilings_are_right(kernel: str, seqlen: int, dtype: str) -> None:
     cell = small_cell(kernel, "full", seqlen=seqlen, num_q_heads=64, head_dim=128, dtype=dtype)
-    result = measure_kernel(cell, Measure(warmup=1, repeats=3), GPU)
+    result = measure_kernel(cell, Measure.fixed(warmup=1, repeats=3), GPU)
     assert result.outcome.status == "ok", result.outcome
 
 
 def test_samples_come_with_clocks_where_nvml_reads_them() -> None:
     x = torch.randn(2048, 2048, device=GPU)
-    samples = time_calls(lambda: x @ x, Measure(warmup=2, repeats=5), GPU)
+    samples = time_calls(lambda: x @ x, Measure.fixed(warmup=2, repeats=5), GPU)
     assert samples.timer == "cuda_event" and len(samples.time_ms[0]) == 5
     with open_gpu(GPU) as gpu:
         if gpu is not None:

@@ -35,7 +35,7 @@ def test_it_is_right(tmp_path: Path, template: str, direction: str) -> None:
     path.write_text(COMPILED if template == "compiled" else (PACKAGE_ROOT / "templates" / f"{template}.py").read_text())
     with _as_plugin(path) as name:
         cell = small_cell(name, "causal", seqlen=1024, num_q_heads=8, num_kv_heads=2, head_dim=64, dtype="bf16", direction=direction)
-        result = measure_kernel(cell, Measure(warmup=1, repeats=3), GPU)
+        result = measure_kernel(cell, Measure.fixed(warmup=1, repeats=3), GPU)
     assert result.outcome.status == "ok", result.outcome
 
 
@@ -43,6 +43,6 @@ def test_rivals_have_processes_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "compiled.py"
     path.write_text(COMPILED)
     grid = {"mask": "causal", "seqlen": 1024, "heads": "8:2", "head_dim": 64, "dtype": "bf16", "direction": ["fwd", "bwd"]}
-    run = compare_own_file(path, grid, Measure(warmup=1, repeats=3), rivals=["sdpa", "naive"], device="cuda")
+    run = compare_own_file(path, grid, Measure.fixed(warmup=1, repeats=3), rivals=["sdpa", "naive"], device="cuda")
     assert [result.own.outcome.status for result in run.results] == ["ok", "ok"] and run.logs is None
     assert [[rival.outcome.status for rival in result.rivals] for result in run.results] == [["ok", "ok"]] * 2

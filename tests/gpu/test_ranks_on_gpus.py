@@ -17,7 +17,7 @@ from tests.support import ROOT
 pytestmark = [pytest.mark.multi_gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="less than two GPUs here")]
 START_S = 60.0  # of two processes that have to load CUDA and NCCL
 STUDY = """
-measure: {warmup: 0, repeats: 3, max_seconds: 0.2, timeout_s: 60}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 0.2, timeout_s: 60}
 grids:
   - {kind: cp, strategy: ulysses, kernel: naive, world: [1, 2], mask: causal, seqlen: 64, heads: "2:2", head_dim: 16, dtype: bf16}
 """

@@ -27,7 +27,7 @@ def test_other_blocks(kernel: str, block: int, head_dim: int) -> None:
         for heads in ((16, 2), (4, 4)):
             cell = small_cell(kernel, "block_sparse_uniform", direction, mask_params=params, seqlen=3072, dtype="bf16",
                               num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim)
-            outcome = measure_kernel(cell, Measure(warmup=1, repeats=3), GPU).outcome
+            outcome = measure_kernel(cell, Measure.fixed(warmup=1, repeats=3), GPU).outcome
             assert outcome.status in ("ok", "unsupported", "unavailable"), outcome
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 STUDY = """title: odd
 seed: 1
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
 grids:
   - {kernel: [naive, sdpa], mask: [full, causal_document], corpus: pile, seqlen: [64, 1K], heads: "2:1", head_dim: 16, dtype: fp32,
      direction: [fwd, bwd]}

@@ -63,7 +63,7 @@ class Hostile(Naive):
         return Prepared(problem)
 """
 STUDY = """
-measure: {warmup: 1, repeats: 4, max_seconds: 1, timeout_s: 6}
+measure: {warmup: 1, warm_seconds: 0, repeats: 4, precision: 0, max_seconds: 1, timeout_s: 6}
 grids:
   - {kernel: [hostile, naive], mask: [full, causal], seqlen: 64, heads: "4:2", head_dim: 16, dtype: fp32, direction: fwd}
 """

@@ -2,7 +2,7 @@
 
 WHOLE = """
 title: every stage
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
 grids:
   - kernel: [naive, sdpa]
     mask: [full, causal_document, sliding_window: {window: 16}, block_sparse_uniform: {block: 64, density: 0.5}]
@@ -16,7 +16,7 @@ grids:
 
 ACCIDENTS = """
 title: accidents
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 300}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 300}
 grids:
   - {kernel: [naive, slow], mask: [full, causal, prefix_lm, causal_document], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32,
      direction: fwd}
@@ -39,7 +39,7 @@ class Slow(Naive):
 
 WIDE = """
 title: over several nodes
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 120}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 120}
 grids:
   - {kind: cp, strategy: ulysses, kernel: naive, world: [3, 4], mask: causal_document, seqlen: 192, heads: "12:12", head_dim: 16,
      dtype: fp32}
@@ -47,7 +47,7 @@ grids:
 
 INSIDE = """
 title: in an image, on two nodes
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 120}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 120}
 grids:
   - {kernel: naive, mask: [causal, prefix_lm_document], seqlen: 128, heads: "4:2", head_dim: 16, dtype: fp32}
   - {kind: cp, strategy: [ulysses, ring_p2p], kernel: naive, world: 4, mask: causal_document, seqlen: 192, heads: "12:4", head_dim: 16,

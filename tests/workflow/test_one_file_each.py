@@ -52,7 +52,7 @@ class Counts(Figure):
         return canvas
 '''
 STUDY = """
-measure: {warmup: 0, repeats: 3, max_seconds: 1, timeout_s: 60}
+measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 60}
 grids:
   - {kernel: mine, mask: [anchor, causal_document], corpus: my_words, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}
   - {kind: cp, strategy: my_way, kernel: mine, world: 2, mask: anchor, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32}

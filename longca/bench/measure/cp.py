@@ -175,7 +175,7 @@ class _CpMeasurement(CellMeasurement):
     def _time(self, plan: CheckPlan, prepared: PreparedStrategy, shards: Shards, calls: TimedCalls) -> str | None:
         self.release_memory()
         with self.at(self.cell.direction):
-            samples = time_calls(calls, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.any)
+            samples = time_calls(calls, self.measure, self.device, before_each=self.comm.barrier, agree=self.comm.largest)
             self.comm.barrier()
             before = self.comm.moved_bytes
             memory = self._above_shards(peak_memory(calls.plain, self.device))

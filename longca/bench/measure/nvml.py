@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "nvmlClocksEventReason"
 _NOT_HELD_BACK = {"None", "All", "GpuIdle"}
+QUANTITIES = {"sm_clock_mhz": 1, "power_w": 1000, "temperature_c": 1}
+"""fields of `Samples`, and the units of NVML in each of their units"""
 
 
 @dataclass(frozen=True)
@@ -56,33 +58,48 @@ def open_gpu(device: torch.device) -> Iterator[Gpu | None]:
 
 
 class Telemetry:
-    """Clocks, power, temperature and reasons for slow clocks, read once after each sample; a reading takes up to a millisecond.
+    """Clocks, power, temperature and reasons for slow clocks, read while a call runs; a reading takes up to a millisecond.
 
-    Without a GPU that NVML can read, nothing is collected.
+    A call may be read several times: it has the means of its readings. Without a GPU that NVML can read, nothing is collected.
     """
 
     def __init__(self, gpu: Gpu | None) -> None:
         self._gpu = gpu
-        self._clock_mhz: list[Any] = []
-        self._power_mw: list[Any] = []
-        self._temperature_c: list[Any] = []
+        self._calls: list[dict[str, float | None]] = []
+        self._readings: list[tuple[Any, ...]] = []  # of the call that runs
         self._reasons = 0
 
     def read(self) -> None:
+        """Read the GPU once."""
         if self._gpu is None:
             return
-        self._clock_mhz.append(self._gpu.read("ClockInfo", self._gpu.nvml.NVML_CLOCK_SM))
-        self._power_mw.append(self._gpu.read("PowerUsage"))
-        self._temperature_c.append(self._gpu.read("Temperature", self._gpu.nvml.NVML_TEMPERATURE_GPU))
+        queries = ("ClockInfo", self._gpu.nvml.NVML_CLOCK_SM), ("PowerUsage",), ("Temperature", self._gpu.nvml.NVML_TEMPERATURE_GPU)
+        self._readings.append(tuple(self._gpu.read(*query) for query in queries))
         self._reasons |= self._gpu.read("CurrentClocksEventReasons") or 0
+
+    def end_call(self) -> float | None:
+        """End the readings of a call. Its mean SM clock in MHz; None where there is none."""
+        if self._gpu is None or not self._readings:
+            return None
+        means = [None if None in values else sum(values) / len(values) for values in zip(*self._readings, strict=True)]
+        self._readings = []
+        self._calls.append(dict(zip(QUANTITIES, means, strict=True)))
+        return means[0]
+
+    def forget(self) -> None:
+        """Forget all calls so far: they are no samples."""
+        self._calls, self._reasons = [], 0
 
     def fields(self) -> dict[str, tuple[Any, ...]]:
         """The known fields of `Samples`; a quantity whose reading failed once is left out."""
-        quantities = {"sm_clock_mhz": (self._clock_mhz, 1), "power_w": (self._power_mw, 1000),
-                      "temperature_c": (self._temperature_c, 1)}
-        known = {name: tuple(value / unit for value in values)
-                 for name, (values, unit) in quantities.items() if values and None not in values}
-        return {**known, "clock_event_reasons": reason_names(self._gpu.nvml, self._reasons) if self._gpu else ()}
+        if self._gpu is None:
+            return {"clock_event_reasons": ()}
+        known: dict[str, tuple[Any, ...]] = {}
+        for name, unit in QUANTITIES.items():
+            values = tuple(value / unit for call in self._calls if (value := call[name]) is not None)
+            if values and len(values) == len(self._calls):
+                known[name] = values
+        return {**known, "clock_event_reasons": reason_names(self._gpu.nvml, self._reasons)}
 
 
 def reason_names(nvml: Any, bits: int) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
     scopes = [("intra", 1)] * (per_node > 1) + [("inter", per_node)] * (comm.world > per_node)
     sizes, notes = SIZES[device_type], []
     each_s = seconds / max(len(ways) * len(scopes) * (len(sizes) + OVERLAPPED), 1)
-    measure = Measure(warmup=2, repeats=30, max_seconds=max(each_s * 0.7, 0.05))
+    measure = Measure.fixed(warmup=2, repeats=30, max_seconds=max(each_s * 0.7, 0.05))
     size = MATMUL[device_type]
     matrix = torch.randn(size, size, device=comm.device, dtype=torch.bfloat16 if device_type == "cuda" else torch.float32)
     found: dict[str, Timed] = {"intra": {}, "inter": {}}
@@ -123,7 +123,7 @@ def _timed(comm: Comm, hop: _Hop, measure: Measure, matrix: torch.Tensor | None)
 
 def _seconds(comm: Comm, call: Callable[[], object], measure: Measure) -> tuple[float, float]:
     """(the median over calls, each as long as its slowest rank; the middle half of them over it)."""
-    samples = time_calls(call, measure, comm.device, before_each=comm.barrier, agree=comm.any)
+    samples = time_calls(call, measure, comm.device, before_each=comm.barrier, agree=comm.largest)
     times = np.array(comm.gather(list(samples.time_ms[0]))).max(axis=0) / 1e3
     low, middle, high = np.quantile(times, [0.25, 0.5, 0.75])
     return float(middle), float((high - low) / middle)
@@ -132,7 +132,7 @@ def _seconds(comm: Comm, call: Callable[[], object], measure: Measure) -> tuple[
 def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
     """Calls of kernels that have records, alone on each GPU at once; those that do not run here are left out, and why."""
     fitted, found, notes = load_fitted(), list[TimedKernel](), list[str]()
-    measure = Measure(warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1))
+    measure = Measure.fixed(warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1))
     for name in KERNELS:
         kernel: Kernel = Registry("kernel").load(name)
         reasons = comm.gather(kernel.available("cuda"))

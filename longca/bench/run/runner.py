@@ -73,7 +73,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
 
     Args:
         retry: statuses whose cells are measured again; "disturbed" for those that were measured while others used the device,
-            "noisy" for those whose samples differ much.
+            "drifting" for those whose samples drift, "noisy" for those whose samples differ much.
         force: measure all cells again.
         part: name of the shard to which the cells belong. Runs of different parts may share the folder of results.
         log: a file that gets one line for each cell.
@@ -98,10 +98,10 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
           Pool(config.device, logs, stop.now, launcher, Claimant(show.note, stop.soon),
                meanwhile=lambda: (known(), versions_on())) as pool):
         versions = versions_on()(pool.device.name)
-        kept, disturbed = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
+        kept, in_a_row = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
         todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
-        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), disturbed)
+        run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), in_a_row)
         show.start(cells, list(kept.values()), logs)
         missed = ""
         try:
@@ -182,7 +182,7 @@ class _Run:
     versions: dict[str, str]  # cell_id → method version
     digests: dict[str, str]  # mask → digest
     source: Source
-    disturbed: dict[str, int]  # cell measured again → its records in a row that were disturbed
+    in_a_row: dict[str, int]  # cell measured again → its records in a row that drifted or were disturbed
 
     def measure(self, cell: Cell) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
@@ -190,8 +190,9 @@ class _Run:
         environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
-        if result.others is not None:
-            measured["others"] = result.others.model_copy(update={"again": self.disturbed.get(cell.cell_id, 0)})
+        for name in ("others", "samples"):
+            if measured[name] is not None:
+                measured[name] = measured[name].model_copy(update={"again": self.in_a_row.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
                       work=Registry("kernel").load(cell.kernel).work(cell),
                       method_version=self.versions[cell.cell_id], environment=environment, **measured,
@@ -200,10 +201,10 @@ class _Run:
 
 def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequence[Cell], versions: dict[str, str],
           retry: AbstractSet[str], disturbed: Literal["again", "keep"], show: Progress) -> tuple[dict[str, Score], dict[str, int]]:
-    """(cell_id → score of the records that stay, cell_id → how many records in a row were disturbed, of cells measured again).
+    """(cell_id → score of the records that stay, cell_id → how many records in a row drifted or were disturbed, of cells measured again).
 
-    A cell that was disturbed is measured again by itself only once. On a machine that is never quiet a third number would be no better
-    than the second, and a study must end; its records say so.
+    A cell that was disturbed or drifted is measured again by itself only once, whichever of both it was then. On a machine that is never
+    quiet a third number would be no better than the second, and a study must end; its records say so.
     """
     kept: dict[str, Score] = {}
     in_a_row: dict[str, int] = {}
@@ -215,12 +216,18 @@ def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequenc
         found = facts.get(cell.cell_id)
         if found is None or found.method_version != versions[cell.cell_id]:
             continue
-        if found.num_disturbed and ("disturbed" in retry or (disturbed == "again" and found.num_disturbed == 1)):
-            in_a_row[cell.cell_id] = found.num_disturbed
+        asked = {"disturbed": found.num_disturbed > 0, "drifting": found.is_drifting}
+        by_itself = disturbed == "again" and found.num_unsettled == 1
+        if by_itself or any(asked[name] for name in retry & asked.keys()):
+            in_a_row[cell.cell_id] = found.num_unsettled
         elif found.status not in retry and not (found.is_noisy and "noisy" in retry):
             kept[cell.cell_id] = Score.known(cell, found)
     if in_a_row:
-        show.note(f"Measured again: {plural(len(in_a_row), 'cell')} during which others used the device")
+        num_disturbed = sum(facts[cell_id].num_disturbed > 0 for cell_id in in_a_row)
+        reasons = {"during which others used the device": num_disturbed, "whose samples drifted": len(in_a_row) - num_disturbed}
+        for reason, count in reasons.items():
+            if count:
+                show.note(f"Measured again: {plural(count, 'cell')} {reason}")
     return kept, in_a_row
 
 

@@ -41,6 +41,8 @@ class Score:
     is_control: bool = False
     num_disturbed: int = 0
     """records of the cell in a row during which others used the device; 0 if none did this time"""
+    is_drifting: bool = False
+    """its samples drift in the order measured"""
 
     @classmethod
     def of(cls, record: Record) -> Score:
@@ -50,7 +52,7 @@ class Score:
     def known(cls, cell: Cell, facts: CellFacts) -> Score:
         """The score of a cell by what is remembered of its record."""
         return cls(cell, facts.status, facts.time_ms, facts.tflops, facts.gb_per_s, facts.error_of_budget, facts.reason,
-                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed)
+                   _place(facts.log_start.splitlines(), cell.world), facts.is_control, facts.num_disturbed, facts.is_drifting)
 
     @property
     def is_failed(self) -> bool:
@@ -111,7 +113,7 @@ class Scoreboard:
         return [{"cell_id": score.cell.cell_id, "method": score.cell.method, **score.cell.model_dump(), "status": score.status,
                  "time_ms": score.time_ms, "tflops": score.tflops, "gb_per_s": score.gb_per_s, "share_of_best": self.share(score),
                  "error_of_budget": score.error_of_budget, "reason": score.reason, "raised_at": score.raised_at,
-                 "disturbed": score.num_disturbed > 0} for score in self.scores]
+                 "disturbed": score.num_disturbed > 0, "drifting": score.is_drifting} for score in self.scores]
 
 
 class ShortNames:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -195,6 +195,16 @@ class WorldGroup:
         with as_peer_lost():
             dist.all_reduce(answer, dist.ReduceOp.MAX, group=self._host_group)
         return bool(answer)
+
+    def largest(self, mine: Sequence[float]) -> list[float]:
+        """The largest of each number over all ranks; the host waits for the answer."""
+        import torch
+        import torch.distributed as dist
+
+        answer = torch.tensor(list(map(float, mine)), dtype=torch.float64)
+        with as_peer_lost():
+            dist.all_reduce(answer, dist.ReduceOp.MAX, group=self._host_group)
+        return answer.tolist()
 
     def gather(self, mine: Any) -> list[Any]:
         """The values of all ranks, by rank; for small ones, of what JSON knows. They travel as JSON: unlike a pickle it cannot be code."""
