@@ -79,7 +79,7 @@ def command(
         num_gpus = cell.world if machine.device_type == "cuda" else 1
         of_method.hours += prediction.seconds(peak_flops, chosen.measure_of(cell)) * num_gpus / 3600
     hours = sum(method.hours for method in methods.values())
-    num_jobs = len(shards(wanted, config.shard_minutes))
+    num_jobs = len(shards(wanted, config.shard_minutes, measure=chosen.measure_of))
     if as_json:
         print_json({
             "study": chosen.name, "num_cells": len(wanted), "num_jobs": num_jobs, "machine": machine.name, "gpu": gpu or None,

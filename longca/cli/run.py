@@ -88,7 +88,8 @@ def command(
     cells, broken = chosen.cells(), []
     if shard:
         cells, broken = loadable(cells)  # as the workflow does, before it divides them
-        by_name = {piece.name: piece for piece in (*shards(cells, config.shard_minutes), *shards_of_one_machine(cells))}
+        by_name = {piece.name: piece for piece in (*shards(cells, config.shard_minutes, measure=chosen.measure_of),
+                                                    *shards_of_one_machine(cells, measure=chosen.measure_of))}
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)

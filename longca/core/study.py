@@ -172,6 +172,11 @@ class Study(Frozen):
             say_left_out(reason)
         return [cell for cell, _ in self._by_id.values()]
 
+    @property
+    def known_cells(self) -> tuple[Cell, ...]:
+        """The same cells. Nothing is said of those that are left out."""
+        return tuple(cell for cell, _ in self._by_id.values())
+
     def measure_of(self, cell: Cell) -> Measure:
         """The measuring of this cell, by the first grid that has it and says so, or else by the study."""
         if all(grid.measure is None for grid in self.grids):

@@ -1,5 +1,6 @@
 """The store: one JSON file a cell, so that a killed run loses the cell in flight and nothing else."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,11 +26,14 @@ class UnusableFile:
 
 
 class CellStore:
-    """The cells of one study's results: `<folder>/cells/<aa>/<cell_id>.json`, aa being the id's first two digits."""
+    """The cells of one study's results: `<folder>/cells/<aa>/<cell_id>.json`, aa being the id's first two digits.
+
+    Controls stand beside them once more for each device, `<folder>/controls/<device>/<cell_id>.json`: a device is held against its own.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.cells = self.folder / "cells"
+        self.cells, self.controls = self.folder / "cells", self.folder / "controls"
         self._decoder = Decoder()
 
     def path(self, cell_id: str) -> Path:
@@ -41,7 +45,25 @@ class CellStore:
         Raises:
             UserError: the disk is full, the folder is read-only, or the like; what was there stays.
         """
-        path = self.path(record.cell_id)
+        return self._write(self.path(record.cell_id), record)
+
+    def write_control(self, record: Record, device: str) -> Path:
+        """Put the record of a control beside those of the same device, as `write` does.
+
+        Args:
+            device: what tells it from all others, such as its UUID.
+        """
+        return self._write(self._controls_of(device) / f"{record.cell_id}.json", record)
+
+    def read_controls(self, device: str) -> dict[str, Record]:
+        """cell_id → the record of a control on this device; files that cannot be used count as missing."""
+        loaded = map(self._load, sorted(self._controls_of(device).glob("[!.]*.json")))
+        return {record.cell_id: record for record in loaded if isinstance(record, Record)}
+
+    def _controls_of(self, device: str) -> Path:
+        return self.controls / hashlib.sha256(device.encode()).hexdigest()[:12]
+
+    def _write(self, path: Path, record: Record) -> Path:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, encode(record))
@@ -56,18 +78,25 @@ class CellStore:
         return self._load(path) if path.exists() else None
 
     def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
-        """All records in the order of their ids, and all files that cannot be used. Never raises for a file's content."""
-        loaded = [self._load(path) for path in sorted(self.cells.glob("*/*.json"), key=lambda path: path.name)
-                  if not path.name.startswith(".")]
-        return ([entry for entry in loaded if isinstance(entry, Record)],
-                [entry for entry in loaded if isinstance(entry, UnusableFile)])
+        """All records in the order of their ids, then the controls of other devices, and all files that cannot be used.
+
+        Never raises for a file's content.
+        """
+        loaded = [self._load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)]
+        controls = [self._load(path) for path in sorted(self.controls.glob("*/[!.]*.json"))]
+        records = [entry for entry in loaded if isinstance(entry, Record)]
+        known = {(record.cell_id, record.run_id, record.started_at) for record in records}
+        records += [entry for entry in controls
+                    if isinstance(entry, Record) and (entry.cell_id, entry.run_id, entry.started_at) not in known]
+        return records, [entry for entry in (*loaded, *controls) if isinstance(entry, UnusableFile)]
 
     @contextmanager
     def lock(self, part: str | None = None, *, wait: bool = False,
              announce: Callable[[str], object] = print, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Hold the folder, or one part of it, against other runs (`longca.store.lock.lock_folder`)."""
         with lock_folder(self.folder, part, wait=wait, announce=announce, given_up=given_up):
-            remove_leftovers(self.cells.glob(f"*/.*{TEMPORARY}"))
+            for folder in (self.cells, self.controls):
+                remove_leftovers(folder.glob(f"*/.*{TEMPORARY}"))
             yield
 
     def _load(self, path: Path) -> Record | UnusableFile:
@@ -77,6 +106,7 @@ class CellStore:
             return UnusableFile(path, f"cannot be read ({error.strerror})")
         except Unusable as error:
             return UnusableFile(path, str(error))
-        if path.stem != record.cell_id or path.parent.name != path.stem[:2]:
+        is_misplaced = path.is_relative_to(self.cells) and path.parent.name != path.stem[:2]
+        if path.stem != record.cell_id or is_misplaced:
             return UnusableFile(path, f"is damaged (it holds cell {record.cell_id}, whose place is another)")
         return record

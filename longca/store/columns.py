@@ -237,6 +237,8 @@ COLUMNS: tuple[Column, ...] = (
     # where and with what
     Column("device", "str", "", "Model of the GPU, or of the CPU that did the work", "environment.nodes", lambda v: v.device),
     Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),
+    Column("device_uuid", "str", "", "Tells the device from others of its model: the UUID of rank 0's GPU, the machine of a CPU",
+           "environment.nodes", lambda v: v.device_uuid),
     Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
     Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
            lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),

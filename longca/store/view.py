@@ -16,7 +16,7 @@ from longca.store.text import format_bytes
 MOST_OF_REASON = 10_000  # characters
 NOISY = 0.1  # from this share of the median on, the middle half of the samples is wider than that of calls that nothing delays
 SETTLED_MS = 160.0  # calls timed alone that last as long: a GPU's reading of power is a mean over a second, which shorter ones do not fill
-Place = tuple[str, str, str]  # study, device, dtype
+Place = tuple[str, str, str]  # study, one device or its model, dtype
 
 
 class View:
@@ -276,6 +276,13 @@ class View:
             return ""
         return str(self.node.gpu.get("name", "unknown GPU")) if self.device_type == "cuda" else self.node.cpu
 
+    @property
+    def device_uuid(self) -> str:
+        """UUID of rank 0's GPU; of a CPU the name of its machine."""
+        if self.node is None:
+            return ""
+        return str(self.node.gpu.get("uuid") or "") if self.device_type == "cuda" else self.node.hostname
+
     def package(self, name: str) -> str:
         return self.software.packages.get(name, "") if self.software else ""
 
@@ -293,7 +300,8 @@ class View:
 class Ceilings:
     """The highest rates of the controls of each study, device and dtype, by median times; None where none was right.
 
-    A copy only moves bytes, so that it holds for all dtypes.
+    A device is held against its own controls, or against those of all devices of its model where it has none. A copy only moves bytes, so
+    that it holds for all dtypes.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -303,16 +311,21 @@ class Ceilings:
             if record.work is None:
                 continue
             view = View(record, Hardware())
-            _raise(self._tflops, _place(view), view.tflops(view.median_ms))
-            _raise(self._gb_per_s, _place(view, ""), view.gb_per_s)
+            for device in (view.device, _one_device(view)):
+                _raise(self._tflops, (record.study, device, view.cell.dtype), view.tflops(view.median_ms))
+                _raise(self._gb_per_s, (record.study, device, ""), view.gb_per_s)
 
     def tflops(self, view: View) -> float | None:
         """Rate of the matrix product that ran where this record was measured, in its dtype."""
-        return self._tflops.get(_place(view))
+        return self._highest(self._tflops, view, view.cell.dtype)
 
     def gb_per_s(self, view: View) -> float | None:
         """Rate of the copy that ran where this record was measured."""
-        return self._gb_per_s.get(_place(view, ""))
+        return self._highest(self._gb_per_s, view, "")
+
+    def _highest(self, rates: dict[Place, float], view: View, dtype: str) -> float | None:
+        own = rates.get((view.record.study, _one_device(view), dtype))
+        return rates.get((view.record.study, view.device, dtype)) if own is None else own
 
 
 class Singles:
@@ -353,8 +366,8 @@ def _percent(rate: float | None, limit: float | None) -> float | None:
     return 100 * rate / limit if rate is not None and limit else None
 
 
-def _place(view: View, dtype: str | None = None) -> Place:
-    return view.record.study, view.device, view.cell.dtype if dtype is None else dtype
+def _one_device(view: View) -> str:
+    return f"{view.device} {view.device_uuid}"
 
 
 def _raise(highest: dict[Place, float], place: Place, rate: float | None) -> None:

@@ -60,7 +60,7 @@ def test_cells_keep_their_order():
 def test_the_estimate():
     cell = kernel_cell("naive", 1 << 14)  # 4 · S² · 2 heads · 8
     flops = 4 * (1 << 28) * 2 * 8
-    once = Measure(warmup=1, repeats=1, timeout_s=1e6)
+    once = Measure.fixed(warmup=1, repeats=1, timeout_s=1e6)
     assert estimate_seconds(cell, flops, once) == pytest.approx(OVERHEAD_SECONDS + 2)
     half = cell.model_copy(update={"mask_params": {"density": 0.5}})
     assert estimate_seconds(half, flops, once) == pytest.approx(OVERHEAD_SECONDS + 1)
@@ -68,11 +68,21 @@ def test_the_estimate():
     assert estimate_seconds(backward, flops, once) == pytest.approx(OVERHEAD_SECONDS + 2 * 2.5)  # one forward serves all its calls
     assert estimate_seconds(cp_cell("ulysses", 4, seqlen=1 << 14), flops, once) == pytest.approx(OVERHEAD_SECONDS + 0.5)
     # timed calls stop after max_seconds, but not before three; and nothing goes beyond the timeout
-    assert estimate_seconds(cell, flops, Measure(warmup=0, repeats=100, max_seconds=10)) == pytest.approx(OVERHEAD_SECONDS + 10)
-    assert estimate_seconds(cell, flops, Measure(warmup=0, repeats=100, max_seconds=1)) == pytest.approx(OVERHEAD_SECONDS + 3)
+    assert estimate_seconds(cell, flops, Measure.fixed(warmup=0, repeats=100, max_seconds=10)) == pytest.approx(OVERHEAD_SECONDS + 10)
+    assert estimate_seconds(cell, flops, Measure.fixed(warmup=0, repeats=100, max_seconds=1)) == pytest.approx(OVERHEAD_SECONDS + 3)
     assert estimate_seconds(cell, 1.0, Measure(timeout_s=300)) == 300
     # so does the warm-up, after the call in which they run out
-    assert estimate_seconds(cell, flops / 4, Measure(warmup=9, repeats=1, max_seconds=5)) == pytest.approx(OVERHEAD_SECONDS + 9 + 4)
+    assert estimate_seconds(cell, flops / 4, Measure.fixed(warmup=9, repeats=1, max_seconds=5)) == pytest.approx(OVERHEAD_SECONDS + 9 + 4)
+
+
+def test_the_estimate_of_the_protocol() -> None:
+    """Calls of 50 ms on a GPU that rests as long; on a CPU, up to the limit; and calls that half of the timeout ends."""
+    cell, flops = kernel_cell("naive", 1 << 14), 4 * (1 << 28) * 2 * 8
+    measure = Measure(warmup=5, repeats=20, max_seconds=4)
+    assert estimate_seconds(cell, 20 * flops, measure) == pytest.approx(OVERHEAD_SECONDS + 8 * 0.1 + 30 * 0.1)
+    assert estimate_seconds(cell, 20 * flops, measure, on_gpu=False) == pytest.approx(OVERHEAD_SECONDS + 8 * 0.05 + 4)
+    assert estimate_seconds(cell, 1e6 * flops, measure) == pytest.approx(OVERHEAD_SECONDS + 0.5, abs=0.01), "blocks have a least length"
+    assert estimate_seconds(cell, flops / 4, measure) == pytest.approx(OVERHEAD_SECONDS + 150 + 8)
 
 
 def test_planning_needs_no_torch():
@@ -81,10 +91,10 @@ def test_planning_needs_no_torch():
 
 
 def test_controls_are_estimated_by_what_they_do():
-    once = Measure(warmup=1, repeats=1, timeout_s=1e6)
+    once = Measure.fixed(warmup=1, repeats=1, timeout_s=1e6)
     cell = kernel_cell("matmul", 1 << 17, mask="full")
     assert estimate_seconds(cell, 1e12, once, work=Work(flops=10**12)) == pytest.approx(OVERHEAD_SECONDS + 2)
     assert estimate_seconds(cell, 1e12, once, work=Work(traffic_bytes=10**12)) == pytest.approx(OVERHEAD_SECONDS + 2)
     assert estimate_seconds(cell, 1e12, once, work=Work(duration_ms=500)) == pytest.approx(OVERHEAD_SECONDS + 1)
     copy = kernel_cell("device_copy", 1 << 20, mask="full")  # as attention it would take minutes
-    assert shards([copy], 100.0)[0].minutes * 60 == pytest.approx(OVERHEAD_SECONDS, abs=0.1)
+    assert shards([copy], 100.0)[0].minutes * 60 == pytest.approx(OVERHEAD_SECONDS + 0.5, abs=0.1)

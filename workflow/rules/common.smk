@@ -35,9 +35,9 @@ ONE_MACHINE = workflow.resource_settings.resources.get("device") == 1
 SHARDS = {
     shard.name: shard
     for shard in (
-        shards_of_one_machine(CELLS)
+        shards_of_one_machine(CELLS, measure=STUDY.measure_of)
         if ONE_MACHINE
-        else shards(CELLS, CONFIG.shard_minutes)
+        else shards(CELLS, CONFIG.shard_minutes, measure=STUDY.measure_of)
     )
 }
 CONTAINED = (

@@ -33,10 +33,12 @@ class Prediction:
     tensor_bytes: int  # inputs, outputs and their gradients, of all ranks
     memory_bytes: int  # forecast of the most that a rank needs
     work: Work | None = None  # for a control, which has neither pairs nor such tensors
+    on_gpu: bool = True
 
     def seconds(self, peak_flops: float, measure: Measure) -> float:
         """Expected seconds on devices of this peak rate, checks included."""
-        return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density, work=self.work)
+        return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density, work=self.work,
+                                on_gpu=self.on_gpu)
 
 
 class Predictor:
@@ -74,14 +76,16 @@ class Predictor:
         unsupported = None if unavailable and cell.strategy else self._unsupported(cell, traits)
         work = kernel.work(cell)
         if work is not None:
-            return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work.traffic_bytes or 0, work)
+            return Prediction(cell, unavailable, unsupported, 0.0, work.flops or 0, 0, work.traffic_bytes or 0, work,
+                              self.device_type == "cuda")
         flops = cell.flops(round(density * cell.seqlen**2), 1)
         row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
         if cell.direction == "bwd":
             tensors *= 2
         held = TENSORS_HELD[cell.kind, cell.direction] * tensors / cell.world + kernel.stored_bytes(cell.call_spec, traits) / cell.world
-        return Prediction(cell, unavailable, unsupported, density, flops, tensors, round(held))
+        return Prediction(cell, unavailable, unsupported, density, flops, tensors, round(held),
+                          on_gpu=self.device_type == "cuda")
 
     def refusal(self, cell: Cell) -> str | None:
         """The reason why this cell is unsupported; None if it is not. Packages need not be there: nothing asks for them."""

@@ -16,6 +16,7 @@ from typing import Literal
 
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
+from longca.bench.run.controls import DeviceControls, device_key
 from longca.bench.run.ending import by_workflow, stopped_by_signals
 from longca.bench.run.method_version import method_versions
 from longca.bench.run.progress import Progress, duration, make_progress
@@ -71,6 +72,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
               part: str | None = None, log: Path | None = None, progress: Progress | None = None, task: Task | None = None) -> Summary:
     """Measure those of the cells that have no record of today's method, in random order.
 
+    With them go the study's controls that are not known for this device; they are in no count.
+
     Args:
         retry: statuses whose cells are measured again; "disturbed" for those that were measured while others used the device,
             "drifting" for those whose samples drift, "noisy" for those whose samples differ much.
@@ -91,7 +94,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
     known = functools.cache(lambda: cell_facts(store))
-    versions_on = functools.cache(lambda: method_versions(cells, study))
+    controls = DeviceControls(study)
+    versions_on = functools.cache(lambda: method_versions([*cells, *controls.cells], study))
     with (stopped_by_signals() as stop, closing(progress or make_progress(config.progress, log)) as show,
           _launcher(task, store.folder, stop.now) as launcher,
           store.lock(part, wait=by_workflow(), announce=show.note, given_up=stop.soon),
@@ -100,30 +104,42 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         versions = versions_on()(pool.device.name)
         kept, in_a_row = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
-        todo = shuffled((cell for cell in cells if cell.cell_id not in kept), study.seed, pool.device.type)
+        own = [cell for cell in cells if cell.cell_id not in kept]
+        beside = controls.due(own, store, pool.device.uuid, versions, retry)
+        todo = shuffled([*own, *beside], study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), in_a_row)
         show.start(cells, list(kept.values()), logs)
+        if beside:
+            show.note(f"Measured beside: {plural(len(beside), 'control')} of the study, not known for this device")
+        not_counted = {cell.cell_id for cell in beside}
         missed = ""
         try:
             for cell in todo:
                 if stop.soon():
                     raise KeyboardInterrupt
-                show.begin(cell)
+                is_counted = cell.cell_id not in not_counted
+                if is_counted:
+                    show.begin(cell)
                 try:
                     record = run.measure(cell)
                 except TooFewLeft as reason:
-                    missed = str(reason)
+                    missed = str(reason) if is_counted else missed
                     continue
-                store.write(record)
-                counts[record.outcome.status] += 1
-                show.end(record)
+                if cell in controls:
+                    store.write_control(record, device_key(pool.device.uuid))
+                if is_counted:
+                    store.write(record)
+                    counts[record.outcome.status] += 1
+                    show.end(record)
+                elif record.outcome.status != "ok":
+                    show.note(f"The control {cell.title} ended as {record.outcome.status} on this device")
         except KeyboardInterrupt:
             why = "" if stop.now() else ", since the workflow that started this run is gone"
             show.note(f"Stopped with {show.num_left} cells to do{why}: run again to go on")
             raise
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
-    return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(todo),
+    return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(own),
                    num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs)
 
 

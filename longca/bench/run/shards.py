@@ -1,10 +1,11 @@
 """Shards: the jobs of about equal length into which a study is split. Pure and quick, since the workflow does it each time it is read."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from longca.bench.measure.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
 from longca.core.cell import SETTLE_SECONDS, Cell
 from longca.core.plugin import Registry
 from longca.core.record import Work
@@ -13,6 +14,11 @@ from longca.core.study import Measure
 OVERHEAD_SECONDS = 2.0  # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # bytes a second to and from the memory of one device
+STEADY_SECONDS, STEADY_CALLS = 0.5, 8  # of warming a GPU that is steady at once: two blocks of `longca.bench.measure.protocol.BLOCKS`
+MORE_SAMPLES = 1.5  # times the least number: one more look at the interval of the median; what a GPU that rests needs at most
+
+Measured = Measure | Callable[[Cell], Measure] | None
+"""the way cells are measured, or each cell's; the defaults if None"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Shard:
 
 
 def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = None, density: float | None = None,
-                     work: Work | None = None) -> float:
+                     work: Work | None = None, *, on_gpu: bool = True) -> float:
     """The estimated duration of a cell. Without `density` no mask is built and the estimate is an upper bound.
 
     Args:
@@ -38,14 +44,37 @@ def estimate_seconds(cell: Cell, rate_flops: float, measure: Measure | None = No
         measure: settings of the measurement; the defaults if not given.
         density: share of visible pairs; if not given, the mask's parameter `density`, or 1.
         work: work of a control, which has no pairs.
+        on_gpu: calls are paced, and their times differ little. On a CPU they come at once, and samples go on to their limit.
     """
     measure = measure or Measure()
     call_s = _attention_seconds(cell, rate_flops, density) if work is None else _control_seconds(work, rate_flops)
-    warmup_s = min(measure.warmup * call_s, measure.max_seconds + call_s)  # the call in which time runs out is the last one
     if cell.sustained:
-        warmup_s = max(warmup_s, SETTLE_SECONDS)
-    timed_s = min(measure.repeats * call_s, max(measure.max_seconds, 3 * call_s))
-    return min(OVERHEAD_SECONDS + warmup_s + timed_s, measure.timeout_s)
+        calls_s = max(measure.warmup * call_s, SETTLE_SECONDS) + _fixed_seconds(call_s, measure)
+    else:
+        step_s = call_s / measure.duty if on_gpu else call_s
+        calls_s = _warm_up_seconds(step_s, measure, on_gpu) + _timed_seconds(step_s, measure, on_gpu)
+        # the call in which time runs out is the last one, and there are three in any case
+        calls_s = min(calls_s, max(TIMED_SHARE * measure.timeout_s + step_s, MIN_SAMPLES * step_s))
+    return min(OVERHEAD_SECONDS + calls_s, measure.timeout_s)
+
+
+def _warm_up_seconds(step_s: float, measure: Measure, on_gpu: bool) -> float:
+    """Seconds of the warm-up calls, `step_s` from one to the next; the call in which time runs out is the last one."""
+    least_s = min(measure.warmup * step_s, least_warm_up_seconds(measure) + step_s)
+    steady_s = max(STEADY_SECONDS if on_gpu else 0.0, STEADY_CALLS * step_s)
+    return max(least_s, min(steady_s, measure.warm_seconds + step_s) if measure.warm_seconds else 0.0)
+
+
+def _timed_seconds(step_s: float, measure: Measure, on_gpu: bool) -> float:
+    """Seconds of the samples."""
+    if not measure.precision:
+        return _fixed_seconds(step_s, measure)
+    expected = MORE_SAMPLES * measure.repeats if on_gpu else math.inf
+    return max(measure.repeats * step_s, min(min(expected, measure.most_repeats) * step_s, measure.max_seconds))
+
+
+def _fixed_seconds(step_s: float, measure: Measure) -> float:
+    return min(measure.repeats * step_s, max(measure.max_seconds, MIN_SAMPLES * step_s))
 
 
 def _attention_seconds(cell: Cell, rate_flops: float, density: float | None) -> float:
@@ -57,7 +86,7 @@ def _control_seconds(work: Work, rate_flops: float) -> float:
     return (work.duration_ms or 0.0) / 1e3 + (work.flops or 0) / rate_flops + (work.traffic_bytes or 0) / RATE_BYTES
 
 
-def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
+def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS, measure: Measured = None) -> list[Shard]:
     """The cells as jobs of at most about `minutes`, in their order. The same cells always give the same shards.
 
     The cells of a job have the same kernel or, for context parallelism, the same number of ranks: its methods run in the same processes.
@@ -69,7 +98,7 @@ def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS
     return [shard for name, group in groups.items() for shard in _cut(name, group, minutes, rate_flops, measure)]
 
 
-def shards_of_one_machine(cells: Iterable[Cell], rate_flops: float = RATE_FLOPS, measure: Measure | None = None) -> list[Shard]:
+def shards_of_one_machine(cells: Iterable[Cell], rate_flops: float = RATE_FLOPS, measure: Measured = None) -> list[Shard]:
     """One job of all kernels and one of context parallelism. More jobs could not run at the same time and would start more processes.
 
     The cells of all kernels are then also in one random order (`longca.bench.run.runner.shuffled`).
@@ -80,12 +109,13 @@ def shards_of_one_machine(cells: Iterable[Cell], rate_flops: float = RATE_FLOPS,
     return [shard for kind, group in kinds.items() for shard in _cut(kind, group, math.inf, rate_flops, measure)]
 
 
-def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measure | None) -> list[Shard]:
+def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measured) -> list[Shard]:
     pieces: list[list[Cell]] = []
     filled: list[float] = []  # seconds of each piece
     kernels = {name: Registry("kernel").load(name) for name in {cell.kernel for cell in cells}}
     for cell in cells:
-        seconds = estimate_seconds(cell, rate_flops, measure, work=kernels[cell.kernel].work(cell))
+        of_cell = measure(cell) if callable(measure) else measure
+        seconds = estimate_seconds(cell, rate_flops, of_cell, work=kernels[cell.kernel].work(cell))
         if not pieces or filled[-1] + seconds > minutes * 60:
             pieces.append([])
             filled.append(0.0)

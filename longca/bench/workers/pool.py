@@ -34,6 +34,8 @@ class Device(Frozen):
     name: str
     num_devices: int
     """on this machine"""
+    uuid: str = ""
+    """of the GPU of rank 0; empty for a CPU"""
     num_tasks: int | None = None
     """tasks of the job, each with one device; None without a job"""
 
@@ -110,7 +112,8 @@ class Pool:
         except StartTimeout:
             raise UserError("The measuring process does not start", why="it says nothing",
                             todo=f"Its output is in {group.ranks[0].log}") from None
-        self.device = Device(type=facts["type"], name=facts["name"], num_devices=facts["num_devices"], num_tasks=self.launcher.num_ranks)
+        self.device = Device(type=facts["type"], name=facts["name"], num_devices=facts["num_devices"],
+                             uuid=facts.get("uuid") or "", num_tasks=self.launcher.num_ranks)
         self._groups[None] = group
 
     def measure(self, cell: Cell, measure: Measure) -> Result:
