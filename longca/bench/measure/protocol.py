@@ -15,6 +15,7 @@ from longca.core.study import Measure
 MIN_SAMPLES = 3  # whatever the time
 GROWTH = 1.5  # from one look at the interval of the median to the next: a look at each sample would end where it is narrow by chance
 BLOCKS = ((4, 0.25), (2, 0.5), (1, 1.0))  # calls and seconds that fill a block: any of these
+WITHOUT_RESTS = 4  # times as long are blocks of calls that do not rest: a power controller answers after a second
 FLAT_SHARE = 0.01  # of the median time or clock, between blocks: a step of the SM clock is as large
 TREND_LEVEL, FEWEST_FOR_TREND = 0.05, 8  # calls that differ by more are flat all the same where so many show no trend at this level
 WARM_SHARE, TIMED_SHARE = 0.25, 0.5  # of the cell's timeout: its least warm-up calls, and all its calls, end there
@@ -25,18 +26,21 @@ Stopped = Literal["repeats", "precision", "time"]
 class Steadiness:
     """The test that a device has become steady, by its last calls.
 
-    Calls are put into blocks: of a GPU each has four calls and 0.25 s, or two and 0.5 s, or one and 1 s, pauses included; of a CPU four
-    calls. The device is steady when the last two blocks agree, in call times and in SM clocks: their medians differ by at most 1 %, or
-    both blocks together have eight calls or more without a trend (Mann and Kendall, 5 %). Of fewer calls clocks are too coarse to count.
+    Calls are put into blocks: of a GPU each has four calls and 0.25 s, or two and 0.5 s, or one and 1 s, pauses included (four times as
+    long where calls do not rest); of a CPU four calls. The device is steady when the last two blocks agree, in call times and in SM
+    clocks: their medians differ by at most 1 %, or both together have eight calls or more without a trend (Mann and Kendall, 5 %). Of
+    fewer calls clocks are too coarse to count.
     """
 
-    def __init__(self, start_s: float, *, has_controller: bool) -> None:
+    def __init__(self, start_s: float, *, has_controller: bool, rests: bool = True) -> None:
         """
         Args:
             start_s: moment at which the first call began, in s.
             has_controller: a power controller needs time to answer: blocks have a least length.
+            rests: the device rests after each call.
         """
-        self._has_controller = has_controller
+        scale = 1 if rests else WITHOUT_RESTS
+        self._fillings = [(calls, scale * seconds) for calls, seconds in BLOCKS] if has_controller else [(BLOCKS[0][0], 0.0)]
         self._last: _Block | None = None
         self._block = _Block(start_s)
         self.is_steady = False
@@ -53,14 +57,10 @@ class Steadiness:
         if clock_mhz is not None:
             block.clocks_mhz.append(clock_mhz)
         calls, seconds = len(block.times_ms), at_s - block.start_s
-        if not any(calls >= most and (seconds >= long or not self._has_controller) for most, long in self._fillings):
+        if not any(calls >= least and seconds >= long for least, long in self._fillings):
             return
         self.is_steady = self._last is not None and _agree(self._last, block)
         self._last, self._block = block, _Block(at_s)
-
-    @property
-    def _fillings(self) -> tuple[tuple[int, float], ...]:
-        return BLOCKS if self._has_controller else BLOCKS[:1]
 
 
 class _Block:

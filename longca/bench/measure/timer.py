@@ -118,7 +118,7 @@ def _warm(calls: _Calls, measure: Measure, agree: Agree, now: Callable[[], float
         number += 1
         slowest_ms, is_overdue = agree((time_ms, now() - start > most_s))
         calls.rest_after(slowest_ms)
-    steadiness = Steadiness(now(), has_controller=calls.has_controller)
+    steadiness = Steadiness(now(), has_controller=calls.has_controller, rests=calls.duty is not None)
     is_steady, is_late = False, measure.warm_seconds == 0
     while not is_overdue and (number < measure.warmup or not (is_steady or is_late)):
         time_ms = calls.time_ms(timed=False)
