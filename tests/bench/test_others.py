@@ -173,6 +173,26 @@ def test_a_disturbed_cell_is_marked_and_measured_again_once(runs):
     assert runs.run(retry={"disturbed"}) == runs.run() == 0
 
 
+def test_a_drifting_cell_is_measured_again_once_and_keeps_its_number(runs):
+    steady, rising = [1.0] * 12, [1.0 + 0.02 * number for number in range(12)]
+    runs.times_ms = rising
+    assert runs.run() == 1 and runs.stored.drift == "rising" and runs.stored.samples.again == 0
+    assert runs.run(disturbed="keep") == 0
+    assert runs.run() == 1 and runs.stored.is_drifting and runs.stored.samples.again == 1
+    assert "Measured again: 1 cell whose samples drifted" in runs.said.getvalue()
+    assert runs.run() == 0 and runs.stored.median_ms == pytest.approx(1.11)
+    runs.times_ms = steady
+    assert runs.run(retry={"drifting"}) == 1 and runs.stored.drift == "none" and runs.run(retry={"drifting"}) == runs.run() == 0
+
+
+def test_drift_and_others_in_turn_do_not_go_on_for_ever(runs):
+    runs.others_cores = 5.0
+    assert runs.run() == 1
+    runs.others_cores, runs.times_ms = 0.1, [1.0 + 0.02 * number for number in range(12)]
+    assert runs.run() == 1 and runs.stored.is_drifting and runs.stored.num_unsettled == 2
+    assert runs.run() == 0
+
+
 def test_a_noisy_cell_is_measured_again_where_that_is_asked_for(runs):
     """The middle half of its samples spreads over more than a tenth of their median."""
     runs.times_ms = [1.0, 1.0, 1.2, 1.2]

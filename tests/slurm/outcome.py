@@ -9,10 +9,11 @@ from tests.slurm.cluster.cluster import Job
 from tests.slurm.project import Project
 
 NUM_CELLS = 8  # of the study of accidents
-TIMES = re.compile(r"noise|notes|num_samples|stopped|straggler_percent|slowest_rank|samples_ms|time_ms_.*|.*_ms|seconds|costs"
+TIMES = re.compile(r"noise|notes|num_samples|stopped|steady|drift.*|precision_percent"
+                   r"|warmup|warm_seconds|mega_cycles_median|straggler_percent|slowest_rank|samples_ms|time_ms_.*|.*_ms|seconds|costs"
                    r"|(nominal_|single_|ceiling_)?tflops.*|gb_per_s|(peak|single|ceiling)_percent|ceiling_.*|disturbed|others_.*")
 RESIDENT = {"peak_bytes", "absolute_peak_bytes", "above_shards_bytes"}  # as the system happens to hand out memory
-PROVENANCE = {"hostname", "num_nodes", "slurm_job", "run_id", "started_at"}
+PROVENANCE = {"hostname", "device_uuid", "num_nodes", "slurm_job", "run_id", "started_at"}
 ERRORS = re.compile(r"(error|max_abs_error|budget_ratio|error_(budget|out|lse|dq|dk|dv))")
 # Times by which errors may differ: each run draws anew what changes between timed calls, and an error is the worst of all judged calls.
 SAME_ERROR = 3.0

@@ -7,7 +7,7 @@ import pytest
 
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut
+from longca.core.record import COSTS, Accuracy, Failed, Incorrect, MaskFacts, Memory, OutOfMemory, Samples, TimedOut, Unsupported
 from longca.store.columns import COLUMNS
 from longca.store.hardware import Hardware, load_hardware
 from longca.store.table import columns, derived, in_order, is_ranked
@@ -294,3 +294,35 @@ def test_a_study_that_stands_aside_is_ranked_by_itself_alone():
     assert is_ranked(derived([*pairs, dense, *values])).tolist() == [False, False, True, False, False, False]
     mixed = [dense, of("as_released_flex", "dense"), of("naive", "dense")]
     assert is_ranked(derived([*mixed, of("naive", "other")])).tolist() == [True, False, True, True], "most of it is as usual"
+
+
+def test_each_device_is_held_against_its_own_controls_and_else_against_those_of_its_model():
+    def timed(cell, time_ms, uuid, gpu="NVIDIA H200"):
+        found = record(cell, samples=samples((time_ms,), timer="cuda_event"), mask=FACTS, gpu=gpu, study="a")
+        node = found.environment.nodes[0]
+        node = node.model_copy(update={"gpu": node.gpu | {"uuid": uuid}})
+        return found.model_copy(update={"environment": found.environment.model_copy(update={"nodes": (node,)})})
+
+    records = [*(timed(CELL, 1.0, uuid) for uuid in "abc"), timed(CELL, 1.0, "a", gpu="NVIDIA H100"),
+               timed(control("matmul"), 5.0, "a"), timed(control("matmul"), 4.0, "b")]
+    ceilings = [row["ceiling_tflops"] for row in rows(records, load_hardware())[:4]]
+    assert ceilings == [pytest.approx(2 * 2048**3 / 5e9), pytest.approx(2 * 2048**3 / 4e9), pytest.approx(2 * 2048**3 / 4e9), None]
+
+
+def test_cycles_stand_beside_times():
+    """A clock that falls makes calls longer, and leaves their cycles as they are; of several ranks rank 0 counts."""
+    row = one(samples=samples((1.0, 1.25, 2.0), timer="cuda_event", sm_clock_mhz=(2000.0, 1600.0, 1000.0)))
+    assert row["mega_cycles_median"] == 2.0 and row["time_ms_median"] == 1.25
+    assert one(samples=samples((1.0,)))["mega_cycles_median"] is None
+    assert one(samples=samples((1.0,), (9.0,), timer="cuda_event", sm_clock_mhz=(1500.0,)))["mega_cycles_median"] == 1.5
+
+
+def test_drift_and_precision_follow_from_samples_of_any_schema():
+    rising = tuple(1.0 + 0.01 * number for number in range(20))
+    row = one(samples=samples(rising))
+    assert row["drift"] == "rising" and row["drift_percent"] == pytest.approx(100 * 0.14 / 1.095)
+    assert (row["time_ms_low"], row["time_ms_high"]) == (rising[5], rising[14])
+    assert row["precision_percent"] == pytest.approx(100 * 0.045 / 1.095)
+    few = one(samples=samples((1.0, 1.1, 1.2, 1.3, 1.4)))
+    assert few["drift"] == "unknown" and few["time_ms_low"] is None and few["precision_percent"] is None
+    assert one(outcome=Unsupported(reason="no"))["drift"] == ""

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 from longca.core.cell import Cell
+from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.core.study import Study
 from longca.store.cells import CellStore
@@ -20,7 +21,9 @@ class DeviceControls:
     """The controls of a study, and those of them that a store has of one device."""
 
     def __init__(self, study: Study) -> None:
-        self.cells = controls_among(study.known_cells)
+        self.cells: list[Cell] = []
+        with suppress(UserError):  # whoever asks for its cells learns why it has none
+            self.cells = controls_among(study.known_cells)
         self._ids = {cell.cell_id for cell in self.cells}
 
     def __contains__(self, cell: Cell) -> bool:
