@@ -23,6 +23,7 @@ from longca.report.look.svg import Inline, draw, inline
 from longca.report.look.template import page_templates, static_text
 from longca.report.rows import on_page, rows_json
 from longca.report.series import labelled, mask_order, rate_unit, sampled
+from longca.report.steadiness import steadiness
 from longca.store.cells import UnusableFile
 from longca.store.columns import COLUMNS
 from longca.store.export import EXPORTED, export_files, frame_csv
@@ -134,6 +135,8 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     images = tables.images(ordered)
     reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
     linked = {cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]} | {worst.cell_id for worst in worst_errors}
+    steady = steadiness(table)
+    linked |= {cell.cell_id for cell in steady.drifting}
     linked |= {*winners.cells(fastest), *(views.cells(decided) if decided else ()), *table.cell_id[table.is_control.astype(bool)]}
     shown = on_page(table, linked)
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table.cell_id.iloc[shown])))}  # of a cell measured twice the first one
@@ -158,7 +161,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "fastest": fastest, "matrices": matrix.matrices(table), "reasons": reasons, "worst_errors": worst_errors,
         "waits": tables.waits(table), "ceilings": tables.ceilings(table), "machines": tables.machines(ordered, hardware),
         "software": tables.software(ordered), "images": images, "finding_of_images": tables.finding_of_images(images),
-        "has_product": bool(table.ceiling_tflops.notna().any()),
+        "steadiness": steady, "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables,
         "files": _files(out, sources, _downloads(ordered, values, beside) if beside else []), "overviews": overviews(out),

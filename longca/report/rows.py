@@ -19,16 +19,17 @@ UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}  # sig
 _LONG_NUMBER = re.compile(r"\d+\.\d{3,}")
 TABLE = (  # what the table of records shows
     "anchor", "study", "kind", "method", "world", "mask", "mask_label", "seqlen", "heads", "head_dim", "dtype", "direction", "seed",
-    "device", "status", "reason", "notes", "log", "tflops_per_device", "ceiling_percent", "time_ms_median", "noise",
+    "device", "status", "reason", "notes", "log", "tflops_per_device", "ceiling_percent", "time_ms_median", "noise", "drift",
     "num_samples", "peak_bytes", "budget_ratio")
 DETAILS = (  # what a record shows when it is opened
     "mask_params", "corpus", "tflops_per_device_low", "tflops_per_device_high", "time_ms_q1", "time_ms_q3",
-    "time_ms_mean_ranks", "enqueue_ms", "warmup", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops",
+    "time_ms_low", "time_ms_high", "precision_percent", "drift_percent", "time_ms_mean_ranks", "enqueue_ms", "warmup", "warm_seconds",
+    "steady", "duty", "timer", "stopped", "samples_ms", "density", "flops", "nominal_flops",
     "nominal_tflops",
     "peak_percent", "ceiling_tflops", "gb_per_s", "nominal_ms", "drawn", "mask_digest",
     "error_tensor", "error", "error_budget", "error_reference", "error_scope", "absolute_peak_bytes", "above_shards_bytes", "memory_source",
     "straggler_percent", "slowest_rank", "single_percent", "single_tflops", "moved_bytes", "formula_bytes", "permute_ms", "num_nodes",
-    "costs", "sm_clock_mhz_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
+    "costs", "sm_clock_mhz_median", "mega_cycles_median", "clock_event_reasons", "power_w_median", "temperature_c_max", "hostname", "torch",
     "cuda", "git_sha", "method_version", "run_id", "started_at", "seconds")
 
 MOST_ROWS = 8_000  # records of a page: it stays small enough to be sent by mail, and quick

@@ -17,7 +17,7 @@ const COLUMNS = [
   { title: rate.name, key: (r) => r.tflops_per_device, show: (r) => number(scaled(r.tflops_per_device)), num: true, high: true, timed: true },
   { title: "Median ms", key: (r) => r.time_ms_median, num: true, timed: true },
   { title: "% ceiling", key: (r) => r.ceiling_percent, show: (r) => number(r.ceiling_percent, 2), num: true, high: true, timed: true, when: records.some((record) => record.ceiling_percent !== null) },
-  { title: "IQR", key: (r) => r.noise, show: (r) => percent(r.noise), num: true, timed: true },
+  { title: "IQR", key: (r) => r.noise, show: (r) => `${percent(r.noise)}${{ rising: " ↗", falling: " ↘" }[r.drift] ?? ""}`, num: true, timed: true },
   { title: "n", key: (r) => r.num_samples, num: true, timed: true },
   { title: "Memory", key: (r) => r.peak_bytes, show: (r) => bytes(r.peak_bytes), num: true, timed: true },
   { title: "Error/budget", key: (r) => r.budget_ratio, show: (r) => percent(r.budget_ratio), num: true, high: true },
@@ -150,7 +150,12 @@ const toggle = (row, record, open = row.nextElementSibling?.className !== "opene
       "made to last": record.nominal_ms !== null && `${number(record.nominal_ms)} ms`,
       "on the host": record.enqueue_ms !== null && `${number(record.enqueue_ms, 4)} ms a call`,
       "mean over ranks": record.world > 1 ? `${number(record.time_ms_mean_ranks, 4)} ms` : "",
-      samples: record.warmup === null ? record.num_samples : `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}, ${record.timer}, ended by ${record.stopped}` }),
+      "95 % interval": record.time_ms_low && `${number(record.time_ms_low, 5)}–${number(record.time_ms_high, 5)} ms, ±${number(record.precision_percent, 2)} %`,
+      drift: { rising: "the samples get slower", falling: "the samples get faster", none: "none", unknown: "unknown: fewer than ten samples" }[record.drift]
+        + (["rising", "falling"].includes(record.drift) && record.drift_percent !== null ? `, by ${number(Math.abs(record.drift_percent), 2)} %` : ""),
+      cycles: record.mega_cycles_median && `${number(record.mega_cycles_median, 4)} million`,
+      rests: record.duty && `busy for at most ${number(100 * record.duty)} % of the time`,
+      samples: record.warmup === null ? record.num_samples : `${record.num_samples} after ${record.warmup} warm-up${record.warmup === 1 ? "" : "s"}${warmed(record)}, ${record.timer}, ended by ${record.stopped}` }),
     list("Result", { status: record.status, reason: record.reason, notes: record.notes, "compared with": record.error_reference && `${record.error_reference}, ${record.error_scope}`,
       "worst tensor": record.error_tensor && `${record.error_tensor}: ${number(record.error)} of ${number(record.error_budget)} allowed` }),
     list("Memory and costs", { "peak of a call": bytes(record.peak_bytes), "absolute peak": bytes(record.absolute_peak_bytes), counted: record.memory_source, costs: record.costs }),
@@ -178,6 +183,11 @@ const toggle = (row, record, open = row.nextElementSibling?.className !== "opene
   const link = element("a", { href: `#cell-${record.anchor}` }, "Link to this record");
   cell.append(element("p", { class: "caption", style: "padding: 0 16px" }, link));
   row.after(element("tr", { class: "opened" }, cell));
+};
+const warmed = (record) => {  // how long a record's warm-up calls took, and if they made the device steady
+  if (record.warm_seconds === null) return "";
+  const verdict = { true: ", steady", false: ", not steady yet" }[record.steady] ?? "";
+  return ` in ${number(record.warm_seconds, 2)} s${verdict}`;
 };
 const repeat = (record) => {  // the command that measures this cell again
   if (!record.study) return "";
