@@ -158,6 +158,11 @@ class Study(Frozen):
         """
         for reason in self.left_out:
             say_left_out(reason)
+        return self.all_cells
+
+    @property
+    def all_cells(self) -> list[Cell]:
+        """The same cells, without a word on those left out. Raises UserError as `cells` does."""
         return [cell for cell, _ in self._by_id.values()]
 
     def measure_of(self, cell: Cell) -> Measure:

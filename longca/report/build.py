@@ -28,7 +28,7 @@ from longca.store.columns import COLUMNS
 from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import columns, frame, to_report
+from longca.store.table import columns, frame, of_grid, to_report
 from longca.store.text import plural
 from longca.store.view import NOISY
 
@@ -121,12 +121,13 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    ordered = to_report(records, problems)
+    everything = to_report(records, problems)
+    ordered = [record for record in everything if record.playoff is None]
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
-    values = columns(ordered, hardware)
-    table = labelled(with_predictions(frame(values), ordered))
+    values = columns(everything, hardware)
+    table = labelled(with_predictions(of_grid(frame(values)), ordered))
     methods = _methods(table)
     beside = out.parent if out.name == "report.html" else None
     decided = views.decision(table)
@@ -161,7 +162,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         "has_product": bool(table.ceiling_tflops.notna().any()),
         "runs": tables.runs(table), "methods": tables.methods(table),
         "looks": variables,
-        "files": _files(out, sources, _downloads(ordered, values, beside) if beside else []), "overviews": overviews(out),
+        "files": _files(out, sources, _downloads(everything, values, beside) if beside else []), "overviews": overviews(out),
         "all_statuses": STATUSES, "theme": theme(),
         "rate": rate, "names": names, "masks": shown_masks, "pictures": pictures, "markers": MARKERS,
         "short_status": matrix.SHORT, "decision": decided,

@@ -110,6 +110,12 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.samples.timer if v.samples else ""),
     Column("stopped", "str", "", "What ended the samples: their number (repeats) or time", "samples.stopped",
            lambda v: v.samples.stopped if v.samples else ""),
+    Column("playoff", "str", "", "The play-off: kernels of one case, timed in turn in one process. All its rows have this id; empty in "
+           "the row of the cell itself", "playoff", lambda v: v.record.playoff or ""),
+    Column("playoff_rounds", "floats", "", "Of a play-off: the round of each sample; samples of one round are a pair", "turns",
+           lambda v: tuple(map(float, v.record.turns.rounds)) if v.record.turns else None),
+    Column("playoff_end", "str", "", "Of a play-off, why its rounds ended: decided, rounds or time", "turns",
+           lambda v: v.record.turns.ending if v.record.turns else ""),
     # work and speed
     Column("area", "int", "pairs", "Visible query-key pairs, exact, summed over head groups", "mask.area",
            lambda v: v.record.mask and v.record.mask.area),

@@ -18,7 +18,7 @@ from longca.bench.workers.play import NO_RIVAL, play
 from longca.core.cell import Cell
 from longca.core.errors import UserError
 from longca.core.playoff import PlayoffRules
-from longca.core.plugin import PACKAGE_ROOT, Registry
+from longca.core.plugin import Registry, is_of_package
 from longca.core.record import Unavailable
 from longca.core.schema import Frozen
 from longca.core.study import Measure
@@ -178,11 +178,11 @@ class Pool:
 
     def _key(self, cell: Cell) -> Key:
         kind, kernel, world = worker_key(cell, self.device.type)
-        return (kind, cell.kernel, world) if self._apart and not _is_own(cell.kernel) else (kind, kernel, world)
+        return (kind, cell.kernel, world) if self._apart and not is_of_package("kernel", cell.kernel) else (kind, kernel, world)
 
     def _is_control(self, cell: Cell) -> bool:
         """True for a call of known work, which judges itself: its kernel says so, which is believed of a study's kernels alone."""
-        if self._apart and not _is_own(cell.kernel):
+        if self._apart and not is_of_package("kernel", cell.kernel):
             return False
         with suppress(Exception):  # one that cannot be loaded: the measuring process says why
             return Registry("kernel").load(cell.kernel).family == "control"
@@ -260,9 +260,3 @@ class Pool:
         if self._judge is not None:
             self._judge.close()
             self._judge = None
-
-
-def _is_own(kernel: str) -> bool:
-    """True for a kernel of the package."""
-    path = Registry("kernel").paths().get(kernel)
-    return path is not None and path.is_relative_to(PACKAGE_ROOT)
