@@ -113,9 +113,12 @@ def command(
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task,
                         playoffs="only" if playoff_only else "after" if playoff else "none")
     if stamp is not None:
-        from longca.bench.run.freshness import write_stamp
+        from longca.bench.run.freshness import write_playoff_stamp, write_stamp
 
-        write_stamp(stamp, folder, asked)
+        if playoff_only:
+            write_playoff_stamp(stamp, folder)
+        else:
+            write_stamp(stamp, folder, asked, chosen if playoff else None)
     if as_json:
         print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
                     "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,

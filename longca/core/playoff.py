@@ -9,18 +9,23 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from longca.core.cell import AS_RELEASED, Cell
 from longca.core.schema import Count, Frozen
+from longca.core.units import parse_length
 
 MOST_PLAYERS, MOST_ROUNDS = 1_000, 1_000_000
 Ending = Literal["decided", "rounds", "time"]
 
 
 class PlayoffRules(Frozen):
-    """The rules by which the players of a case are chosen and timed. After a change, cases are played off again."""
+    """The rules by which the players of a case are chosen and timed. After a change of how they are timed, cases are played off again."""
 
+    mask: tuple[str, ...] = ()
+    """only cases of these masks are played off; without any, all"""
+    seqlen: tuple[Annotated[int, BeforeValidator(parse_length)], ...] = ()
+    """only cases of these lengths; without any, all"""
     first: int = Field(default=3, ge=2, le=MOST_PLAYERS)
     """so many of the fastest play"""
     within: float = Field(default=0.05, ge=0, le=10)
@@ -37,6 +42,20 @@ class PlayoffRules(Frozen):
     """… or is above 1 by at least this share"""
     own_files: bool = False
     """kernels in files outside of the package play, too: in one process with the others, whose memory they can reach"""
+
+    @field_validator("mask", "seqlen", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return value if isinstance(value, (list, tuple)) else (value,)
+
+    def has_case(self, cell: Cell) -> bool:
+        """True if the case of a cell is to be played off."""
+        return may_play(cell) and (not self.mask or cell.mask in self.mask) and (not self.seqlen or cell.seqlen in self.seqlen)
+
+    @property
+    def of_timing(self) -> dict[str, Any]:
+        """The rules that have a part in each player's number. The others say who plays."""
+        return self.model_dump(exclude={"mask", "seqlen", "first", "within", "own_files"})
 
     @model_validator(mode="after")
     def _consistent(self) -> PlayoffRules:

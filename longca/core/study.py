@@ -136,6 +136,15 @@ class Study(Frozen):
                  if isinstance(grid, dict) and isinstance(grid.get("measure"), dict) else grid for grid in data["grids"]]
         return data | {"grids": grids}
 
+    @field_validator("playoff")
+    @classmethod
+    def _known_masks(cls, value: PlayoffRules | None) -> PlayoffRules | None:
+        known = Registry("mask").names()
+        for name in () if value is None else value.mask:
+            if name not in known:
+                raise ValueError(str(unknown("mask", name, known)))
+        return value
+
     @field_validator("playoff", mode="before")
     @classmethod
     def _switched(cls, value: Any) -> Any:

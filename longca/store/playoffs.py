@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from longca.core.errors import UserError
 from longca.core.reading import CELL_FILE, read_file
 from longca.core.record import Record
 from longca.store.cells import UnusableFile
-from longca.store.checks.record import digest_of
 from longca.store.decode import Decoder, Unusable, encode
 from longca.store.files import TEMPORARY, remove_leftovers, write_atomically
 
@@ -50,13 +49,23 @@ class PlayoffStore:
 
     def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
         """The records of all play-offs in the order of their cases, and all files that cannot be used."""
-        loaded = [self._load(path) for path in sorted(self.folder.glob("*.jsonl")) if not path.name.startswith(".")]
+        loaded = [self._load(path) for path in self._paths()]
         return ([record for records in loaded if isinstance(records, list) for record in records],
                 [problem for problem in loaded if isinstance(problem, UnusableFile)])
+
+    def digest(self) -> bytes:
+        """A line that changes with any play-off's file."""
+        content = hashlib.sha256()
+        for path in self._paths():
+            content.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+        return f"{content.hexdigest()}\n".encode()
 
     def remove_leftovers(self) -> None:
         """Remove temporary files whose writers have died."""
         remove_leftovers(self.folder.glob(f".*{TEMPORARY}"))
+
+    def _paths(self) -> list[Path]:
+        return [path for path in sorted(self.folder.glob("*.jsonl")) if not path.name.startswith(".")]
 
     def _load(self, path: Path) -> list[Record] | UnusableFile:
         try:
@@ -68,9 +77,3 @@ class PlayoffStore:
         if not records or len({record.playoff for record in records}) != 1 or records[0].playoff is None:
             return UnusableFile(path, "is damaged (its records are not those of one play-off)")
         return records
-
-
-def digest_of_playoffs(records: Iterable[Record]) -> str:
-    """64 hexadecimal digits that change with any of these records."""
-    return hashlib.sha256("".join(sorted(map(digest_of, records))).encode()).hexdigest()
-

@@ -74,7 +74,7 @@ def _content(cell: Cell, measure: Measure, rules: PlayoffRules | None = None) ->
     plugins = [Registry("kernel").load(cell.kernel), *([Registry("strategy").load(cell.strategy)] if cell.strategy else [])]
     needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
-    played = {} if rules is None else {"playoff": rules.model_dump()}
+    played = {} if rules is None else {"playoff": rules.of_timing}
     return {**played, "code": code_digest(_files(cell, "playoff" if played else cell.kind)), "measure": measure.model_dump(exclude=unless),
             "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
 

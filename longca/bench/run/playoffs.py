@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from longca.bench.measure.result import Result
 from longca.bench.run.method_version import method_versions
+from longca.bench.workers.job import JobError
+from longca.bench.workers.pool import Pool, TooFewLeft
 from longca.core.cell import Cell
 from longca.core.playoff import PlayoffRules, case_id, may_play, playoff_id
 from longca.core.plugin import is_of_package
@@ -30,7 +32,6 @@ from longca.store.view import View
 if TYPE_CHECKING:
     from longca.bench.run.ending import Stop
     from longca.bench.run.progress import Progress
-    from longca.bench.workers.pool import Pool
 
 MakeRecord = Callable[..., Record]
 
@@ -81,7 +82,9 @@ def playoffs_of(cells: Iterable[Cell], facts: Mapping[str, CellFacts], rules: Pl
     times: dict[str, dict[Cell, float]] = {}
     for cell in cells:
         known = facts.get(cell.cell_id)
-        if known is None or known.time_ms is None or known.is_control or known.device != device or not may_play(cell):
+        if known is None or known.time_ms is None or known.is_control or known.device != device:
+            continue
+        if not rules.has_case(cell):
             continue
         if versions is None or known.method_version == versions[cell.cell_id]:
             times.setdefault(case_id(cell, device), {})[cell] = known.time_ms
@@ -98,12 +101,12 @@ def choose_players(times_ms: Mapping[Cell, float], rules: PlayoffRules) -> tuple
     return tuple(cell for place, cell in enumerate(ordered) if place < rules.first or times_ms[cell] <= limit_ms)
 
 
-def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Mapping[str, str], retry: AbstractSet[str] = frozenset(),
-                 note: Callable[[str], object] = lambda text: None) -> list[Playoff]:
+def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Mapping[str, str] | None,
+                 retry: AbstractSet[str] = frozenset(), note: Callable[[str], object] = lambda text: None) -> list[Playoff]:
     """Those that are not in the store, or not with all players, or by another method.
 
     Args:
-        versions: method version of each player's part in a play-off.
+        versions: method version of each player's part in a play-off; any counts if not given.
         retry: statuses of players whose play-offs are due again; also "disturbed" and "noisy".
     """
     due = []
@@ -114,7 +117,8 @@ def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Map
             records = []
         known = {record.cell_id: record for record in records}
         players = [known.get(cell.cell_id) for cell in playoff.players]
-        if any(record is None or record.method_version != versions[record.cell_id] or _is_to_retry(record, retry) for record in players):
+        if any(record is None or (versions is not None and record.method_version != versions[record.cell_id])
+               or _is_to_retry(record, retry) for record in players):
             due.append(playoff)
     return due
 
@@ -142,7 +146,13 @@ class PlayoffRun:
 
     def play(self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, retry: AbstractSet[str] = frozenset(),
              force: bool = False) -> None:
-        """Play off what is due. Each play-off is stored at once. Raises KeyboardInterrupt when the run is to end."""
+        """Play off what is due. Each play-off is stored at once.
+
+        Raises:
+            KeyboardInterrupt: the run is to end.
+            JobError: machines were lost, this one among them.
+        """
+        self._store.remove_leftovers()
         device = self._pool.device.name
         measured = [cell for cell in self._cells if cell.cell_id in facts]
         if not measured:
@@ -159,7 +169,11 @@ class PlayoffRun:
                 show.note(f"Stopped with {plural(len(due) - number, 'play-off')} to do: run again to go on")
                 raise KeyboardInterrupt
             show.begin(playoff.players[0])
-            records = self._played(playoff, versions)
+            try:
+                records = self._played(playoff, versions)
+            except TooFewLeft as lost:
+                left = plural(len(due) - number, "play-off")
+                raise JobError(f"{left} not played", why=str(lost), todo="All else is stored: run again to go on") from None
             self._store.write(playoff.case, records)
             self.counts.num_played += 1
             self.counts.num_with_failures += any(record.samples is None for record in records)
@@ -182,6 +196,8 @@ def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[
         whole: only of cases of which `cells` has all that the study has.
     """
     asked = {cell.cell_id: cell for cell in cells if may_play(cell)}
+    if whole and len({cell.kernel for cell in asked.values()}) < 2:  # as nearly all jobs of a cluster: to compare cells takes long
+        return []
     key = cache(lambda cell: case_id(cell, ""))
     cases = {key(cell) for cell in asked.values()}
     everything = {cell.cell_id: cell for cell in study.all_cells if may_play(cell) and key(cell) in cases} | asked
