@@ -144,6 +144,14 @@ def measuring(name):
     ).get(name)
 
 
+def playoff_runtime(wildcards, attempt):
+    return (int(playoff_minutes(CELLS, STUDY.playoff) * 2) + 10) * attempt
+
+
+def playing(name):
+    return lambda wildcards, attempt: SITE.measuring_job(1, attempt).get(name)
+
+
 CPU_JOB = SITE.cpu_job()
 MEASURING_JOB = {
     "runtime": shard_minutes,

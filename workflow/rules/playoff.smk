@@ -1,12 +1,4 @@
 # Times the fastest kernels of each case again, in turn, on one device. On one machine the job that measures all kernels does that itself.
-def playoff_runtime(wildcards, attempt):
-    return (int(playoff_minutes(CELLS, STUDY.playoff) * 2) + 10) * attempt
-
-
-def playing(name):
-    return lambda wildcards, attempt: SITE.measuring_job(1, attempt).get(name)
-
-
 if HAS_PLAYOFF_JOB:
 
     rule playoff:

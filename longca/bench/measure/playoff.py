@@ -124,8 +124,8 @@ class _Player:
             self.result = self._measurement.result(outcome)
         self.stand_up()
 
-    def finish(self, ending: Ending, num_players: int) -> PlayerResult:
-        """Its result: of the samples taken, if its timed calls were right."""
+    def finish(self, ending: Ending, num_players: int, *, has_rival: bool) -> PlayerResult:
+        """Its result: of the samples taken, if its timed calls were right, and if another player was timed to the end of its rounds."""
         table, seat, measurement = self._table, self.seat, self._measurement
         if seat is None or measurement is None:
             assert self.result is not None, "a player that does not sit has left with a result"
@@ -133,7 +133,7 @@ class _Player:
         table.begin(self.number)
         if seat.error is not None:
             self.leave(failure(seat.error, self._cell.direction))
-        elif not seat.times_ms:
+        elif not has_rival:
             self.leave(Failed(type="NoRival", message=NO_RIVAL))
         else:
             measurement.samples = _samples(seat, ending)
@@ -171,16 +171,19 @@ class _Playoff:
                 player.leave(outcome)
         players = [player for player in self._players if player.plays]
         rounds = self._play(players)
-        return [player.finish(rounds.ending, len(self._players)) for player in self._players]
+        has_rival = sum(player.plays for player in self._players) > 1
+        return [player.finish(rounds.ending, len(self._players), has_rival=has_rival) for player in self._players]
 
     def _in_pairs(self) -> list[PlayerResult]:
         """The first one against each of the others, which come one after the other. The first that can play stays to the end."""
         for player in self._players:
             player.stand_up()
         results: dict[int, PlayerResult] = {}
+        num_players = len(self._players)
         waiting = list(self._players)
         first: _Player | None = None
         endings: list[Ending] = []
+        """of the rounds of the first with those that have played to the end"""
         while waiting:
             player = waiting.pop(0)
             outcome = player.sit_down(self._gpu)
@@ -191,18 +194,18 @@ class _Playoff:
                 first = player
             else:
                 rounds = self._play([first, player])
-                endings.append(rounds.ending)
                 if first.plays:
-                    results[player.number] = player.finish(rounds.ending, len(self._players))
+                    endings += [rounds.ending] * player.plays
+                    results[player.number] = player.finish(rounds.ending, num_players, has_rival=True)
                     continue
-                results[first.number], first = first.finish(rounds.ending, len(self._players)), None
+                results[first.number], first, endings = first.finish(rounds.ending, num_players, has_rival=True), None, []
                 if player.plays:
                     waiting.insert(0, player)  # it starts anew, as the one that stays
                 else:
-                    results[player.number] = player.finish(rounds.ending, len(self._players))
+                    results[player.number] = player.finish(rounds.ending, num_players, has_rival=True)
         if first is not None:
             worst: Ending = next((ending for ending in endings if ending != "decided"), "decided")
-            results[first.number] = first.finish(worst, len(self._players))
+            results[first.number] = first.finish(worst, num_players, has_rival=bool(endings))
         return [results[player.number] for player in self._players]
 
     def _play(self, players: Sequence[_Player]) -> Rounds:

@@ -75,17 +75,17 @@ def _content(cell: Cell, measure: Measure, rules: PlayoffRules | None = None) ->
     needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
     played = {} if rules is None else {"playoff": rules.of_timing}
-    return {**played, "code": code_digest(_files(cell, "playoff" if played else cell.kind)), "measure": measure.model_dump(exclude=unless),
+    return {**played, "code": code_digest(_files(cell, "playoff" if played else "")), "measure": measure.model_dump(exclude=unless),
             "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
 
 
-def _files(cell: Cell, measured_by: str) -> set[Path]:
+def _files(cell: Cell, measured_by: str = "") -> set[Path]:
     """Every file that has a part in the cell's number."""
     followed = FOLLOWED if cell.corpus is None else FOLLOWED + FOLLOWED_FOR_DOCUMENTS
 
     names = {"mask": cell.mask, "kernel": cell.kernel, "strategy": cell.strategy, "corpus": cell.corpus}
     plugins = [Registry(kind).paths()[name] for kind, name in names.items() if name is not None]
-    return reached([modules_of_package()[MEASURED_BY[measured_by]], *plugins], lambda module: _is_followed(module, followed))
+    return reached([modules_of_package()[MEASURED_BY[measured_by or cell.kind]], *plugins], lambda module: _is_followed(module, followed))
 
 
 @functools.cache
