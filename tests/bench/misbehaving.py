@@ -100,7 +100,8 @@ class Misbehaving(Ulysses):
 
 def write_plugins(folder: Path) -> Path:
     """All of them below `folder`, which is then one for LONGCA_PLUGINS."""
-    files = (("kernels", KERNEL, KERNELS), ("kernels", PLAYER, PLAYERS), ("kernels", MIDWAY_KERNEL, MIDWAY), ("strategies", STRATEGY, STRATEGIES))
+    files = (("kernels", KERNEL, KERNELS), ("kernels", PLAYER, PLAYERS),
+             ("kernels", MIDWAY_KERNEL, MIDWAY), ("strategies", STRATEGY, STRATEGIES))
     for kind, template, bodies in files:
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, what in bodies.items():
