@@ -1,11 +1,12 @@
-"""Writes longca/ranking/repeats.json, the differences that repeats of identical cells show, and the table of docs/design/ranking.md.
+"""Writes longca/ranking/repeats.json, the differences that repeats of identical cells show, and the table of
+docs/design/ranking.md.
 
     python -m tools.repeats
 
-Repeats are cells of attention that several of the committed studies measured, on devices of one model, with the same kernel: records of
-`band` before its present kernels are left out. The table says how many of these pairs each rule calls different, the present one and
-those that the project had before, and the same for pairs that were held out: resolutions are made from one half of the cells, and the
-other half is judged by them.
+Repeats are cells of attention that several of the committed studies measured, on devices of one model, with
+the same kernel: records of `band` before its present kernels are left out. The table says how many of these
+pairs each rule calls different, the present one and those that the project had before, and the same for pairs
+that were held out: resolutions are made from one half of the cells, and the other half is judged by them.
 """
 
 from __future__ import annotations
@@ -107,9 +108,11 @@ def resolutions(found: Sequence[RepeatPair]) -> Resolutions:
 
 
 def common_share(members: Sequence[RepeatPair]) -> float:
-    """The share of the variance of log ratios that pairs of the same two devices have in common (one-way analysis of variance).
+    """The share of the variance of log ratios that pairs of the same two devices have in common (one-way
+    analysis of variance).
 
-    Ratios beyond the 95th percentile count as if they were there: single delays would hide what devices have in common.
+    Ratios beyond the 95th percentile count as if they were there: single delays would hide what devices have
+    in common.
     """
     limit = upper_quantile([pair.log_ratio for pair in members])
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -124,7 +127,7 @@ def common_share(members: Sequence[RepeatPair]) -> float:
         total - len(kept)
     )
     size = (total - sum(len(values) ** 2 for values in kept) / total) / (len(kept) - 1)
-    # the devices' means are compared with no difference: a device that is always slower is no property of a method
+    # means are compared with 0: a device that is always slower says nothing of a method
     between = max(sum(len(values) * fmean(values) ** 2 for values in kept) / len(kept) - within, 0.0) / size
     return between / (between + within) if between + within else 1.0
 
@@ -165,7 +168,8 @@ def table(found: Sequence[RepeatPair]) -> str:
 
 
 def durations(found: Sequence[RepeatPair]) -> str:
-    """The same by the duration of a call: what the rule calls different, all relations and models together."""
+    """The same by the duration of a call: what the rule calls different, all relations and models
+    together."""
     known = resolutions(found)
     lines = ["| call of | pairs | 95th percentile | called different |", "|---|---|---|---|"]
     limits = (0.0, *DURATIONS_MS, float("inf"))
