@@ -1,4 +1,4 @@
-# The whole study: corpora → masks → kernels and cp → collect → report. Each stage is one file in workflow/rules.
+# The whole study: corpora → masks → kernels and cp → playoff → collect → report. Each stage is one file in workflow/rules.
 from snakemake.utils import min_version, validate
 
 min_version("9.27")
@@ -16,6 +16,7 @@ include: "workflow/rules/corpora.smk"
 include: "workflow/rules/masks.smk"
 include: "workflow/rules/kernels.smk"
 include: "workflow/rules/cp.smk"
+include: "workflow/rules/playoff.smk"
 include: "workflow/rules/collect.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/left_out.smk"

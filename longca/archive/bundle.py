@@ -61,13 +61,13 @@ def write_bundle(study: Study, study_file: Path, config: Config, results: Path, 
     entries = project_files(ROOT) | plugin_files()
     entries |= {f"config/studies/{study.name}.yaml": BundleFile(study_file.read_bytes()),
                 "config/config.yaml": BundleFile(_config(study, config, entries))}
-    entries |= _measured(study, loaded.records, results, ROOT)
-    facts = provenance.provenance(study, loaded.records, entries)
+    entries |= _measured(study, loaded.all_records, results, ROOT)
+    facts = provenance.provenance(study, loaded.all_records, entries)
     entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
     entries["BUNDLE.md"] = BundleFile(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
     if facts.source.git_sha:
         entries[COMMIT_FILE] = BundleFile(described(facts.source).encode() + b"\n")
-    entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.records, dict(sorted(entries.items()))))
+    entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.all_records, dict(sorted(entries.items()))))
     entries[manifest.NAME] = BundleFile(manifest.manifest({path: entry.content for path, entry in entries.items()}))
     content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
     return Bundle(replace_file(out, content), manifest.sha256(content),

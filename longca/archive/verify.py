@@ -88,19 +88,19 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
         has_plugins = any(name.startswith(f"{PLUGINS}/") for name in listed)
         return Check("study", has_plugins, f"of cells that are not known here ({error})")
     found = () if len(asked) == facts.num_cells else (f"{provenance.NAME} says {plural(facts.num_cells, 'cell')}, it has {len(asked):,}",)
-    measured = sum(record.cell_id in asked for record in loaded.records)
+    measured = len({record.cell_id for record in loaded.records} & asked)
     return Check("study", not found, f"{measured:,} of its {plural(len(asked), 'cell')} have a record"
                  + (f", {_outcome(found, '')}" if found else ""), found)
 
 
 def _records(facts: Provenance, loaded: Loaded) -> Check:
     found = [str(problem) for problem in loaded.problems]
-    if len(loaded.records) != facts.num_records:
-        found.append(f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are {len(loaded.records)}")
-    elif loaded.records:
+    if len(loaded.all_records) != facts.num_records:
+        found.append(f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are {len(loaded.all_records)}")
+    elif loaded.all_records:
         found += [f"{provenance.NAME} says something else than the records of: {name}"
-                  for name, value in provenance.of_records(loaded.records).items() if getattr(facts, name) != value]
-    return Check("records", not found, f"{plural(len(loaded.records), 'record')}, {_outcome(found, 'all valid')}", tuple(found))
+                  for name, value in provenance.of_records(loaded.all_records).items() if getattr(facts, name) != value]
+    return Check("records", not found, f"{plural(len(loaded.all_records), 'record')}, {_outcome(found, 'all valid')}", tuple(found))
 
 
 def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
@@ -108,7 +108,7 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
     if obstacle := _obstacle(folder, listed, HARDWARE):
         return Check("page", False, f"cannot be made again: {HARDWARE} {obstacle}")
     try:
-        made = page_files(loaded.records, facts.title, folder / HARDWARE)
+        made = page_files(loaded.all_records, facts.title, folder / HARDWARE)
     except UserError as error:
         return Check("page", False, f"cannot be made again: {error}")
     differing = [path for path, content in sorted(made.items()) if not _holds(folder, listed, f"{MEASURED}/{path}", content)]

@@ -16,11 +16,12 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     gc.freeze()  # records stay as long as this process
     if not loaded.records:
         raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
-    paths = export(loaded.records, folder)
+    paths = export(loaded.all_records, folder)
     if as_json:
-        print_json({"files": paths, "num_records": len(loaded.records),
+        print_json({"files": paths, "num_records": len(loaded.records), "num_of_playoffs": len(loaded.playoffs),
                     "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})
         return
     for problem in loaded.problems:
         print_filled(f"skipped {problem}")
-    print_filled(f"{len(loaded.records)} records → " + ", ".join(str(path) for path in paths))
+    of_playoffs = f" and {len(loaded.playoffs)} of play-offs" if loaded.playoffs else ""
+    print_filled(f"{len(loaded.records)} records{of_playoffs} → " + ", ".join(str(path) for path in paths))

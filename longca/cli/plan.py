@@ -50,7 +50,7 @@ def command(
     Counts its cells, names what does not run and why, and estimates hours and memory: on this machine, or on a GPU that is named.
     """
     from longca.bench.run.machine import gpu_machine, this_machine
-    from longca.bench.run.predict import EFFICIENCY, Predictor
+    from longca.bench.run.predict import EFFICIENCY, Predictor, playoff_hours
     from longca.bench.run.shards import shards
     from longca.core.select import loadable
     from longca.store.text import format_bytes, plural
@@ -78,13 +78,16 @@ def command(
             of_method.num_too_large += 1
         num_gpus = cell.world if machine.device_type == "cuda" else 1
         of_method.hours += prediction.seconds(peak_flops, chosen.measure_of(cell)) * num_gpus / 3600
-    hours = sum(method.hours for method in methods.values())
-    num_jobs = len(shards(wanted, config.shard_minutes, measure=chosen.measure_of))
+    running = [predictions[cell.cell_id] for cell in wanted if not verdicts[cell.cell_id]]
+    num_playoffs, hours_of_playoffs = playoff_hours(running, chosen, peak_flops)
+    hours = sum(method.hours for method in methods.values()) + hours_of_playoffs
+    num_jobs = len(shards(wanted, config.shard_minutes, measure=chosen.measure_of)) + (num_playoffs > 0)
     if as_json:
         print_json({
             "study": chosen.name, "num_cells": len(wanted), "num_jobs": num_jobs, "machine": machine.name, "gpu": gpu or None,
             "device_type": machine.device_type, "memory_bytes": machine.memory_bytes,
             "hours": hours, "gpu_hours": hours if machine.device_type == "cuda" else None,
+            "num_playoffs": num_playoffs, "hours_of_playoffs": hours_of_playoffs,
             "methods": {name: vars(method) for name, method in methods.items()},
             "not_run": [{"method": name, "reason": reason, "num_cells": count} for (name, reason), count in reasons.items()],
             "cells": [{"cell_id": cell.cell_id, **cell.model_dump(), "reason": verdicts[cell.cell_id],
@@ -100,10 +103,12 @@ def command(
     num_not_run, num_too_large = sum(reasons.values()), sum(method.num_too_large for method in methods.values())
     refused = "".join(f", {count:,} {what}" for count, what in ((num_not_run, "not run"), (num_too_large, "too large")) if count)
     time = f"about {_amount(factor * hours)} {unit}"
-    print_text(f"{chosen.name}: {plural(len(wanted), 'cell')}{jobs}{refused}; {time} on {machine.name}{room}.", style="bold")
+    played = f" and {plural(num_playoffs, 'play-off')}" if num_playoffs else ""
+    print_text(f"{chosen.name}: {plural(len(wanted), 'cell')}{played}{jobs}{refused}; {time} on {machine.name}{room}.", style="bold")
     print_table("", ["method", "cells", "not run", unit, "memory", "too large"],
                 [[name, method.num_cells, method.num_not_run, _amount(factor * method.hours),
-                  format_bytes(method.most_bytes) if method.most_bytes else "", method.num_too_large] for name, method in methods.items()],
+                  format_bytes(method.most_bytes) if method.most_bytes else "", method.num_too_large] for name, method in methods.items()]
+                + ([["play-offs", num_playoffs, 0, _amount(factor * hours_of_playoffs), "", 0]] if num_playoffs else []),
                 caption=_caption(machine, f"{EFFICIENCY:.0%}"))
     if reasons:
         print_table("Not run", ["method", "why", "cells"], [[*key, count] for key, count in reasons.most_common()])

@@ -53,6 +53,9 @@ def command(
     known: Annotated[list[Path] | None, typer.Option(help="Leave out cells that this records.parquet has",
                                                      show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Measure again whatever there is")] = False,
+    playoff: Annotated[bool, typer.Option("--playoff/--no-playoff",
+                                          help="After the cells, time the fastest kernels of each case again, in turn")] = True,
+    playoff_only: Annotated[bool, typer.Option("--playoff-only", help="Only play off; measure no cell")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
     launcher: Annotated[str | None, typer.Option(help="Who starts the ranks: auto, local, torchrun or srun", show_default=False)] = None,
     progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
@@ -65,7 +68,7 @@ def command(
                                                      show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a study's cells. Finished cells are kept: running again goes on where it stopped.
+    """Measure a study's cells, then play off the fastest kernels. What is finished is kept: running again goes on where it stopped.
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
     Exit code 1 if a cell ended as incorrect, implausible, error or timeout, now or before, or was left out with a broken plug-in.
@@ -73,7 +76,7 @@ def command(
     from longca.bench.run.runner import run_cells
     from longca.bench.run.shards import shards, shards_of_one_machine
     from longca.bench.workers.launch import find_task
-    from longca.core.errors import unknown
+    from longca.core.errors import UserError, unknown
     from longca.core.record import STATUSES
     from longca.core.select import loadable
 
@@ -106,15 +109,22 @@ def command(
     if is_incomplete:
         print_text(f"{len(cells)} of {expect_cells} cells can be measured here")
     announce_results(folder, results)
-    summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task)
+    if playoff_only and not playoff:
+        raise UserError("--playoff-only and --no-playoff exclude each other", todo="Give one of them")
+    summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task,
+                        playoffs="only" if playoff_only else "after" if playoff else "none")
     if stamp is not None:
-        from longca.bench.run.freshness import write_stamp
+        from longca.bench.run.freshness import write_playoff_stamp, write_stamp
 
-        write_stamp(stamp, folder, asked)
+        if playoff_only:
+            write_playoff_stamp(stamp, folder)
+        else:
+            write_stamp(stamp, folder, asked, chosen if playoff else None)
     if as_json:
         print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
                     "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,
-                    "seconds": summary.seconds, "cells": summary.board.rows()})
+                    "playoffs": vars(summary.playoffs) if summary.playoffs else None, "seconds": summary.seconds,
+                    "cells": summary.board.rows()})
     else:
         _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
     if is_incomplete or ((summary.num_failed or broken) and not exit_zero):
@@ -163,7 +173,9 @@ def _print_end(summary: Summary, study: str) -> None:
     from longca.bench.run.scores import ShortNames
     from longca.store.text import plural
 
-    print_text("\n".join(filter(None, (str(summary), finding(summary.board)))))
+    playoffs = summary.playoffs
+    told = str(playoffs) if playoffs and (playoffs.num_played or playoffs.num_kept or playoffs.left_out) else ""
+    print_text("\n".join(filter(None, (str(summary), told, finding(summary.board)))))
     for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
         if table.rows:
             print_table(table.title, table.columns, table.rows, table.caption)

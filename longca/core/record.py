@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
+from longca.core.playoff import Turns
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
-SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged
+SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
@@ -302,6 +303,10 @@ class Environment(Frozen):
     """number of the Slurm job, "123_4" in an array; None outside Slurm"""
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Record(Frozen):
     """One cell's result."""
 
@@ -312,6 +317,10 @@ class Record(Frozen):
     run_id: Line
     method_version: Line
     """hash of all that defines how this number was made: see `longca.bench.run.method_version`"""
+    playoff: str | None = Field(None, pattern=r"^[0-9a-f]{16}$", exclude_if=_is_none)
+    """of a play-off: an id that all its records share. None, left out of texts, for the cell's own record"""
+    turns: Turns | None = Field(None, exclude_if=_is_none)
+    """of a play-off: the order of the samples among those of the other players"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None
@@ -345,7 +354,16 @@ class Record(Frozen):
             raise ValueError("an incorrect record needs its errors")
         if status != "ok" and self.samples is not None:
             raise ValueError(f"a record that is {status} has no samples")
+        self._check_turns()
         return self
+
+    def _check_turns(self) -> None:
+        """Raises ValueError where the order of the samples does not fit the rest."""
+        in_turn = self.playoff is not None and self.samples is not None
+        if (self.turns is not None) != in_turn:
+            raise ValueError("the samples of a play-off, and no others, have turns")
+        if self.turns is not None and self.samples is not None and len(self.turns.numbers) != len(self.samples.time_ms[0]):
+            raise ValueError(f"it has {len(self.samples.time_ms[0])} samples and {len(self.turns.numbers)} turns")
 
 
 def _check_start(text: str) -> None:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from longca.core.cell import MOST_HEADS, MOST_RANKS, Cell, Direction, Dtype, InputValues, Scalar
 from longca.core.checkout import in_project
 from longca.core.errors import UserError, raise_all, unknown
+from longca.core.playoff import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
@@ -137,6 +138,8 @@ class Study(Frozen):
     """order in which the cells are measured"""
     measure: Measure = Measure()
     """how each cell is measured"""
+    playoff: PlayoffRules | None = PlayoffRules()
+    """the rules of the play-offs that follow the cells: `true` for the usual ones, `false` for no play-off"""
     grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
     """cells are the union of all grids"""
 
@@ -152,6 +155,20 @@ class Study(Frozen):
         grids = [grid | {"measure": common | grid["measure"]}
                  if isinstance(grid, dict) and isinstance(grid.get("measure"), dict) else grid for grid in data["grids"]]
         return data | {"grids": grids}
+
+    @field_validator("playoff")
+    @classmethod
+    def _known_masks(cls, value: PlayoffRules | None) -> PlayoffRules | None:
+        known = Registry("mask").names()
+        for name in () if value is None else value.mask:
+            if name not in known:
+                raise ValueError(str(unknown("mask", name, known)))
+        return value
+
+    @field_validator("playoff", mode="before")
+    @classmethod
+    def _switched(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @field_validator("name")
     @classmethod
@@ -170,6 +187,11 @@ class Study(Frozen):
         """
         for reason in self.left_out:
             say_left_out(reason)
+        return self.all_cells
+
+    @property
+    def all_cells(self) -> list[Cell]:
+        """The same cells, without a word on those left out. Raises UserError as `cells` does."""
         return [cell for cell, _ in self._by_id.values()]
 
     @property

@@ -125,6 +125,12 @@ COLUMNS: tuple[Column, ...] = (
            "sustained calls, and records of schema 1 and 2", "samples.duty", lambda v: v.samples and v.samples.duty),
     Column("stopped", "str", "", "What ended the samples: the precision of their median, their number (repeats) or time",
            "samples.stopped", lambda v: v.samples.stopped if v.samples else ""),
+    Column("playoff", "str", "", "The play-off: kernels of one case, timed in turn in one process. All its rows have this id; empty in "
+           "the row of the cell itself", "playoff", lambda v: v.record.playoff or ""),
+    Column("playoff_rounds", "floats", "", "Of a play-off: the round of each sample; samples of one round are a pair", "turns",
+           lambda v: tuple(map(float, v.record.turns.rounds)) if v.record.turns else None),
+    Column("playoff_end", "str", "", "Of a play-off, why its rounds ended: decided, rounds or time", "turns",
+           lambda v: v.record.turns.ending if v.record.turns else ""),
     # work and speed
     Column("area", "int", "pairs", "Visible query-key pairs, exact, summed over head groups", "mask.area",
            lambda v: v.record.mask and v.record.mask.area),
@@ -239,6 +245,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("device_type", "str", "", "cuda or cpu", "samples.timer, environment.nodes", lambda v: v.device_type),
     Column("device_uuid", "str", "", "Tells the device from others of its model: the UUID of rank 0's GPU, the machine of a CPU",
            "environment.nodes", lambda v: v.device_uuid),
+    Column("gpus", "str", "", "UUIDs of the GPUs that took part, in the order of ranks; empty on a CPU", "environment.nodes.gpu",
+           lambda v: v.gpus),
     Column("hostname", "str", "", "Machine of rank 0", "environment.nodes", lambda v: v.node.hostname if v.node else ""),
     Column("num_nodes", "int", "machines", "Machines that took part", "environment.nodes",
            lambda v: len({node.hostname for node in v.record.environment.nodes}) if v.record.environment else None),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +20,19 @@ from longca.store.checks.columns import checked_columns, differing_rows, is_veri
 from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, decode_content
 from longca.store.parquet import RECORD_COLUMN, BadTable, read_columns, read_texts
-from longca.store.table import derived
+from longca.store.playoffs import PlayoffStore
+from longca.store.table import derived, of_grid
 
 if TYPE_CHECKING:
     import pandas as pd
 
-IDENTITY = ("cell_id", "method_version", "run_id", "started_at")  # equal in all of these: the same record
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff")  # equal in all of these: the same record
+LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": ""}  # with what tables from before them had
 
 COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
 MOST_NAMED = 100  # rows of one file that cannot be used
+GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')  # a later column, and the key of a GPU in the text of a record
 FILES = (".parquet", ".json")  # files of records end so
 
 
@@ -37,7 +41,15 @@ class Loaded:
     """Records, and the files and rows that could not be read."""
 
     records: list[Record]
+    """of the grid: of each cell its own"""
     problems: list[UnusableFile]
+    playoffs: list[Record] = field(default_factory=list)
+    """of the same cells, measured in turn with others: see `longca.core.playoff`"""
+
+    @property
+    def all_records(self) -> list[Record]:
+        """Those of the grid, then those of play-offs, for whoever keeps the two apart."""
+        return [*self.records, *self.playoffs]
 
 
 def holds_records(folder: Path) -> bool:
@@ -65,9 +77,16 @@ def load(*sources: Path | str) -> Loaded:
         with _no_collection():
             found, damaged = _load(source)
         for record in found:
-            records.setdefault((record.cell_id, record.method_version, record.run_id, record.started_at), record)
+            key = record.cell_id, record.method_version, record.run_id, record.started_at, record.playoff or ""
+            records.setdefault(key, record)
         problems += damaged
-    return Loaded(list(records.values()), problems)
+    return _divided(records.values(), problems)
+
+
+def _divided(records: Iterable[Record], problems: list[UnusableFile]) -> Loaded:
+    content = list(records)
+    return Loaded([record for record in content if record.playoff is None], problems,
+                  [record for record in content if record.playoff is not None])
 
 
 @contextmanager
@@ -85,8 +104,9 @@ def _no_collection() -> Iterator[None]:
 def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
     """These columns of the derived table of all sources, and what could not be read.
 
-    They are made from records. Only of this project's own tables, whose columns are known to agree with their records, nothing else is
-    read, as far as they have the columns.
+    Play-offs have rows only where the column `playoff` is asked for: whoever does not know it must not count a cell twice. The rows are
+    made from records. Only of this project's own tables, whose columns are known to agree with their records, nothing else is read, as
+    far as they have the columns.
 
     Args:
         sources: as of `load`.
@@ -108,18 +128,23 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
             problems += damaged
         frames.append(frame)
     table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
-    return table.drop_duplicates(list(IDENTITY), ignore_index=True).loc[:, list(columns)], problems
+    table = table.drop_duplicates(list(IDENTITY), ignore_index=True)
+    return (table if "playoff" in columns else of_grid(table)).loc[:, list(columns)], problems
 
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     """None where the file is damaged, or from before one of the columns: then its records must tell."""
     try:
         types = {column.name: column.type for column in COLUMNS}
-        frame = read_columns(path, {name: types[name] for name in columns}, optional=LATER_FIELDS.keys()).to_pandas()
+        optional = {*LATER_COLUMNS, GPUS}
+        frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
+        lacking = [name for name in columns if name not in frame]
+        values = {name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name] for name in lacking if name != GPUS}
+        if GPUS in lacking:  # of records from before the column: without decoding them, which takes seconds
+            values[GPUS] = [" ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)]
     except BadTable:
         return None
-    lacking = [name for name in columns if name not in frame]
-    return frame.assign(**{name: "" if LATER_FIELDS[name] == {} else LATER_FIELDS[name] for name in lacking}).loc[:, columns]
+    return frame.assign(**values).loc[:, columns]
 
 
 def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
@@ -131,12 +156,13 @@ def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
         raise UserError(f"'{path}' holds no records", todo="Give a study's folder of results, or a records.parquet")
     if not (path / "cells").is_dir() and (path / "records.parquet").is_file():
         return _from_parquet(path / "records.parquet")
-    return CellStore(path).read_all()
+    (records, problems), (playoffs, more) = CellStore(path).read_all(), PlayoffStore(path).read_all()
+    return [*records, *playoffs], [*problems, *more]
 
 
 def compared(path: Path) -> Loaded:
     """The rows of a Parquet file whose columns agree with their records, and the others as problems; no file is trusted."""
-    return Loaded(*_from_parquet(path, trusted=False))
+    return _divided(*_from_parquet(path, trusted=False))
 
 
 def _from_parquet(path: Path, trusted: bool | None = None) -> tuple[list[Record], list[UnusableFile]]:

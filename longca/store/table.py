@@ -38,7 +38,7 @@ def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> li
         UserError: there are no records.
     """
     ordered = in_order(records)
-    if not ordered:
+    if all(record.playoff is not None for record in ordered):
         raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
                         why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
     return ordered
@@ -76,6 +76,11 @@ def frame(values: dict[str, list[Any]]) -> pd.DataFrame:
     return pd.DataFrame({column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS})
 
 
+def of_grid(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the grid: those of play-offs are left out, whose cells have rows of their own."""
+    return table[table.playoff.astype(str) == ""].reset_index(drop=True) if "playoff" in table else table
+
+
 def is_ranked(table: pd.DataFrame) -> pd.Series:
     """True for the rows that may be ranked.
 
@@ -96,4 +101,4 @@ def _order(record: Record) -> tuple[Any, ...]:
     return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True),
             cell.direction == "bwd",
             cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "", cell.seed,
-            record.cell_id, record.started_at, record.run_id)
+            record.cell_id, record.playoff or "", record.started_at, record.run_id)

@@ -283,6 +283,13 @@ class View:
             return ""
         return str(self.node.gpu.get("uuid") or "") if self.device_type == "cuda" else self.node.hostname
 
+    @property
+    def gpus(self) -> str:
+        """UUIDs of the GPUs that took part, in the order of ranks, with blanks between them; "" on a CPU, and where one is not known."""
+        nodes = self.record.environment.nodes if self.record.environment and self.device_type == "cuda" else ()
+        uuids = list(dict.fromkeys(str(node.gpu.get("uuid", "")) for node in nodes))
+        return "" if "" in uuids else " ".join(uuids)
+
     def package(self, name: str) -> str:
         return self.software.packages.get(name, "") if self.software else ""
 
@@ -340,7 +347,7 @@ class Singles:
         wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
         self._tflops: dict[tuple[str, str, str], float] = {}
         for record in sorted(content, key=lambda record: record.started_at):
-            if record.cell_id in wanted and record.samples is not None:
+            if record.cell_id in wanted and record.samples is not None and record.playoff is None:
                 view = View(record, Hardware())
                 rate = view.tflops(view.median_ms)
                 if rate is not None:

@@ -40,6 +40,33 @@ MIDWAY = {  # as a rank's local kernel: what rank 1 does in a call, while its pe
     "midway_sleeps": "time.sleep(1e6)",
     "midway_killed_while_timed": "next(calls) > 2 and os.kill(os.getpid(), signal.SIGKILL)",
 }
+PLAYERS = {  # in a play-off: what happens in a timed call, or where another is prepared beside it
+    "play_raises": "next(calls) > 5 and fail(KeyError('no key'))",
+    "play_hungry": "next(calls) > 5 and fail(MemoryError())",
+    "play_killed": "next(calls) > 5 and os.kill(os.getpid(), signal.SIGKILL)",
+    "play_sleeps": "next(calls) > 5 and time.sleep(1e6)",
+    "play_wrong": "next(calls) > 1 and factors.append(0.5)",
+    "room_a": "make_room()", "room_b": "make_room()", "room_c": "make_room()",
+}
+PLAYER = '''
+import itertools, os, signal, sys, time, weakref
+from longca.kernels.backends.naive import Naive, NaivePrepared
+from longca.kernels.contract import Forward
+live = sys.__dict__.setdefault("players_for_tests", weakref.WeakSet())
+def fail(error):
+    raise error
+class Prepared(NaivePrepared):
+    def forward(self, q, k, v):
+        calls, factors = self.__dict__.setdefault("calls", itertools.count(1)), []
+        make_room = lambda: len(live) > 2 and fail(MemoryError())
+        live.add(self)
+        {what}
+        found = super().forward(q, k, v)
+        return Forward(found.out * factors[0], found.lse) if factors else found
+class Player(Naive):
+    def prepare(self, problem):
+        return Prepared(problem)
+'''
 KERNEL = '''
 from longca.kernels.backends.naive import Naive
 class Misbehaving(Naive):
@@ -73,7 +100,8 @@ class Misbehaving(Ulysses):
 
 def write_plugins(folder: Path) -> Path:
     """All of them below `folder`, which is then one for LONGCA_PLUGINS."""
-    files = (("kernels", KERNEL, KERNELS), ("kernels", MIDWAY_KERNEL, MIDWAY), ("strategies", STRATEGY, STRATEGIES))
+    files = (("kernels", KERNEL, KERNELS), ("kernels", PLAYER, PLAYERS),
+             ("kernels", MIDWAY_KERNEL, MIDWAY), ("strategies", STRATEGY, STRATEGIES))
     for kind, template, bodies in files:
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, what in bodies.items():

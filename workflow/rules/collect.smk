@@ -3,6 +3,7 @@ rule collect:
     input:
         shard_files("kernel"),
         shard_files("cp"),
+        playoff_files(),
         rest_of_records,
     output:
         multiext(str(RESULTS / "records"), ".parquet", ".csv", ".json"),

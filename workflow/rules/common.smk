@@ -6,8 +6,14 @@ from snakemake.settings.types import DeploymentMethod
 
 from longca.bench.run.ending import VARIABLE as WORKFLOW
 from longca.bench.run.ending import this_process
-from longca.bench.run.freshness import REST, STAMP, local_device, refresh
-from longca.bench.run.shards import shards, shards_of_one_machine
+from longca.bench.run.freshness import (
+    REST,
+    STAMP,
+    has_playoffs,
+    local_device,
+    refresh,
+)
+from longca.bench.run.shards import playoff_minutes, shards, shards_of_one_machine
 from longca.core.checkout import COMMIT, described, source
 from longca.core.config import load_config
 from longca.core.select import loadable
@@ -85,13 +91,28 @@ def shard_files(kind):
     ]
 
 
+# on a cluster a job of its own plays off; on one machine the job that measures all kernels does
+PLAYOFF_STAMP = STAMPS / f"playoff{STAMP}"
+HAS_PLAYOFF_JOB = not ONE_MACHINE and has_playoffs(STUDY, CELLS)
+
+
+def playoff_files():
+    return [PLAYOFF_STAMP] if HAS_PLAYOFF_JOB else []
+
+
 # and when its records are not those of today's method. Jobs read this file, too: they must not see what others are about to write
 if workflow.is_main_process:
     measuring_device = (
         local_device(CONFIG.device) if ONE_MACHINE and not IMAGE else None
     )
     refresh(
-        STAMPS, STUDY, SHARDS.values(), code_of("run"), measuring_device, IMAGE_DIGEST
+        STAMPS,
+        STUDY,
+        SHARDS.values(),
+        code_of("run"),
+        measuring_device,
+        IMAGE_DIGEST,
+        PLAYOFF_STAMP if HAS_PLAYOFF_JOB else None,
     )
 
 
@@ -123,6 +144,14 @@ def measuring(name):
     ).get(name)
 
 
+def playoff_runtime(wildcards, attempt):
+    return (int(playoff_minutes(CELLS, STUDY.playoff) * 2) + 10) * attempt
+
+
+def playing(name):
+    return lambda wildcards, attempt: SITE.measuring_job(1, attempt).get(name)
+
+
 CPU_JOB = SITE.cpu_job()
 MEASURING_JOB = {
     "runtime": shard_minutes,
@@ -138,6 +167,10 @@ def enter_image():
     gpus = "" if CONFIG.device == "cpu" else "--nv"  # does nothing where no driver is
     arguments = workflow.deployment_settings.apptainer_args
     return f'$(command -v apptainer || command -v singularity) --quiet exec {gpus} --home "$PWD" {arguments} {IMAGE.file} '
+
+
+def longca_on_one_device(wildcards):
+    return enter_image() + LONGCA
 
 
 def longca_measuring(wildcards):

@@ -1,4 +1,4 @@
-"""The court: what the judge's process holds, which is the present cell, its judge, and references that the next cells may share."""
+"""The court: what the judge's process holds, which is the present cells, their judges, and references that the next cells may share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from longca.bench.check.inputs import DTYPES
 from longca.bench.check.judge import Judge
 from longca.bench.check.plan import CheckPlan, TimedResult
+from longca.bench.check.reference import Reference
 from longca.bench.judge.frames import receive_frame, send_frame
 from longca.bench.judge.judgement import Judgement
 from longca.bench.judge.referee import unpacked
@@ -27,30 +28,38 @@ Message = dict[str, Any]
 
 
 class Court:
-    """Judges one cell after the other."""
+    """Judges one cell after the other, or all players of a play-off at a time, which share one problem."""
 
     def __init__(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
         warm_math()
         self._masks, self._references = LatestMasks(), LatestReferences()
-        self._request: Message = {}
-        self._judge: Judge | None = None
-        self._outcome: Outcome | None = None
+        self._forget()
 
     def begin(self, request: Message) -> Message:
-        """Take a cell. Nothing is computed yet."""
-        self._request, self._judge, self._outcome = request, None, None
+        """Take a cell, or the cells of all players. Nothing is computed yet."""
+        self._forget()
+        self._request = request
         return {"begun": True}
 
     def verdict(self, _: Message) -> Message:
-        """What was found about the cell, and an end of it."""
-        judge, outcome = self._judge, self._outcome
-        verdict = Judgement(outcome=outcome, accuracy=None if judge is None else judge.accuracy,
-                          mask=None if judge is None else _facts(judge.plan.problem),
-                          is_complete=judge is not None and judge.is_complete)
-        self._request, self._judge, self._outcome = {}, None, None
+        """What was found about each cell, and an end of them."""
+        verdicts = [self._verdict(player) for player in range(len(self._request.get("cells", ())))]
+        self._forget()
         self._free()
-        return {"verdict": verdict.model_dump(mode="json")}
+        return {"verdicts": [verdict.model_dump(mode="json") for verdict in verdicts]}
+
+    def _forget(self) -> None:
+        self._request: Message = {}
+        self._judges: dict[int, Judge] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self._shared: Reference | None = None
+
+    def _verdict(self, player: int) -> Judgement:
+        judge = self._judges.get(player)
+        return Judgement(outcome=self._outcomes.get(player), accuracy=None if judge is None else judge.accuracy,
+                         mask=None if judge is None else _facts(judge.plan.problem),
+                         is_complete=judge is not None and judge.is_complete)
 
     def serve(self, worker: socket) -> bool:
         """Judge what a worker sends, and answer. False if it is gone, or sends what is no frame."""
@@ -58,11 +67,14 @@ class Court:
             header, tensors = receive_frame(worker)
         except (EOFError, ValueError, KeyError, TypeError):
             return False
+        player = header.get("player")
+        if not isinstance(player, int):
+            return False
         try:
-            reason = self._judged(header, tensors)
-            self._outcome = Ok() if reason is None else Incorrect(reason=reason)
+            reason = self._judged(player, header, tensors)
+            self._outcomes[player] = Ok() if reason is None else Incorrect(reason=reason)
         except Exception as error:  # out of memory; or what a kernel has sent in the place of a result
-            self._outcome = failure(error, "oracle")
+            self._outcomes[player] = failure(error, "oracle")
             reason = "it could not be judged"
         self._free()
         try:
@@ -71,21 +83,30 @@ class Court:
             return False
         return True
 
-    def _judged(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> str | None:
-        if not self._request:
-            raise ValueError("a result was sent, and no cell is measured")
+    def _judged(self, player: int, header: dict[str, Any], tensors: list[torch.Tensor]) -> str | None:
+        if not 0 <= player < len(self._request.get("cells", ())):
+            raise ValueError("a result was sent, and no such cell is measured")
         if header["do"] == "check":
-            self._judge = Judge(plan := self._plan(), self._references.get(plan))
+            plan = self._plan(player)
+            self._judges[player] = judge = Judge(plan, self._reference(plan))
             tensors = [x.to(plan.problem.device) for x in tensors]
-            return self._judge.check(unpacked(header["parts"], tensors), header["are_finite"], header["digests"])
-        if self._judge is None or header["do"] != "check_timed":
+            return judge.check(unpacked(header["parts"], tensors), header["are_finite"], header["digests"])
+        if player not in self._judges or header["do"] != "check_timed":
             raise ValueError("timed calls are judged after the checked one")
-        tensors = [x.to(self._judge.plan.problem.device) for x in tensors]
+        judge = self._judges[player]
+        tensors = [x.to(judge.plan.problem.device) for x in tensors]
         timed = [TimedResult(int(call["call"]), unpacked(call["parts"], tensors), call["are_finite"]) for call in header["calls"]]
-        return self._judge.check_timed(timed, header["digests"], int(header["last_call"]))
+        return judge.check_timed(timed, header["digests"], int(header["last_call"]))
 
-    def _plan(self) -> CheckPlan:
-        cell, measure = (Cell.model_validate(self._request["cell"]), Measure.model_validate(self._request["measure"]))
+    def _reference(self, plan: CheckPlan) -> Reference | None:
+        """The reference that this judge shares with others: players have one problem, and one copy of its inputs is enough."""
+        if (kept := self._references.get(plan)) is not None or len(self._request["cells"]) == 1:
+            return kept
+        self._shared = self._shared or Reference(plan.problem, plan.inputs(), plan.scope)
+        return self._shared
+
+    def _plan(self, player: int) -> CheckPlan:
+        cell, measure = (Cell.model_validate(self._request["cells"][player]), Measure.model_validate(self._request["measure"]))
         device = choose_device(*self._request["device"])
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -23,8 +23,12 @@ class RemoteReferee:
 
     accuracy: Accuracy | None = None
 
-    def __init__(self, connection: socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket, player: int = 0) -> None:
+        """
+        Args:
+            player: number of the cell among those that the judge has begun.
+        """
+        self._connection, self._player = connection, player
 
     def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
         parts, tensors = packed(results)
@@ -41,7 +45,7 @@ class RemoteReferee:
 
     def _ask(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> str | None:
         try:
-            send_frame(self._connection, header, tensors)
+            send_frame(self._connection, {**header, "player": self._player}, tensors)
             answer, _ = receive_frame(self._connection)
         except EOFError:
             raise JudgeLost("the process that judges results has ended") from None

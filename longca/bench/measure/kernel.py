@@ -35,8 +35,8 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
         referee: who judges the cell; a judge in this process if not given, which a kernel can reach.
     """
     references = references or LatestReferences()
-    measurement = _KernelMeasurement(cell, measure, device, masks or LatestMasks(), seed,
-                                     referee or (lambda plan: Judge(plan, references.get(plan))))
+    measurement = KernelMeasurement(cell, measure, device, masks or LatestMasks(), seed,
+                                    referee or (lambda plan: Judge(plan, references.get(plan))))
     try:
         outcome = measurement.run()
     except Exception as error:  # any kernel may raise anything
@@ -44,13 +44,33 @@ def measure_kernel(cell: Cell, measure: Measure, device: torch.device, masks: La
     return measurement.result(outcome)
 
 
-class _KernelMeasurement(CellMeasurement):
+class KernelMeasurement(CellMeasurement):
+    """The measurement of one kernel cell, whole (`run`) or in two parts with somebody else's timing between them."""
+
+    calls: TimedCalls
+    """the calls to time, once it is ready"""
+
     def __init__(self, cell: Cell, measure: Measure, device: torch.device, masks: LatestMasks, seed: int,
                  referee: Callable[[CheckPlan], Referee]) -> None:
         super().__init__(cell, measure, device)
         self.masks, self.seed, self._make_referee = masks, seed, referee
+        self._given: _GivenInputs
+        self._control: PreparedControl | None = None
 
     def run(self) -> Outcome:
+        """Measure the cell."""
+        outcome = self.get_ready()
+        if outcome is not None:
+            return outcome
+        if self._control is not None:
+            return self._measure_control(self._control)
+        self.release_memory()
+        with self.at(self.cell.direction):
+            self.samples = (time_sustained if self.cell.sustained else time_calls)(self.calls, self.measure, self.device)
+        return self.finish()
+
+    def get_ready(self) -> Outcome | None:
+        """Prepare the kernel and have one call judged. The outcome of a cell that ends here; None if it may be timed."""
         kernel = Registry("kernel").load(self.cell.kernel)
         reason = kernel.available(self.device.type)
         if reason is not None:
@@ -70,21 +90,34 @@ class _KernelMeasurement(CellMeasurement):
                                    why=f"prepare returned a {type(prepared).__name__}; it must return a Prepared")
         self.take_costs(prepared)
         if isinstance(prepared, PreparedControl):
-            return self._measure_control(prepared)
-        return self._measure_attention(problem, prepared)
+            self._control = prepared
+            return None
+        return self._check_first_call(problem, prepared)
 
-    def _measure_attention(self, problem: Problem, prepared: Prepared) -> Outcome:
+    def finish(self) -> Outcome:
+        """Measure memory and have the timed calls judged that chance has selected."""
+        with self.at(self.cell.direction):
+            digests = self._given.digests()
+            self.memory = peak_memory(self.calls.plain, self.device)
+        judged_ms = self.costs["oracle_ms"]
+        with self.at("oracle", cost="oracle_ms"):
+            reason = self._judged(lambda: self.referee.check_timed(self.calls.results(), digests, self.calls.number))
+        self.costs["oracle_ms"] += judged_ms
+        return Ok() if reason is None else Incorrect(reason=reason)
+
+    def _check_first_call(self, problem: Problem, prepared: Prepared) -> Outcome | None:
         plan = CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all")
         with self.at("oracle", cost="oracle_ms"):
             self.referee = self._make_referee(plan)
         with self.at("inputs"):
-            given = _GivenInputs(plan, prepared)
+            self._given = _GivenInputs(plan, prepared)
         with self.at("fwd"):
-            forward = prepared.forward(*given.attention)
-        reason = self._check(plan, prepared, given, forward)
-        if reason is None:
-            reason = self._time(given, given.calls(forward))
-        return Ok() if reason is None else Incorrect(reason=reason)
+            forward = prepared.forward(*self._given.attention)
+        reason = self._check(plan, prepared, self._given, forward)
+        if reason is not None:
+            return Incorrect(reason=reason)
+        self.calls = self._given.calls(forward)
+        return None
 
     def _check(self, plan: CheckPlan, prepared: Prepared, given: _GivenInputs, forward: Forward) -> str | None:
         """The reason why the checked call is not right; None if it is."""
@@ -106,19 +139,6 @@ class _KernelMeasurement(CellMeasurement):
         if not plan.problem.needs_backward:
             overwrite((forward.out, forward.lse), given.addresses)
         overwrite(raw, given.addresses | {forward.out.untyped_storage().data_ptr()})
-        return reason
-
-    def _time(self, given: _GivenInputs, calls: TimedCalls) -> str | None:
-        """Time the calls. The reason why one that was judged is not right; None if all are."""
-        self.release_memory()
-        with self.at(self.cell.direction):
-            self.samples = (time_sustained if self.cell.sustained else time_calls)(calls, self.measure, self.device)
-            digests = given.digests()
-            self.memory = peak_memory(calls.plain, self.device)
-        judged_ms = self.costs["oracle_ms"]
-        with self.at("oracle", cost="oracle_ms"):
-            reason = self._judged(lambda: self.referee.check_timed(calls.results(), digests, calls.number))
-        self.costs["oracle_ms"] += judged_ms
         return reason
 
     def _measure_control(self, prepared: PreparedControl) -> Outcome:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError
 
 from longca.bench.measure.failure import as_failed
+from longca.core.playoff import Turns
 from longca.core.record import Accuracy, Costs, MaskFacts, Memory, Node, Notes, Others, Outcome, Samples, Software
 from longca.core.schema import Frozen, problems_of
 
@@ -34,6 +35,22 @@ class Result(Frozen):
         except ValidationError as error:
             [problem], _ = problems_of(cls, error, 1)
             return cls(outcome=as_failed("InvalidResult", f"the measuring process sent a result that cannot be: {problem}"))
+
+
+class PlayerResult(Frozen):
+    """The result of one player of a play-off, and the turns of its samples."""
+
+    result: Result
+    turns: Turns | None = None
+
+    @classmethod
+    def received(cls, content: Any) -> Self:
+        """The result that a measuring process has sent; a failure where no record could hold it."""
+        result = Result.received(content.get("result"))
+        try:
+            return cls(result=result, turns=content.get("turns"))
+        except ValidationError:
+            return cls(result=Result(outcome=as_failed("InvalidResult", "the measuring process sent turns that cannot be")))
 
 
 class WrongRow(Frozen):

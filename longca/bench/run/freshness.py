@@ -4,6 +4,9 @@ A job that measures ends with a stamp, the digest of its cells' records. When th
 of now, whoever measured them. The stamp of a job with cells that `longca run` would measure is removed, so that Snakemake runs the job. A
 stamp of other records is written again, so that Snakemake makes the tables and pages again and measures nothing.
 
+Play-offs belong to the job that measures all methods of their cases, where there is one: its stamp follows them, too. On a cluster a job
+of their own has a stamp of their own.
+
 Snakemake does not make a file again that only stands between files that are there. So tables have one more input: `REST` changes where a
 stamp is missing, and with the records of cells that the study does not ask for.
 """
@@ -22,23 +25,35 @@ from pathlib import Path
 
 from longca.bench.measure.environment import CONTAINER, cpu_name
 from longca.bench.run.method_version import method_versions
+from longca.bench.run.playoffs import due_playoffs, playoff_versions, playoffs_of
 from longca.bench.run.shards import Shard
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.playoff import may_play
 from longca.core.study import Study
 from longca.store.cells import CellStore
 from longca.store.files import replace_file
 from longca.store.index import CellFacts, cell_facts
+from longca.store.playoffs import PlayoffStore
 
 STAMP, REST, CHECKED = ".done", "rest", ".checked"  # of files in the folder of stamps
 TABLE = "records.parquet"
 NVIDIA = Path("/dev/nvidiactl")  # is there where a driver of GPUs is loaded
 
 
-def write_stamp(path: Path, folder: Path, cells: Iterable[Cell]) -> None:
-    """Write the stamp of these cells, whose records are in a study's folder of results. Raises UserError."""
+def write_stamp(path: Path, folder: Path, cells: Sequence[Cell], study: Study | None = None) -> None:
+    """Write the stamp of these cells, whose records are in a study's folder of results. Raises UserError.
+
+    Args:
+        study: the stamp of its play-offs as well, as far as these cells have any.
+    """
     facts, _ = cell_facts(CellStore(folder))
-    replace_file(path, stamp(facts, (cell.cell_id for cell in cells)))
+    replace_file(path, stamp(facts, (cell.cell_id for cell in cells)) + _of_playoffs(study, cells, folder))
+
+
+def write_playoff_stamp(path: Path, folder: Path) -> None:
+    """Write the stamp of all play-offs in a study's folder of results. Raises UserError."""
+    replace_file(path, PlayoffStore(folder).digest())
 
 
 def stamp(facts: Mapping[str, CellFacts], cell_ids: Iterable[str]) -> bytes:
@@ -57,7 +72,7 @@ def local_device(device: str) -> str | None:
 
 
 def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, device: str | None = None,
-            container: str | None = None) -> None:
+            container: str | None = None, playoff: Path | None = None) -> None:
     """Make the stamps of a study say what is so now: see the head of this module.
 
     Args:
@@ -65,27 +80,39 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
         code: digest of all code that measures.
         device: model that would measure; if not known here, any that has measured in this study.
         container: digest of the image that would measure. Its packages are not known out here: the digest stands for them.
+        playoff: the stamp of the job that does nothing but play-offs, if there is one.
 
     Raises:
         UserError: a stamp cannot be written.
     """
-    facts, _ = cell_facts(CellStore(stamps.parent))
+    store = CellStore(stamps.parent)
+    facts, _ = cell_facts(store)
+    parts = {stamps / f"{shard.name}{STAMP}": shard.cells for shard in shards}
     ids = {stamps / f"{shard.name}{STAMP}": [cell.cell_id for cell in shard.cells] for shard in shards}
     done = [path for path in ids if path.is_file()]
     if done:
         asked = [cell for shard in shards for cell in shard.cells]
-        state = _state(study, facts, asked, code, device, container)
-        due = set[str]() if _read(stamps / CHECKED) == state else due_cells(asked, study, facts, device, container)
+        state = _state(study, facts, asked, code, device, container) + PlayoffStore(store.folder).digest()
+        is_checked = _read(stamps / CHECKED) == state
+        due = set[str]() if is_checked else due_cells(asked, study, facts, device, container)
+        players = set[str]() if is_checked else due_players(asked, study, facts, store.folder, device, container)
         for path in done:
-            if due.isdisjoint(ids[path]):
-                replace_file(path, stamp(facts, ids[path]))
+            of_job = players.intersection(ids[path]) if has_playoffs(study, parts[path]) else set[str]()
+            if due.isdisjoint(ids[path]) and not of_job:
+                replace_file(path, stamp(facts, ids[path]) + _of_playoffs(study, parts[path], store.folder))
             else:
                 path.unlink(missing_ok=True)
-        if not due:
+        if playoff is not None and playoff.is_file():
+            if players:
+                playoff.unlink(missing_ok=True)
+            else:
+                write_playoff_stamp(playoff, store.folder)
+        if not due and not players:
             with suppress(UserError):  # whoever cannot write there compares each time
                 replace_file(stamps / CHECKED, state)
     if (stamps.parent / TABLE).exists():
-        _tell_rest(stamps / REST, stamp(facts, facts.keys() - set(chain(*ids.values()))), all(path.is_file() for path in ids))
+        wanted = [*ids, *([] if playoff is None else [playoff])]
+        _tell_rest(stamps / REST, stamp(facts, facts.keys() - set(chain(*ids.values()))), all(path.is_file() for path in wanted))
 
 
 def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], device: str | None = None,
@@ -108,6 +135,40 @@ def due_cells(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts
     versions = [versions_on(name) for name in sorted(devices)]
     return due | {cell.cell_id for cell in cells if cell.cell_id not in due
                   and all(facts[cell.cell_id].method_version != version[cell.cell_id] for version in versions)}
+
+
+def due_players(cells: Sequence[Cell], study: Study, facts: Mapping[str, CellFacts], folder: Path, device: str | None = None,
+                container: str | None = None) -> set[str]:
+    """Ids of the players of play-offs that `longca run` would play.
+
+    Args:
+        folder: of the study's results.
+        device: as of `refresh`.
+        container: as of `refresh`.
+    """
+    measured = [cell for cell in cells if cell.cell_id in facts]
+    if study.playoff is None or not measured:
+        return set()
+    due = set[str]()
+    for name in sorted({device} if device is not None else {each.device for each in facts.values() if each.device}):
+        try:
+            versions = method_versions(measured, study)(name) if container is None else None
+            playoffs, _ = playoffs_of(measured, facts, study.playoff, name, versions)
+            players = {cell for playoff in playoffs for cell in playoff.players}
+            of_playing = playoff_versions(study, players)(name) if container is None else None
+        except UserError:  # a plug-in is broken: the run names it
+            return {cell.cell_id for cell in measured}
+        due |= {cell.cell_id for playoff in due_playoffs(playoffs, PlayoffStore(folder), of_playing) for cell in playoff.players}
+    return due
+
+
+def has_playoffs(study: Study | None, cells: Sequence[Cell]) -> bool:
+    """True if these cells, of a job or of a whole study, may have play-offs: they are of several kernels."""
+    return study is not None and study.playoff is not None and len({cell.kernel for cell in cells if may_play(cell)}) > 1
+
+
+def _of_playoffs(study: Study | None, cells: Sequence[Cell], folder: Path) -> bytes:
+    return PlayoffStore(folder).digest() if has_playoffs(study, cells) else b""
 
 
 def _tell_rest(path: Path, others: bytes, is_whole: bool) -> None:

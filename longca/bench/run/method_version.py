@@ -21,6 +21,7 @@ from longca.bench.measure.environment import CONTAINER
 from longca.core.cell import Cell
 from longca.core.code import code_digest
 from longca.core.code.source import modules_of_package, reached
+from longca.core.playoff import PlayoffRules
 from longca.core.plugin import Registry
 from longca.core.study import Measure, Study
 
@@ -30,7 +31,7 @@ FOLLOWED_FOR_DOCUMENTS = ("longca.data",)
 LEFT_OUT = {"longca",  # holds the release's number only
             "longca.bench.measure.environment", "longca.bench.measure.failure", "longca.bench.measure.nvml",
             "longca.bench.measure.result"}
-MEASURED_BY = {"kernel": "longca.bench.measure.kernel", "cp": "longca.bench.measure.cp"}
+MEASURED_BY = {"kernel": "longca.bench.measure.kernel", "cp": "longca.bench.measure.cp", "playoff": "longca.bench.measure.playoff"}
 
 
 def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
@@ -42,10 +43,13 @@ def method_version(cell: Cell, measure: Measure, device_name: str) -> str:
     return _version(_content(cell, measure), device_name)
 
 
-def method_versions(cells: Iterable[Cell], study: Study) -> Callable[[str], dict[str, str]]:
+def method_versions(cells: Iterable[Cell], study: Study, rules: PlayoffRules | None = None) -> Callable[[str], dict[str, str]]:
     """A function from the device's model to the method version of each cell of a study, by its id.
 
     What takes long is done before the device is known. Cells that differ in lengths, heads or seeds alone share one version.
+
+    Args:
+        rules: of play-offs: the versions are then those of the cells' parts in play-offs by these rules.
     """
     contents: dict[tuple[object, ...], dict[str, Any]] = {}
     keys: dict[str, tuple[object, ...]] = {}
@@ -53,7 +57,7 @@ def method_versions(cells: Iterable[Cell], study: Study) -> Callable[[str], dict
         measure = study.measure_of(cell)
         key = keys[cell.cell_id] = cell.kind, cell.kernel, cell.strategy, cell.mask, cell.corpus, id(measure)
         if key not in contents:
-            contents[key] = _content(cell, measure)
+            contents[key] = _content(cell, measure, rules)
 
     def on(device_name: str) -> dict[str, str]:
         versions = {key: _version(content, device_name) for key, content in contents.items()}
@@ -66,22 +70,23 @@ def _version(content: dict[str, Any], device_name: str) -> str:
     return hashlib.sha256(json.dumps({**content, "device": device_name}, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _content(cell: Cell, measure: Measure) -> dict[str, Any]:
+def _content(cell: Cell, measure: Measure, rules: PlayoffRules | None = None) -> dict[str, Any]:
     """All that defines how the number is made, but the device."""
     plugins = [Registry("kernel").load(cell.kernel), *([Registry("strategy").load(cell.strategy)] if cell.strategy else [])]
     needs = sorted({"torch", *(module for plugin in plugins for module in plugin.needs)})
     unless = {"messages"} if cell.kind == "kernel" or measure.messages == "nccl" else set()
-    return {"code": code_digest(_files(cell)), "measure": measure.model_dump(exclude=unless),
+    played = {} if rules is None else {"playoff": rules.of_timing}
+    return {**played, "code": code_digest(_files(cell, "playoff" if played else "")), "measure": measure.model_dump(exclude=unless),
             "packages": {module: _module_version(module) for module in needs}, "container": os.environ.get(CONTAINER)}
 
 
-def _files(cell: Cell) -> set[Path]:
+def _files(cell: Cell, measured_by: str = "") -> set[Path]:
     """Every file that has a part in the cell's number."""
     followed = FOLLOWED if cell.corpus is None else FOLLOWED + FOLLOWED_FOR_DOCUMENTS
 
     names = {"mask": cell.mask, "kernel": cell.kernel, "strategy": cell.strategy, "corpus": cell.corpus}
     plugins = [Registry(kind).paths()[name] for kind, name in names.items() if name is not None]
-    return reached([modules_of_package()[MEASURED_BY[cell.kind]], *plugins], lambda module: _is_followed(module, followed))
+    return reached([modules_of_package()[MEASURED_BY[measured_by or cell.kind]], *plugins], lambda module: _is_followed(module, followed))
 
 
 @functools.cache

@@ -1,15 +1,16 @@
 """Predictions for cells before they are run: support, operations, memory and time. No torch, no tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from longca.bench.run.shards import estimate_seconds
+from longca.bench.run.shards import estimate_playoff_seconds, estimate_seconds
 from longca.core.cell import DTYPE_BYTES, Cell
+from longca.core.playoff import case_id, may_play
 from longca.core.plugin import Registry
 from longca.core.record import Work
-from longca.core.study import Measure
+from longca.core.study import Measure, Study
 from longca.masks.build import MaskBuilder, mask_name
 from longca.masks.mask import Mask
 from longca.masks.traits import Traits
@@ -39,6 +40,18 @@ class Prediction:
         """Expected seconds on devices of this peak rate, checks included."""
         return estimate_seconds(self.cell, peak_flops * EFFICIENCY, measure, density=self.density, work=self.work,
                                 on_gpu=self.on_gpu)
+
+
+def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: float) -> tuple[int, float]:
+    """(number of play-offs, hours that they take) where these cells run and no others."""
+    cases: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        if prediction.work is None and may_play(prediction.cell):
+            cases.setdefault(case_id(prediction.cell, ""), []).append(prediction)
+    seconds = [estimate_playoff_seconds(of_case[0].cell, len(of_case), study.playoff, peak_flops * EFFICIENCY,
+                                        study.measure_of(of_case[0].cell), of_case[0].density)
+               for of_case in cases.values()] if study.playoff is not None else []
+    return sum(one > 0 for one in seconds), sum(seconds) / 3600
 
 
 class Predictor:

@@ -12,13 +12,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from longca.bench.measure.environment import slurm_job
 from longca.bench.measure.result import Result
 from longca.bench.run.controls import DeviceControls, device_key
-from longca.bench.run.ending import by_workflow, stopped_by_signals
+from longca.bench.run.ending import Stop, by_workflow, stopped_by_signals
 from longca.bench.run.method_version import method_versions
+from longca.bench.run.playoffs import PlayoffCounts, PlayoffRun
 from longca.bench.run.progress import Progress, duration, make_progress
 from longca.bench.run.scores import FAILED, Score, Scoreboard
 from longca.bench.workers.device_lock import Claimant
@@ -36,10 +37,12 @@ from longca.core.study import Study
 from longca.masks.build import mask_name
 from longca.store.cells import CellStore, UnusableFile
 from longca.store.index import CellFacts, cell_facts
+from longca.store.playoffs import PlayoffStore
 from longca.store.text import plural
 
 BATCH = 32  # cells of one group of workers that are measured in a row
 VISITS = 2  # batches of each group in a long run
+Playing = Literal["none", "after", "only"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Summary:
     """the scores of all requested cells"""
     logs: Path
     """folder of what the measuring processes printed"""
+    playoffs: PlayoffCounts | None = None
+    """None where none were asked for"""
 
     @property
     def num_failed(self) -> int:
@@ -69,8 +74,9 @@ class Summary:
 
 
 def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: AbstractSet[str] = frozenset(), force: bool = False,
-              part: str | None = None, log: Path | None = None, progress: Progress | None = None, task: Task | None = None) -> Summary:
-    """Measure those of the cells that have no record of today's method, in random order.
+              part: str | None = None, log: Path | None = None, progress: Progress | None = None, task: Task | None = None,
+              playoffs: Playing = "none") -> Summary:
+    """Measure those of the cells that have no record of today's method, in random order. Then play off their cases, if asked to.
 
     With them go the study's controls that are not known for this device; they are in no count.
 
@@ -82,6 +88,8 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         log: a file that gets one line for each cell.
         progress: the display; by default the one of `config.progress`.
         task: this process if it is task 0 of a job; without it all ranks are on this machine.
+        playoffs: "after" the cells: of all cases that have some of them; of a `part`, of those cases that are in it with all methods.
+            "only": no cell is measured.
 
     Raises:
         UserError: another run uses the folder, it cannot be written, or the device does not exist here.
@@ -104,7 +112,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         versions = versions_on()(pool.device.name)
         kept, in_a_row = ({}, {}) if force else _kept(known(), cells, versions, retry, config.disturbed, show)
         counts = Counter(score.status for score in kept.values())
-        own = [cell for cell in cells if cell.cell_id not in kept]
+        own = [] if playoffs == "only" else [cell for cell in cells if cell.cell_id not in kept]
         beside = controls.due(own, store, pool.device.uuid, versions, retry)
         todo = shuffled([*own, *beside], study.seed, pool.device.type)
         run = _Run(study, run_id, pool, versions, read_digests(store.folder / "masks.json"), source(), in_a_row)
@@ -137,10 +145,12 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
             why = "" if stop.now() else ", since the workflow that started this run is gone"
             show.note(f"Stopped with {show.num_left} cells to do{why}: run again to go on")
             raise
+        playing = run.play_off(cells, store, show, stop, known() if not todo else cell_facts(store), whole=part is not None,
+                               retry=retry, force=force) if playoffs != "none" else None
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
     return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(own),
-                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs)
+                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs, playoffs=playing)
 
 
 def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
@@ -202,17 +212,36 @@ class _Run:
 
     def measure(self, cell: Cell) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
-        result = check_mask(cell, self.pool.measure(cell, self.study.measure_of(cell)), self.digests)
+        result = self.pool.measure(cell, self.study.measure_of(cell))
+        return self.record(cell, result, started, time.monotonic() - begun, method_version=self.versions[cell.cell_id])
+
+    def record(self, cell: Cell, result: Result, started: datetime, seconds: float, **more: Any) -> Record:
+        """The record of a result, with what only the runner knows.
+
+        Args:
+            more: further fields of the record.
+        """
+        result = check_mask(cell, result, self.digests)
         environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
-        for name in ("others", "samples"):
+        for name in () if "playoff" in more else ("others", "samples"):
             if measured[name] is not None:
                 measured[name] = measured[name].model_copy(update={"again": self.in_a_row.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
-                      work=Registry("kernel").load(cell.kernel).work(cell),
-                      method_version=self.versions[cell.cell_id], environment=environment, **measured,
-                      started_at=started.isoformat(timespec="seconds"), seconds=round(time.monotonic() - begun, 3))
+                      work=Registry("kernel").load(cell.kernel).work(cell), environment=environment, **measured, **more,
+                      started_at=started.isoformat(timespec="seconds"), seconds=round(seconds, 3))
+
+    def play_off(self, cells: Sequence[Cell], store: CellStore, show: Progress, stop: Stop,
+                 known: tuple[dict[str, CellFacts], list[UnusableFile]], *, whole: bool, retry: AbstractSet[str],
+                 force: bool) -> PlayoffCounts | None:
+        """Play off the cases of these cells; None where the study has no play-offs."""
+        if self.study.playoff is None:
+            return None
+        playing = PlayoffRun(self.study, self.study.playoff, cells, PlayoffStore(store.folder), self.pool, self.run_id, self.record,
+                             whole=whole)
+        playing.play(known[0], show, stop, retry=retry, force=force)
+        return playing.counts
 
 
 def _kept(known: tuple[dict[str, CellFacts], list[UnusableFile]], cells: Sequence[Cell], versions: dict[str, str],

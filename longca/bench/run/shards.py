@@ -7,11 +7,13 @@ from typing import Literal
 
 from longca.bench.measure.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
 from longca.core.cell import SETTLE_SECONDS, Cell
+from longca.core.playoff import PlayoffRules, may_play
 from longca.core.plugin import Registry
 from longca.core.record import Work
 from longca.core.study import Measure
 
 OVERHEAD_SECONDS = 2.0  # of a cell without its timing: 0.4 s on average on an H200, some seconds where a compiler has nothing cached
+USUAL_ROUNDS = 60  # of a play-off of calls whose times scatter by 1 %, until their ratio is known within 0.3 %
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # bytes a second to and from the memory of one device
 STEADY_SECONDS, STEADY_CALLS = 0.5, 8  # of warming a GPU that is steady at once: two blocks of `longca.bench.measure.protocol.BLOCKS`
@@ -77,6 +79,25 @@ def _fixed_seconds(step_s: float, measure: Measure) -> float:
     return min(measure.repeats * step_s, max(measure.max_seconds, MIN_SAMPLES * step_s))
 
 
+def estimate_playoff_seconds(cell: Cell, num_methods: int, rules: PlayoffRules, rate_flops: float, measure: Measure | None = None,
+                             density: float | None = None) -> float:
+    """The estimated duration of a play-off of a case; 0 where there is nobody to play.
+
+    Args:
+        cell: of the case.
+        num_methods: that run it. Who plays is not known before: the least number of players is assumed.
+        rate_flops: as of `estimate_seconds`; likewise `measure` and `density`.
+    """
+    num_players = min(num_methods, rules.first)
+    if num_players < 2 or not rules.has_case(cell):
+        return 0.0
+    measure = measure or Measure()
+    round_s = num_players * _attention_seconds(cell, rate_flops, density)
+    usual_s = min(USUAL_ROUNDS, rules.max_rounds) * round_s
+    timed_s = min(usual_s, max(rules.max_seconds, rules.min_rounds * round_s))
+    return num_players * OVERHEAD_SECONDS + measure.warmup * round_s + timed_s
+
+
 def _attention_seconds(cell: Cell, rate_flops: float, density: float | None) -> float:
     share = float(cell.mask_params.get("density", 1.0)) if density is None else density
     return cell.flops(cell.seqlen**2, 1) * share / (rate_flops * cell.world)
@@ -96,6 +117,16 @@ def shards(cells: Iterable[Cell], minutes: float, rate_flops: float = RATE_FLOPS
     for cell in cells:
         groups.setdefault(f"cp-w{cell.world}" if cell.kind == "cp" else f"kernel-{cell.kernel}", []).append(cell)
     return [shard for name, group in groups.items() for shard in _cut(name, group, minutes, rate_flops, measure)]
+
+
+def playoff_minutes(cells: Iterable[Cell], rules: PlayoffRules, rate_flops: float = RATE_FLOPS) -> float:
+    """The estimated duration of a job that plays off all cases of these cells. Masks are not built, so it is an upper bound."""
+    methods: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in filter(may_play, cells):  # not by `case_id`, which takes long for a large study
+        key = (cell.mask, str(cell.mask_params), cell.corpus, cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype,
+               cell.direction, cell.seed, cell.input_values)
+        methods.setdefault(key, []).append(cell)
+    return sum(estimate_playoff_seconds(of_case[0], len(of_case), rules, rate_flops) for of_case in methods.values()) / 60
 
 
 def shards_of_one_machine(cells: Iterable[Cell], rate_flops: float = RATE_FLOPS, measure: Measured = None) -> list[Shard]:

@@ -3,11 +3,11 @@
 import random
 import selectors
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from longca.bench.judge.judgement import with_judgement
+from longca.bench.judge.judgement import Judgement, with_judgement
 from longca.bench.measure.failure import as_failed
 from longca.bench.measure.others import others
 from longca.bench.measure.result import FAILURES, Result, WrongRow
@@ -120,13 +120,13 @@ class Group:
         if self.judge is None or not judged:
             return self._measure(cell, measure, seed)
         try:
-            self.judge.begin(self._number, cell, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
+            self.begin_judging([cell], measure, seed)
             result = self._measure(cell, measure, seed)
             if isinstance(result.outcome, TimedOut):
                 with suppress(JudgeDied):  # it may be at work for long yet; then another takes its place
-                    self.judge.verdict(self._number, GRACE_SECONDS)
+                    self.judge.verdicts(self._number, GRACE_SECONDS)
                 return result
-            return with_judgement(result, self.judge.verdict(self._number))
+            return with_judgement(result, self.judge.verdicts(self._number)[0])
         except JudgeDied as lost:
             self.judge.close()
             return Result(outcome=as_failed("JudgeDied", f"the process that judges results died: {lost}", self.judge.tail()))
@@ -139,20 +139,32 @@ class Group:
         try:
             self._claim()
             answers = self._ask(request, measure.timeout_s, "result")
-        except StartTimeout:
-            notes = self._whereabouts()
-            self.close(gently=False)
-            return Result(outcome=TimedOut(seconds=measure.timeout_s), notes=notes)
-        except RankDied as lost:
-            self.close(gently=False)
-            message = f"worker died: {lost}" if lost.type == "WorkerDied" else str(lost)
-            return Result(outcome=as_failed(lost.type, message, lost.log), notes=lost.notes)
+        except (StartTimeout, RankDied) as lost:
+            return self._lost(lost, measure.timeout_s)
         results = {rank: Result.received(answer["result"]) for rank, answer in sorted(answers.items())}
         failed = [rank for rank, result in results.items() if result.outcome.status in FAILURES]
         chosen = self._explained(results[_culprit(results, failed)], failed) if failed else results[0]
         if len(results) < len(self.ranks):
             self.close(gently=False)
         return chosen.model_copy(update={"others": others([answer["uses"] for answer in answers.values()])})
+
+    def begin_judging(self, cells: Sequence[Cell], measure: Measure, seed: int) -> None:
+        """Name the next cells to the judge, where there is one. Raises JudgeDied."""
+        if self.judge is not None:
+            self.judge.begin(self._number, cells, measure, seed, (self._device_type, self.ranks[0].placement.local_rank))
+
+    def verdicts(self) -> list[Judgement] | None:
+        """The judge's verdict on each of these cells; None without a judge. Raises JudgeDied."""
+        return None if self.judge is None else self.judge.verdicts(self._number)
+
+    def ask_alone(self, request: Message, title: str, timeout_s: float) -> Message | Result:
+        """The answer of rank 0 to a request for several cells, or what came instead: a death, or the end of its time."""
+        self.ranks[0].begin(title)
+        try:
+            self._claim()
+            return self._ask(request, timeout_s, "players", "lost")[0]
+        except (StartTimeout, RankDied) as lost:
+            return self._lost(lost, timeout_s)
 
     def wrong_rows(self, cell: Cell, measure: Measure, seed: int = 0) -> list[WrongRow]:
         """The first wrong row of each tensor, as rank 0 finds them; none where it fails. After a death or a timeout the group is closed."""
@@ -182,6 +194,16 @@ class Group:
         if self.judge is not None:
             self.judge.forget(self._number)
         end(self.ranks, patience_s=GOODBYE_SECONDS if gently else 0.0)
+
+    def _lost(self, why: StartTimeout | RankDied, timeout_s: float) -> Result:
+        """The result where a rank died or was not done in time. The group is closed."""
+        if isinstance(why, StartTimeout):
+            notes = self._whereabouts()
+            self.close(gently=False)
+            return Result(outcome=TimedOut(seconds=timeout_s), notes=notes)
+        self.close(gently=False)
+        message = f"worker died: {why}" if why.type == "WorkerDied" else str(why)
+        return Result(outcome=as_failed(why.type, message, why.log), notes=why.notes)
 
     def _claim(self) -> None:
         """Wait until all ranks have the locks of their devices, or another rank of this run has them.

@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,19 +78,20 @@ class JudgeProcess(WorkerProcess):
         """Its socket is closed when the next worker comes."""
         self._workers.discard(worker)
 
-    def begin(self, worker: int, cell: Cell, measure: Measure, seed: int, device: tuple[str, int]) -> None:
-        """Name the cell that a worker is about to measure. Raises JudgeDied.
+    def begin(self, worker: int, cells: Sequence[Cell], measure: Measure, seed: int, device: tuple[str, int]) -> None:
+        """Name the cell that a worker is about to measure, or those of all players. Raises JudgeDied.
 
         Args:
             seed: of the run, for all that is drawn.
             device: type of rank 0's device, and its number on this machine.
         """
-        self._ask({"do": "begin", "worker": worker, "cell": cell.model_dump(mode="json"),
+        self._ask({"do": "begin", "worker": worker, "cells": [cell.model_dump(mode="json") for cell in cells],
                    "measure": measure.model_dump(mode="json"), "seed": seed, "device": device}, "begun", START_SECONDS)
 
-    def verdict(self, worker: int, timeout_s: float = VERDICT_SECONDS) -> Judgement:
-        """The verdict on the cell. Raises JudgeDied."""
-        return Judgement.model_validate(self._ask({"do": "verdict", "worker": worker}, "verdict", timeout_s))
+    def verdicts(self, worker: int, timeout_s: float = VERDICT_SECONDS) -> list[Judgement]:
+        """The verdict on each cell. Raises JudgeDied."""
+        answer = self._ask({"do": "verdict", "worker": worker}, "verdicts", timeout_s)
+        return [Judgement.model_validate(verdict) for verdict in answer]
 
     def close(self) -> None:
         """End it. A second call does nothing."""

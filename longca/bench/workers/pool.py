@@ -1,22 +1,24 @@
 """The pool: a few groups of workers, by kernel and by number of ranks. It replaces groups that are no longer healthy."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from longca.bench.judge.plausible import plausible
 from longca.bench.measure.failure import as_failed
-from longca.bench.measure.result import FAILURES, Result, WrongRow
+from longca.bench.measure.result import FAILURES, PlayerResult, Result, WrongRow
 from longca.bench.workers.channel import Message
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.group import Group, RankDied, RankWithoutDevice, StartTimeout
 from longca.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.bench.workers.launch import HostLost, Launcher
 from longca.bench.workers.local import Local
+from longca.bench.workers.play import NO_RIVAL, play
 from longca.core.cell import Cell
 from longca.core.errors import UserError
-from longca.core.plugin import PACKAGE_ROOT, Registry
+from longca.core.playoff import PlayoffRules
+from longca.core.plugin import Registry, is_of_package
 from longca.core.record import Unavailable
 from longca.core.schema import Frozen
 from longca.core.study import Measure
@@ -141,6 +143,37 @@ class Pool:
             self._groups.pop(key).close(gently=False)
         return result
 
+    def play(self, cells: Sequence[Cell], measure: Measure, rules: PlayoffRules) -> list[PlayerResult]:
+        """The results of a play-off, in the order of its cells. A player that takes the process with it ends alone: the rest start anew.
+
+        On a GPU all play-offs share a process of their own, on a CPU it is that of all kernels.
+
+        Args:
+            cells: of one case, those that are thought to be the fastest first.
+
+        Raises:
+            KeyboardInterrupt: `stopped` returned True.
+            TooFewLeft: machines were lost, this one's task among them.
+        """
+        key: Key = ("kernel" if self.device.type == "cpu" else "playoff"), None, 1
+        left, results = list(range(len(cells))), dict[int, PlayerResult]()
+        while len(left) > 1:
+            try:
+                group = self._group(key)
+            except (StartTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
+                failed = as_failed("WorkerDidNotStart", str(error) or "its process did not get ready in time", getattr(error, "log", ""))
+                results |= {number: PlayerResult(result=Result(outcome=failed)) for number in left}
+                break
+            played = play(group, [cells[number] for number in left], measure, rules, self.seed)
+            results |= {left[number]: player for number, player in played.results.items()}
+            any_failed = any(player.result.outcome.status in FAILURES for player in played.results.values())
+            if not group.is_alive or (any_failed and not group.is_healthy()):
+                self._groups.pop(key).close(gently=False)
+            left = [number for number in left if number not in results]
+            assert played.is_lost or not left, "each player has a result"
+        alone = PlayerResult(result=Result(outcome=NO_RIVAL))
+        return [results.get(number, alone) for number in range(len(cells))]
+
     def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
         """The first wrong row of each tensor of a kernel cell that was incorrect; none where they are not found in the cell's time."""
         group = self._groups.get(self._key(cell))
@@ -148,11 +181,11 @@ class Pool:
 
     def _key(self, cell: Cell) -> Key:
         kind, kernel, world = worker_key(cell, self.device.type)
-        return (kind, cell.kernel, world) if self._apart and not _is_own(cell.kernel) else (kind, kernel, world)
+        return (kind, cell.kernel, world) if self._apart and not is_of_package("kernel", cell.kernel) else (kind, kernel, world)
 
     def _is_control(self, cell: Cell) -> bool:
         """True for a call of known work, which judges itself: its kernel says so, which is believed of a study's kernels alone."""
-        if self._apart and not _is_own(cell.kernel):
+        if self._apart and not is_of_package("kernel", cell.kernel):
             return False
         with suppress(Exception):  # one that cannot be loaded: the measuring process says why
             return Registry("kernel").load(cell.kernel).family == "control"
@@ -230,9 +263,3 @@ class Pool:
         if self._judge is not None:
             self._judge.close()
             self._judge = None
-
-
-def _is_own(kernel: str) -> bool:
-    """True for a kernel of the package."""
-    path = Registry("kernel").paths().get(kernel)
-    return path is not None and path.is_relative_to(PACKAGE_ROOT)

@@ -1,14 +1,19 @@
 """The session of a worker process: it holds one device and measures one cell after another on it."""
 
+from __future__ import annotations
+
 import gc
+import os
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from longca.bench.check.judge import Judge
 from longca.bench.judge.referee import RemoteReferee
 from longca.bench.measure.environment import choose_device, device_name, device_uuid
 from longca.bench.measure.failure import failure
@@ -22,9 +27,12 @@ from longca.bench.workers.device_lock import DeviceLock
 from longca.bench.workers.launch import RankPlacement
 from longca.core.cell import Cell
 from longca.core.errors import UserError
+from longca.core.playoff import PlayoffRules
 from longca.core.study import Measure
 
 if TYPE_CHECKING:
+    from longca.bench.check.plan import CheckPlan
+    from longca.bench.measure.measurement import Referee
     from longca.cp.comm.backend import Comm
 
 PING_SIZE = 64
@@ -94,6 +102,27 @@ class Session:
             self._free()
             answer(message)
 
+    def play(self, request: Message) -> Message:
+        """Play off the cells of a request: the result of each player, or the one that has left the device unusable."""
+        from longca.bench.measure.playoff import DeviceLost, Table, measure_playoff
+
+        cells, measure = [Cell.model_validate(cell) for cell in request["cells"]], Measure.model_validate(request["measure"])
+        with Path(request["at_work"]).open("w") as file, watch(self.device, request.get("judge")) as uses:
+
+            def begin(player: int) -> None:
+                os.pwrite(file.fileno(), f"{player:<4}".encode(), 0)
+
+            def referee(player: int, plan: CheckPlan) -> Referee:
+                return Judge(plan, self.references.get(plan)) if self._judge is None else RemoteReferee(self._judge, player)
+
+            table = Table(self.device, measure, PlayoffRules.model_validate(request["rules"]), request["seed"], self.masks, referee, begin)
+            try:
+                players = measure_playoff(cells, table)
+            except DeviceLost as lost:
+                return {"lost": lost.player, "result": Result(outcome=lost.outcome).model_dump(mode="json")}
+        self._free()
+        return {"players": [player.model_dump(mode="json") for player in players], "uses": uses}
+
     def wrong_rows(self, request: Message) -> Message:
         """The first wrong row of each tensor of a kernel cell; none where that fails."""
         from longca.bench.measure.wrong_rows import find_wrong_rows
@@ -134,7 +163,7 @@ class Session:
         except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
 
-    def _join(self) -> "Comm":
+    def _join(self) -> Comm:
         from longca.cp.comm.backend import Comm
 
         placement = self.placement

@@ -1,0 +1,218 @@
+"""The play-offs of a run: which cases are due, who plays, and their records. It never imports torch.
+
+A case is played off again when one of its players is not in its last play-off, or when anything changed that defines a player's number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING
+
+from longca.bench.measure.result import Result
+from longca.bench.run.method_version import method_versions
+from longca.bench.workers.job import JobError
+from longca.bench.workers.pool import Pool, TooFewLeft
+from longca.core.cell import Cell
+from longca.core.playoff import PlayoffRules, case_id, may_play, playoff_id
+from longca.core.plugin import is_of_package
+from longca.core.record import Record
+from longca.core.study import Study
+from longca.store.cells import UnusableFile
+from longca.store.hardware import Hardware
+from longca.store.index import CellFacts
+from longca.store.playoffs import PlayoffStore
+from longca.store.text import plural
+from longca.store.view import View
+
+if TYPE_CHECKING:
+    from longca.bench.run.ending import Stop
+    from longca.bench.run.progress import Progress
+
+MakeRecord = Callable[..., Record]
+
+
+@dataclass(frozen=True)
+class Playoff:
+    """A case and its players, those with the shortest times of their own first."""
+
+    case: str
+    players: tuple[Cell, ...]
+
+    @property
+    def title(self) -> str:
+        """The case in words."""
+        return self.players[0].title.partition(" ")[2]
+
+
+@dataclass
+class PlayoffCounts:
+    """Numbers of play-offs of a run."""
+
+    num_played: int = 0
+    num_kept: int = 0
+    """played off before"""
+    num_with_failures: int = 0
+    """of those played now: a player failed that ran alone"""
+    left_out: list[str] = field(default_factory=list)
+    """cases that are not played off: a player is in a file outside of the package"""
+
+    def __str__(self) -> str:
+        failed = f", in {self.num_with_failures} of them a player failed" if self.num_with_failures else ""
+        outside = (f"; {plural(len(self.left_out), 'case')} not played off: a kernel is in a file of yours, see `own_files` in "
+                   "docs/design/measuring.md") if self.left_out else ""
+        return f"{plural(self.num_played + self.num_kept, 'play-off')}: {self.num_played} now{failed}, {self.num_kept} before{outside}"
+
+
+def playoffs_of(cells: Iterable[Cell], facts: Mapping[str, CellFacts], rules: PlayoffRules, device: str,
+                versions: Mapping[str, str] | None = None) -> tuple[list[Playoff], list[Playoff]]:
+    """(the play-offs of these cells' cases, those that are left out since a player is in a file outside of the package).
+
+    A case of one method that ran, or of none, has no play-off.
+
+    Args:
+        cells: all methods of each case.
+        device: model of the device: records of others do not count.
+        versions: method version of each cell: records of others do not count; any counts if not given.
+    """
+    times: dict[str, dict[Cell, float]] = {}
+    for cell in cells:
+        known = facts.get(cell.cell_id)
+        if known is None or known.time_ms is None or known.is_control or known.device != device:
+            continue
+        if not rules.has_case(cell):
+            continue
+        if versions is None or known.method_version == versions[cell.cell_id]:
+            times.setdefault(case_id(cell, device), {})[cell] = known.time_ms
+    playoffs = [Playoff(case, players) for case, of_case in times.items() if len(players := choose_players(of_case, rules)) > 1]
+    outside = [playoff for playoff in playoffs
+               if not rules.own_files and not all(is_of_package("kernel", cell.kernel) for cell in playoff.players)]
+    return [playoff for playoff in playoffs if playoff not in outside], outside
+
+
+def choose_players(times_ms: Mapping[Cell, float], rules: PlayoffRules) -> tuple[Cell, ...]:
+    """The fastest cells, and all that are nearly as fast, in this order."""
+    ordered = sorted(times_ms, key=lambda cell: (times_ms[cell], cell.kernel))
+    limit_ms = times_ms[ordered[0]] * (1 + rules.within)
+    return tuple(cell for place, cell in enumerate(ordered) if place < rules.first or times_ms[cell] <= limit_ms)
+
+
+def due_playoffs(playoffs: Iterable[Playoff], store: PlayoffStore, versions: Mapping[str, str] | None,
+                 retry: AbstractSet[str] = frozenset(), note: Callable[[str], object] = lambda text: None) -> list[Playoff]:
+    """Those that are not in the store, or not with all players, or by another method.
+
+    Args:
+        versions: method version of each player's part in a play-off; any counts if not given.
+        retry: statuses of players whose play-offs are due again; also "disturbed" and "noisy".
+    """
+    due = []
+    for playoff in playoffs:
+        records = store.read(playoff.case)
+        if isinstance(records, UnusableFile):
+            note(f"Played off again: {records}")
+            records = []
+        known = {record.cell_id: record for record in records}
+        players = [known.get(cell.cell_id) for cell in playoff.players]
+        if any(record is None or (versions is not None and record.method_version != versions[record.cell_id])
+               or _is_to_retry(record, retry) for record in players):
+            due.append(playoff)
+    return due
+
+
+def playoff_versions(study: Study, cells: Collection[Cell]) -> Callable[[str], dict[str, str]]:
+    """A function from the device's model to the method version of each cell's part in a play-off."""
+    assert study.playoff is not None
+    return method_versions(cells, study, study.playoff)
+
+
+class PlayoffRun:
+    """The play-offs that a run has to do after its cells.
+
+    Args:
+        cells: that were asked for. The other methods of their cases play as well, as far as they were measured.
+        whole: only cases of which all methods of the study were asked for: a job of the workflow has a part of them.
+        make_record: makes a record of a cell, its result and how it was played.
+    """
+
+    def __init__(self, study: Study, rules: PlayoffRules, cells: Sequence[Cell], store: PlayoffStore, pool: Pool, run_id: str,
+                 make_record: MakeRecord, *, whole: bool = False) -> None:
+        self._study, self._rules, self._store, self._pool, self._run_id = study, rules, store, pool, run_id
+        self._make_record, self.counts = make_record, PlayoffCounts()
+        self._cells = cells_of_cases(study, cells, whole=whole)
+
+    def play(self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, retry: AbstractSet[str] = frozenset(),
+             force: bool = False) -> None:
+        """Play off what is due. Each play-off is stored at once.
+
+        Raises:
+            KeyboardInterrupt: the run is to end.
+            JobError: machines were lost, this one among them.
+        """
+        self._store.remove_leftovers()
+        device = self._pool.device.name
+        measured = [cell for cell in self._cells if cell.cell_id in facts]
+        if not measured:
+            return
+        playoffs, outside = playoffs_of(measured, facts, self._rules, device, method_versions(measured, self._study)(device))
+        self.counts.left_out = [playoff.title for playoff in outside]
+        players = {cell for playoff in playoffs for cell in playoff.players}
+        versions = playoff_versions(self._study, players)(device) if players else {}
+        due = playoffs if force else due_playoffs(playoffs, self._store, versions, retry, show.note)
+        self.counts.num_kept = len(playoffs) - len(due)
+        show.start_playoffs(len(due), self.counts.num_kept)
+        for number, playoff in enumerate(due):
+            if stop.soon():
+                show.note(f"Stopped with {plural(len(due) - number, 'play-off')} to do: run again to go on")
+                raise KeyboardInterrupt
+            show.begin(playoff.players[0])
+            try:
+                records = self._played(playoff, versions)
+            except TooFewLeft as lost:
+                left = plural(len(due) - number, "play-off")
+                raise JobError(f"{left} not played", why=str(lost), todo="All else is stored: run again to go on") from None
+            self._store.write(playoff.case, records)
+            self.counts.num_played += 1
+            self.counts.num_with_failures += any(record.samples is None for record in records)
+            show.end_playoff(playoff.title, records)
+
+    def _played(self, playoff: Playoff, versions: Mapping[str, str]) -> list[Record]:
+        begun, started = time.monotonic(), datetime.now(UTC)
+        players = self._pool.play(playoff.players, self._study.measure_of(playoff.players[0]), self._rules)
+        seconds = (time.monotonic() - begun) / len(players)
+        identity = playoff_id(playoff.case, self._run_id)
+        return [self._make_record(cell, player.result, started, seconds, method_version=versions[cell.cell_id], playoff=identity,
+                                  turns=player.turns if _is_timed(player.result) else None)
+                for cell, player in zip(playoff.players, players, strict=True)]
+
+
+def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[Cell]:
+    """The cells of all cases of these cells.
+
+    Args:
+        whole: only of cases of which `cells` has all that the study has.
+    """
+    asked = {cell.cell_id: cell for cell in cells if may_play(cell)}
+    if whole and len({cell.kernel for cell in asked.values()}) < 2:  # as nearly all jobs of a cluster: to compare cells takes long
+        return []
+    key = cache(lambda cell: case_id(cell, ""))
+    cases = {key(cell) for cell in asked.values()}
+    everything = {cell.cell_id: cell for cell in study.all_cells if may_play(cell) and key(cell) in cases} | asked
+    if whole:
+        partly = {key(cell) for cell in everything.values() if cell.cell_id not in asked}
+        everything = {cell_id: cell for cell_id, cell in everything.items() if key(cell) not in partly}
+    return list(everything.values())
+
+
+def _is_to_retry(record: Record, retry: AbstractSet[str]) -> bool:
+    if not retry:
+        return False
+    view = View(record, Hardware())
+    return (record.outcome.status in retry or ("disturbed" in retry and view.num_disturbed > 0) or ("noisy" in retry and view.is_noisy))
+
+
+def _is_timed(result: Result) -> bool:
+    return result.samples is not None
