@@ -28,7 +28,7 @@ from longca.store.columns import COLUMNS
 from longca.store.export import EXPORTED, export_files, frame_csv
 from longca.store.files import replace_file
 from longca.store.hardware import Hardware, load_hardware
-from longca.store.table import columns, frame, of_grid, to_report
+from longca.store.table import columns, frame, is_own, of_grid, to_report
 from longca.store.text import plural
 from longca.store.view import NOISY
 
@@ -122,7 +122,7 @@ def build(records: Iterable[Record], problems: Sequence[UnusableFile], out: Path
         UserError: there are no records, or a file cannot be written.
     """
     everything = to_report(records, problems)
-    ordered = [record for record in everything if record.playoff is None]
+    ordered = [record for record in everything if is_own(record)]
     if out.is_dir():
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
