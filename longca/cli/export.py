@@ -10,6 +10,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     from longca.core.errors import UserError
     from longca.store.export import export
     from longca.store.load import load
+    from longca.store.text import plural
 
     _, _, folder = open_study(study, results=results)
     loaded = load(folder)
@@ -19,9 +20,11 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     paths = export(loaded.all_records, folder)
     if as_json:
         print_json({"files": paths, "num_records": len(loaded.records), "num_of_playoffs": len(loaded.playoffs),
+                    "num_repeats": len(loaded.repeats),
                     "problems": [{"file": problem.path, "reason": problem.reason} for problem in loaded.problems]})
         return
     for problem in loaded.problems:
         print_filled(f"skipped {problem}")
-    of_playoffs = f" and {len(loaded.playoffs)} of play-offs" if loaded.playoffs else ""
-    print_filled(f"{len(loaded.records)} records{of_playoffs} → " + ", ".join(str(path) for path in paths))
+    counts = [f"{len(loaded.records)} records", *([f"{len(loaded.playoffs)} of play-offs"] if loaded.playoffs else []),
+              *([plural(len(loaded.repeats), "repeat")] if loaded.repeats else [])]
+    print_filled(f"{', '.join(counts)} → " + ", ".join(str(path) for path in paths))

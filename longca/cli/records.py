@@ -34,6 +34,8 @@ class OpenedRecords(NamedTuple):
     """files of records that were named"""
     playoffs: list[Record]
     """of play-offs of the same cells"""
+    repeats: list[Record]
+    """of the same cells"""
 
 
 def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
@@ -56,7 +58,7 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
     gc.freeze()  # records stay as long as this process: no collection need look at them
     title, path = places[0]
     return OpenedRecords(title, path.parent if path.suffix in FILES else path, loaded.records, loaded.problems,
-                         [path for _, path in places if path.suffix in FILES], loaded.playoffs)
+                         [path for _, path in places if path.suffix in FILES], loaded.playoffs, loaded.repeats)
 
 
 def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:

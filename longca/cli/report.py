@@ -22,7 +22,8 @@ def command(
     from longca.report.build import build
 
     opened = open_records(source or [], results)
-    page = build([*opened.records, *opened.playoffs], opened.problems, out or opened.folder / "report.html", study_title=opened.title,
+    page = build([*opened.records, *opened.playoffs, *opened.repeats], opened.problems,
+                 out or opened.folder / "report.html", study_title=opened.title,
                  sources=opened.files)
     if as_json:
         print_json({"page": str(page), "title": opened.title, "num_records": len(opened.records),

@@ -56,6 +56,7 @@ def command(
     playoff: Annotated[bool, typer.Option("--playoff/--no-playoff",
                                           help="After the cells, time the fastest kernels of each case again, in turn")] = True,
     playoff_only: Annotated[bool, typer.Option("--playoff-only", help="Only play off; measure no cell")] = False,
+    repeats: Annotated[bool, typer.Option("--repeats/--no-repeats", help="After the cells, measure a few of them a second time")] = True,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda", show_default=False)] = None,
     launcher: Annotated[str | None, typer.Option(help="Who starts the ranks: auto, local, torchrun or srun", show_default=False)] = None,
     progress: Annotated[str | None, typer.Option(help="auto, rich or plain", show_default=False)] = None,
@@ -112,7 +113,8 @@ def command(
     if playoff_only and not playoff:
         raise UserError("--playoff-only and --no-playoff exclude each other", todo="Give one of them")
     summary = run_cells(chosen, cells, config, retry=statuses, force=force, part=shard or None, log=log, task=task,
-                        playoffs="only" if playoff_only else "after" if playoff else "none")
+                        playoffs="only" if playoff_only else "after" if playoff else "none",
+                        repeats=repeats and not playoff_only)
     if stamp is not None:
         from longca.bench.run.freshness import write_playoff_stamp, write_stamp
 
@@ -124,6 +126,7 @@ def command(
         print_json({"study": chosen.name, "run_id": summary.run_id, "folder": str(folder), "logs": str(summary.logs),
                     "left_out": broken, "counts": summary.counts, "num_measured": summary.num_measured, "num_kept": summary.num_kept,
                     "playoffs": vars(summary.playoffs) if summary.playoffs else None, "seconds": summary.seconds,
+                    "repeats": vars(summary.repeats) if summary.repeats else None,
                     "cells": summary.board.rows()})
     else:
         _print_end(summary, (study or chosen.name) + (f" --results {results}" if results else ""))
@@ -175,7 +178,8 @@ def _print_end(summary: Summary, study: str) -> None:
 
     playoffs = summary.playoffs
     told = str(playoffs) if playoffs and (playoffs.num_played or playoffs.num_kept or playoffs.left_out) else ""
-    print_text("\n".join(filter(None, (str(summary), told, finding(summary.board)))))
+    repeated = str(summary.repeats) if summary.repeats else ""
+    print_text("\n".join(filter(None, (str(summary), repeated, told, finding(summary.board)))))
     for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
         if table.rows:
             print_table(table.title, table.columns, table.rows, table.caption)

@@ -13,7 +13,7 @@ from longca.core.cell import MOST_RANKS, Cell, Named, Scalar
 from longca.core.playoff import Turns
 from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
 
-SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs
+SCHEMA_VERSION = 3  # 2: a record without a checksum is damaged; 3: the protocol of samples, play-offs, repeats
 MOST_SAMPLES = 1_000_000  # of a rank
 MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
 GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1  # use by others that is still no disturbance
@@ -307,6 +307,10 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+def _is_false(value: object) -> bool:
+    return value is False
+
+
 class Record(Frozen):
     """One cell's result."""
 
@@ -321,6 +325,8 @@ class Record(Frozen):
     """of a play-off: an id that all its records share. None, left out of texts, for the cell's own record"""
     turns: Turns | None = Field(None, exclude_if=_is_none)
     """of a play-off: the order of the samples among those of the other players"""
+    repeat: bool = Field(False, exclude_if=_is_false)
+    """the cell was measured a second time, beside its own record, to learn how much such numbers differ; left out of texts where false"""
     outcome: Outcome
     samples: Samples | None = None
     accuracy: Accuracy | None = None
@@ -355,6 +361,8 @@ class Record(Frozen):
         if status != "ok" and self.samples is not None:
             raise ValueError(f"a record that is {status} has no samples")
         self._check_turns()
+        if self.repeat and self.playoff is not None:
+            raise ValueError("a record is of a play-off or a repeat, not both")
         return self
 
     def _check_turns(self) -> None:

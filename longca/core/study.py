@@ -15,6 +15,7 @@ from longca.core.errors import UserError, raise_all, unknown
 from longca.core.playoff import PlayoffRules
 from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
 from longca.core.reading import CELLS
+from longca.core.repeats import RepeatRules
 from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.units import parse_heads, parse_length
 
@@ -140,6 +141,8 @@ class Study(Frozen):
     """how each cell is measured"""
     playoff: PlayoffRules | None = PlayoffRules()
     """the rules of the play-offs that follow the cells: `true` for the usual ones, `false` for no play-off"""
+    repeats: RepeatRules | None = RepeatRules()
+    """the rules by which some cells are measured a second time: `true` for the usual ones, `false` for no repeats"""
     grids: tuple[Grid, ...] = Field(min_length=1, max_length=MOST_GRIDS)
     """cells are the union of all grids"""
 
@@ -165,7 +168,7 @@ class Study(Frozen):
                 raise ValueError(str(unknown("mask", name, known)))
         return value
 
-    @field_validator("playoff", mode="before")
+    @field_validator("playoff", "repeats", mode="before")
     @classmethod
     def _switched(cls, value: Any) -> Any:
         return ({} if value else None) if isinstance(value, bool) else value

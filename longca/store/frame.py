@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def load(*sources: str | Path, playoffs: bool = False) -> pd.DataFrame:
+def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) -> pd.DataFrame:
     """The records of all sources as a frame, one row a record; a record that stands in several of them once.
 
     Its columns are those of docs/reference/columns.md. `frame.attrs` has `units` and `meanings` by column. Text columns hold "", others NA
@@ -36,6 +36,7 @@ def load(*sources: str | Path, playoffs: bool = False) -> pd.DataFrame:
         sources: studies by name or YAML file, folders of results, records.parquet or records.json files; several may be given. A study that
             was not measured here stands for this project's own records of it. None of them: all of this project's own records.
         playoffs: also the rows of play-offs, whose column `playoff` is not empty. Their cells have a row of their own, too.
+        repeats: also the rows of cells that were measured a second time, whose column `repeat` is true.
 
     Raises:
         UserError: there is no such study or file, or no record in it.
@@ -48,7 +49,7 @@ def load(*sources: str | Path, playoffs: bool = False) -> pd.DataFrame:
         warnings.warn(f"{plural(len(loaded.problems), 'source of records')} could not be read, first {loaded.problems[0]}", stacklevel=2)
     if not loaded.records:
         raise UserError(f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`")
-    frame = derived(in_order(loaded.all_records if playoffs else loaded.records))
+    frame = derived(in_order([*loaded.records, *(loaded.playoffs if playoffs else []), *(loaded.repeats if repeats else [])]))
     frame.attrs = {"units": {column.name: column.unit for column in COLUMNS},
                    "meanings": {column.name: column.meaning for column in COLUMNS}}
     return frame

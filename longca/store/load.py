@@ -21,13 +21,15 @@ from longca.store.columns import COLUMNS
 from longca.store.decode import Decoder, Unusable, decode_content
 from longca.store.parquet import RECORD_COLUMN, BadTable, read_columns, read_texts
 from longca.store.playoffs import PlayoffStore
-from longca.store.table import derived, of_grid
+from longca.store.repeats import RepeatStore
+from longca.store.table import derived, is_own, of_grid
 
 if TYPE_CHECKING:
     import pandas as pd
 
-IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff")  # equal in all of these: the same record
-LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": ""}  # with what tables from before them had
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")  # equal in all of these: the same record
+# with what tables from before them had
+LATER_COLUMNS = {**LATER_FIELDS, "playoff": "", "playoff_rounds": None, "playoff_end": "", "repeat": False}
 
 COMMITTED = PACKAGE_ROOT.parent / "reports"  # this project's own records, in a checkout, wherever the working folder is
 COMMITTED_OF = ("h100", "h200")  # folders of it; the study's GPU first
@@ -45,11 +47,13 @@ class Loaded:
     problems: list[UnusableFile]
     playoffs: list[Record] = field(default_factory=list)
     """of the same cells, measured in turn with others: see `longca.core.playoff`"""
+    repeats: list[Record] = field(default_factory=list)
+    """of the same cells, measured a second time: see `longca.core.repeats`"""
 
     @property
     def all_records(self) -> list[Record]:
-        """Those of the grid, then those of play-offs, for whoever keeps the two apart."""
-        return [*self.records, *self.playoffs]
+        """Those of the grid, then those of play-offs, then repeats, for whoever keeps the three apart."""
+        return [*self.records, *self.playoffs, *self.repeats]
 
 
 def holds_records(folder: Path) -> bool:
@@ -77,7 +81,7 @@ def load(*sources: Path | str) -> Loaded:
         with _no_collection():
             found, damaged = _load(source)
         for record in found:
-            key = record.cell_id, record.method_version, record.run_id, record.started_at, record.playoff or ""
+            key = record.cell_id, record.method_version, record.run_id, record.started_at, record.playoff or "", str(record.repeat)
             records.setdefault(key, record)
         problems += damaged
     return _divided(records.values(), problems)
@@ -85,8 +89,8 @@ def load(*sources: Path | str) -> Loaded:
 
 def _divided(records: Iterable[Record], problems: list[UnusableFile]) -> Loaded:
     content = list(records)
-    return Loaded([record for record in content if record.playoff is None], problems,
-                  [record for record in content if record.playoff is not None])
+    return Loaded([record for record in content if is_own(record)], problems,
+                  [record for record in content if record.playoff is not None], [record for record in content if record.repeat])
 
 
 @contextmanager
@@ -104,9 +108,9 @@ def _no_collection() -> Iterator[None]:
 def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.DataFrame, list[UnusableFile]]:
     """These columns of the derived table of all sources, and what could not be read.
 
-    Play-offs have rows only where the column `playoff` is asked for: whoever does not know it must not count a cell twice. The rows are
-    made from records. Only of this project's own tables, whose columns are known to agree with their records, nothing else is read, as
-    far as they have the columns.
+    Play-offs have rows only where the column `playoff` is asked for, and repeats where `repeat` is: whoever does not know them must not
+    count a cell twice. The rows are made from records. Only of this project's own tables, whose columns are known to agree with their
+    records, nothing else is read, as far as they have the columns.
 
     Args:
         sources: as of `load`.
@@ -129,7 +133,7 @@ def load_columns(sources: Sequence[Path], columns: Sequence[str]) -> tuple[pd.Da
         frames.append(frame)
     table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     table = table.drop_duplicates(list(IDENTITY), ignore_index=True)
-    return (table if "playoff" in columns else of_grid(table)).loc[:, list(columns)], problems
+    return of_grid(table, playoffs="playoff" in columns, repeats="repeat" in columns).loc[:, list(columns)], problems
 
 
 def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
@@ -156,8 +160,9 @@ def _load(path: Path) -> tuple[list[Record], list[UnusableFile]]:
         raise UserError(f"'{path}' holds no records", todo="Give a study's folder of results, or a records.parquet")
     if not (path / "cells").is_dir() and (path / "records.parquet").is_file():
         return _from_parquet(path / "records.parquet")
-    (records, problems), (playoffs, more) = CellStore(path).read_all(), PlayoffStore(path).read_all()
-    return [*records, *playoffs], [*problems, *more]
+    stores = CellStore(path), PlayoffStore(path), RepeatStore(path)
+    parts = [store.read_all() for store in stores]
+    return [record for records, _ in parts for record in records], [problem for _, problems in parts for problem in problems]
 
 
 def compared(path: Path) -> Loaded:

@@ -38,7 +38,7 @@ def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> li
         UserError: there are no records.
     """
     ordered = in_order(records)
-    if all(record.playoff is not None for record in ordered):
+    if not any(map(is_own, ordered)):
         raise UserError("There are no records to report on", todo="" if problems else "Measure first with `longca run`",
                         why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "")
     return ordered
@@ -76,9 +76,23 @@ def frame(values: dict[str, list[Any]]) -> pd.DataFrame:
     return pd.DataFrame({column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS})
 
 
-def of_grid(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the grid: those of play-offs are left out, whose cells have rows of their own."""
-    return table[table.playoff.astype(str) == ""].reset_index(drop=True) if "playoff" in table else table
+def is_own(record: Record) -> bool:
+    """True for the record that stands for its cell: neither of a play-off nor a repeat."""
+    return record.playoff is None and not record.repeat
+
+
+def of_grid(table: pd.DataFrame, *, playoffs: bool = False, repeats: bool = False) -> pd.DataFrame:
+    """The rows of the grid. Those of play-offs and repeats are left out, whose cells have rows of their own.
+
+    Args:
+        playoffs: keep the rows of play-offs.
+        repeats: keep repeats.
+    """
+    if not playoffs and "playoff" in table:
+        table = table[table.playoff.astype(str) == ""]
+    if not repeats and "repeat" in table:
+        table = table[~table.repeat.astype(bool)]
+    return table.reset_index(drop=True)
 
 
 def is_ranked(table: pd.DataFrame) -> pd.Series:
@@ -101,4 +115,4 @@ def _order(record: Record) -> tuple[Any, ...]:
     return (cell.kind == "cp", cell.method, cell.world, cell.mask, json.dumps(cell.mask_params, sort_keys=True),
             cell.direction == "bwd",
             cell.seqlen, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, cell.dtype, cell.corpus or "", cell.seed,
-            record.cell_id, record.playoff or "", record.started_at, record.run_id)
+            record.cell_id, record.playoff or "", record.repeat, record.started_at, record.run_id)

@@ -347,7 +347,7 @@ class Singles:
         wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
         self._tflops: dict[tuple[str, str, str], float] = {}
         for record in sorted(content, key=lambda record: record.started_at):
-            if record.cell_id in wanted and record.samples is not None and record.playoff is None:
+            if record.cell_id in wanted and record.samples is not None and record.playoff is None and not record.repeat:
                 view = View(record, Hardware())
                 rate = view.tflops(view.median_ms)
                 if rate is not None:

@@ -2,7 +2,8 @@
 
 A job that measures ends with a stamp, the digest of its cells' records. When the workflow starts, it compares each stamp with the records
 of now, whoever measured them. The stamp of a job with cells that `longca run` would measure is removed, so that Snakemake runs the job. A
-stamp of other records is written again, so that Snakemake makes the tables and pages again and measures nothing.
+stamp of other records is written again, so that Snakemake makes the tables and pages again and measures nothing. It follows the repeats
+of its cells as well.
 
 Play-offs belong to the job that measures all methods of their cases, where there is one: its stamp follows them, too. On a cluster a job
 of their own has a stamp of their own.
@@ -35,6 +36,7 @@ from longca.store.cells import CellStore
 from longca.store.files import replace_file
 from longca.store.index import CellFacts, cell_facts
 from longca.store.playoffs import PlayoffStore
+from longca.store.repeats import RepeatStore
 
 STAMP, REST, CHECKED = ".done", "rest", ".checked"  # of files in the folder of stamps
 TABLE = "records.parquet"
@@ -48,7 +50,7 @@ def write_stamp(path: Path, folder: Path, cells: Sequence[Cell], study: Study | 
         study: the stamp of its play-offs as well, as far as these cells have any.
     """
     facts, _ = cell_facts(CellStore(folder))
-    replace_file(path, stamp(facts, (cell.cell_id for cell in cells)) + _of_playoffs(study, cells, folder))
+    replace_file(path, stamp(facts, (cell.cell_id for cell in cells)) + _beside(study, cells, folder))
 
 
 def write_playoff_stamp(path: Path, folder: Path) -> None:
@@ -92,14 +94,14 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
     done = [path for path in ids if path.is_file()]
     if done:
         asked = [cell for shard in shards for cell in shard.cells]
-        state = _state(study, facts, asked, code, device, container) + PlayoffStore(store.folder).digest()
+        state = _state(study, facts, asked, code, device, container) + PlayoffStore(store.folder).digest() + RepeatStore(store.folder).digest()
         is_checked = _read(stamps / CHECKED) == state
         due = set[str]() if is_checked else due_cells(asked, study, facts, device, container)
         players = set[str]() if is_checked else due_players(asked, study, facts, store.folder, device, container)
         for path in done:
             of_job = players.intersection(ids[path]) if has_playoffs(study, parts[path]) else set[str]()
             if due.isdisjoint(ids[path]) and not of_job:
-                replace_file(path, stamp(facts, ids[path]) + _of_playoffs(study, parts[path], store.folder))
+                replace_file(path, stamp(facts, ids[path]) + _beside(study, parts[path], store.folder))
             else:
                 path.unlink(missing_ok=True)
         if playoff is not None and playoff.is_file():
@@ -167,8 +169,10 @@ def has_playoffs(study: Study | None, cells: Sequence[Cell]) -> bool:
     return study is not None and study.playoff is not None and len({cell.kernel for cell in cells if may_play(cell)}) > 1
 
 
-def _of_playoffs(study: Study | None, cells: Sequence[Cell], folder: Path) -> bytes:
-    return PlayoffStore(folder).digest() if has_playoffs(study, cells) else b""
+def _beside(study: Study | None, cells: Sequence[Cell], folder: Path) -> bytes:
+    """The part of a stamp that follows play-offs and repeats of these cells."""
+    playoffs = PlayoffStore(folder).digest() if has_playoffs(study, cells) else b""
+    return playoffs + RepeatStore(folder).digest({cell.cell_id for cell in cells})
 
 
 def _tell_rest(path: Path, others: bytes, is_whole: bool) -> None:

@@ -21,6 +21,7 @@ from longca.bench.run.ending import Stop, by_workflow, stopped_by_signals
 from longca.bench.run.method_version import method_versions
 from longca.bench.run.playoffs import PlayoffCounts, PlayoffRun
 from longca.bench.run.progress import Progress, duration, make_progress
+from longca.bench.run.repeats import RepeatCounts, RepeatRun
 from longca.bench.run.scores import FAILED, Score, Scoreboard
 from longca.bench.workers.device_lock import Claimant
 from longca.bench.workers.job import Job, JobError
@@ -61,6 +62,8 @@ class Summary:
     """folder of what the measuring processes printed"""
     playoffs: PlayoffCounts | None = None
     """None where none were asked for"""
+    repeats: RepeatCounts | None = None
+    """None where none were asked for"""
 
     @property
     def num_failed(self) -> int:
@@ -75,8 +78,9 @@ class Summary:
 
 def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: AbstractSet[str] = frozenset(), force: bool = False,
               part: str | None = None, log: Path | None = None, progress: Progress | None = None, task: Task | None = None,
-              playoffs: Playing = "none") -> Summary:
-    """Measure those of the cells that have no record of today's method, in random order. Then play off their cases, if asked to.
+              playoffs: Playing = "none", repeats: bool = False) -> Summary:
+    """Measure those of the cells that have no record of today's method, in random order. Then, if asked to, some a second time, and
+    play off their cases.
 
     With them go the study's controls that are not known for this device; they are in no count.
 
@@ -90,6 +94,7 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
         task: this process if it is task 0 of a job; without it all ranks are on this machine.
         playoffs: "after" the cells: of all cases that have some of them; of a `part`, of those cases that are in it with all methods.
             "only": no cell is measured.
+        repeats: measure some of the cells a second time, as the study says.
 
     Raises:
         UserError: another run uses the folder, it cannot be written, or the device does not exist here.
@@ -145,12 +150,14 @@ def run_cells(study: Study, cells: Sequence[Cell], config: Config, *, retry: Abs
             why = "" if stop.now() else ", since the workflow that started this run is gone"
             show.note(f"Stopped with {show.num_left} cells to do{why}: run again to go on")
             raise
+        repeated = run.repeat(cells, store, show, stop, cell_facts(store) if todo else known(), force=force) if repeats else None
         playing = run.play_off(cells, store, show, stop, known() if not todo else cell_facts(store), whole=part is not None,
                                retry=retry, force=force) if playoffs != "none" else None
         if missed:
             raise JobError(f"{plural(show.num_left, 'cell')} not measured", why=missed, todo="All others are stored: run again to go on")
     return Summary(run_id=run_id, counts={status: counts[status] for status in STATUSES}, num_measured=len(own),
-                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs, playoffs=playing)
+                   num_kept=len(kept), seconds=round(time.monotonic() - begun, 3), board=show.board, logs=logs, playoffs=playing,
+                   repeats=repeated)
 
 
 def shuffled(cells: Iterable[Cell], seed: int, device_type: str) -> list[Cell]:
@@ -210,10 +217,11 @@ class _Run:
     source: Source
     in_a_row: dict[str, int]  # cell measured again → its records in a row that drifted or were disturbed
 
-    def measure(self, cell: Cell) -> Record:
+    def measure(self, cell: Cell, **more: Any) -> Record:
         begun, started = time.monotonic(), datetime.now(UTC)
         result = self.pool.measure(cell, self.study.measure_of(cell))
-        return self.record(cell, result, started, time.monotonic() - begun, method_version=self.versions[cell.cell_id])
+        return self.record(cell, result, started, time.monotonic() - begun,
+                           **({"method_version": self.versions.get(cell.cell_id, "")} | more))
 
     def record(self, cell: Cell, result: Result, started: datetime, seconds: float, **more: Any) -> Record:
         """The record of a result, with what only the runner knows.
@@ -225,12 +233,21 @@ class _Run:
         environment = (Environment(nodes=result.nodes, software=result.software, source=self.source, slurm_job=slurm_job())
                        if result.nodes and result.software else None)
         measured = {name: getattr(result, name) for name in Result.model_fields if name not in ("nodes", "software")}
-        for name in () if "playoff" in more else ("others", "samples"):
+        for name in () if more.keys() & {"playoff", "repeat"} else ("others", "samples"):
             if measured[name] is not None:
                 measured[name] = measured[name].model_copy(update={"again": self.in_a_row.get(cell.cell_id, 0)})
         return Record(cell_id=cell.cell_id, cell=cell, study=self.study.name, run_id=self.run_id,
                       work=Registry("kernel").load(cell.kernel).work(cell), environment=environment, **measured, **more,
                       started_at=started.isoformat(timespec="seconds"), seconds=round(seconds, 3))
+
+    def repeat(self, cells: Sequence[Cell], store: CellStore, show: Progress, stop: Stop,
+               known: tuple[dict[str, CellFacts], list[UnusableFile]], *, force: bool) -> RepeatCounts | None:
+        """Measure some of these cells a second time; None where the study has no repeats."""
+        if self.study.repeats is None:
+            return None
+        repeating = RepeatRun(self.study, self.study.repeats, cells, store, self.pool, self.measure)
+        repeating.measure(known[0], show, stop, force=force)
+        return repeating.counts
 
     def play_off(self, cells: Sequence[Cell], store: CellStore, show: Progress, stop: Stop,
                  known: tuple[dict[str, CellFacts], list[UnusableFile]], *, whole: bool, retry: AbstractSet[str],

@@ -1,0 +1,66 @@
+"""Repeats (A/A): cells that a run measures a second time, so that its own noise is known. Their rules, and the cells that are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from longca.core.cell import AS_RELEASED, Cell
+from longca.core.schema import Frozen
+
+MOST_REPEATS = 1_000_000
+
+
+class RepeatRules(Frozen):
+    """The rules by which cells are drawn that are measured a second time."""
+
+    share: float = Field(default=0.02, ge=0, le=1)
+    """of the cells that have a time"""
+    least: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 4
+    """so many at least, if there are as many"""
+    most: Annotated[int, Field(ge=0, le=MOST_REPEATS)] = 40
+    """so many at most"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.most < self.least:
+            raise ValueError(f"`most` is {self.most}, less than `least`, {self.least}")
+        return self
+
+    def count(self, num_cells: int) -> int:
+        """The number of repeats of so many cells that have a time."""
+        return min(max(math.ceil(self.share * num_cells), self.least), self.most, num_cells)
+
+
+def may_repeat(cell: Cell) -> bool:
+    """True for cells whose repeats say something about others: kernels whose calls are timed alone."""
+    return cell.kind == "kernel" and not cell.sustained and not cell.kernel.startswith(AS_RELEASED)
+
+
+def drawn(times_ms: Mapping[Cell, float], seed: int) -> list[Cell]:
+    """All cells in an order of which every beginning is a fair sample.
+
+    Cells are drawn in turn from the groups of one kernel, direction and decade of time, so that short and long calls of each kernel are
+    among the first. The order within a group depends on the seed and the cell alone: cells that are added leave the others in theirs.
+    """
+    groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
+    for cell, time_ms in times_ms.items():
+        groups[cell.kernel, cell.direction, math.floor(math.log10(time_ms))].append(cell)
+    ordered = [sorted(members, key=lambda cell: _chance(seed, cell.cell_id)) for members in groups.values()]
+    ordered.sort(key=lambda members: _chance(seed, members[0].cell_id))
+    return [cell for row in zip_longest(*ordered) for cell in row if cell is not None]
+
+
+def beginning(times_ms: Mapping[Cell, float], seed: int, rules: RepeatRules) -> Sequence[Cell]:
+    """The cells to measure a second time."""
+    return drawn(times_ms, seed)[: rules.count(len(times_ms))]
+
+
+def _chance(seed: int, cell_id: str) -> str:
+    return hashlib.sha256(f"{seed} {cell_id}".encode()).hexdigest()
