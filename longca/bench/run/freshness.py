@@ -94,7 +94,8 @@ def refresh(stamps: Path, study: Study, shards: Collection[Shard], code: str, de
     done = [path for path in ids if path.is_file()]
     if done:
         asked = [cell for shard in shards for cell in shard.cells]
-        state = _state(study, facts, asked, code, device, container) + PlayoffStore(store.folder).digest() + RepeatStore(store.folder).digest()
+        beside = PlayoffStore(store.folder).digest() + RepeatStore(store.folder).digest()
+        state = _state(study, facts, asked, code, device, container) + beside
         is_checked = _read(stamps / CHECKED) == state
         due = set[str]() if is_checked else due_cells(asked, study, facts, device, container)
         players = set[str]() if is_checked else due_players(asked, study, facts, store.folder, device, container)
