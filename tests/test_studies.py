@@ -58,3 +58,21 @@ def test_each_row_as_released_stands_beside_its_honest_row() -> None:
     assert len(rows) == 4
     for name in rows:
         assert asked(name) == asked(name.removeprefix(AS_RELEASED)) != set()
+
+
+@pytest.mark.parametrize("name", ["paper", "h100-dense", "h200-dense", "h100-sparse", "h200-sparse", "h100-cp", "h200-cp", "h200-cp8"])
+def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
+    """20 calls after 5 (of strategies 15), and 100 after 25 of block-sparse masks; all by the protocol: with rests, a warm clock, 0.5 %."""
+    study = load_study(name)
+    for cell in study.cells():
+        measure, is_sparse = study.measure_of(cell), "density" in cell.mask_params and cell.kind == "kernel"
+        warmup, repeats = (25, 100) if is_sparse else (5, 15 if cell.kind == "cp" else 20)
+        assert measure.warmup >= warmup and measure.repeats >= repeats, cell.title
+        assert (measure.precision, measure.duty) == (0.005, 0.5) and measure.warm_seconds >= 1, cell.title
+
+
+def test_products_last_from_a_millisecond_to_a_tenth_of_a_second() -> None:
+    """As attention does: a ceiling of one short product says little of what a device reaches in longer calls."""
+    for path in (path for path in STUDIES if path.stem.startswith(("h100-", "h200-"))):
+        products = [cell for cell in load_study(path.stem).cells() if cell.kernel == "matmul"]
+        assert {cell.seqlen for cell in products} == {8192, 16384, 32768}

@@ -158,6 +158,12 @@ class Comparison:
         return [f"{plural(count, 'pair')} by {basis}: {devices}" for (basis, devices), count in sorted(found.items())]
 
     @property
+    def num_rested_on_one_side(self) -> int:
+        """Pairs of which one GPU rested after each call and the other one did not: the clock of long calls differs by that alone."""
+        sides = ((change.pair.a, change.pair.b) for change in self.attention)
+        return sum({a.rests, b.rests} == {True, False} for a, b in sides if a is not None and b is not None)
+
+    @property
     def controls(self) -> list[tuple[str, float]]:
         """(control, geometric mean of B over A): how much the machines themselves differ."""
         groups: dict[str, list[Change]] = defaultdict(list)

@@ -43,6 +43,8 @@ class Side:
     peak_tflops: float | None = None
     """of the GPU in the cell's dtype"""
     is_control: bool = False
+    rests: bool | None = None
+    """the GPU rested after each call; None if that is not known, and where it never does"""
     source: str = ""
     """of a published rate, its short name"""
     note: str = ""
@@ -69,7 +71,7 @@ def of_record(record: Record, hardware: Hardware) -> Side:
         tflops = Spread(*(rate for rate in rates if rate is not None)) if None not in rates else None
     return Side(status=record.outcome.status, reason=view.reason, device=view.device, cell=record.cell,
                 digest=record.mask.digest if record.mask else "", time_ms=time_ms, tflops=tflops, peak_tflops=view.peak_tflops,
-                is_control=view.is_control)
+                is_control=view.is_control, rests=view.rests)
 
 
 def of_published(rate: PublishedRate, hardware: Hardware) -> Side:

@@ -134,6 +134,13 @@ class View:
         drifted = self.samples.again + 1 if self.is_drifting and self.samples is not None else 0
         return max(drifted, self.num_disturbed)
 
+    @property
+    def rests(self) -> bool | None:
+        """The GPU rested after each call; None on a CPU, in calls without a pause, and where there are no samples."""
+        if self.samples is None or self.samples.timer != "cuda_event" or self.cell.sustained:
+            return None
+        return self.samples.duty is not None
+
     @cached_property
     def mega_cycles(self) -> float | None:
         """The median over samples of time and SM clock multiplied, rank 0, in 10⁶ cycles."""

@@ -7,6 +7,7 @@ import pytest
 
 from longca.compare.comparison import Comparison, compare_published, compare_records
 from longca.compare.fail_on import matched, parse_fail_on
+from longca.compare.tables import Described, lines
 from longca.compare.verdict import Rule
 from longca.core.errors import UserError
 from longca.core.record import Incorrect, OutOfMemory, Record, Unavailable
@@ -108,6 +109,17 @@ def test_methods_and_extremes():
     [row] = comparison.methods
     assert row.mean_ratio == pytest.approx((2 * 0.5 * 0.25 * 1) ** 0.25) and row.counts == {"slower": 2, "faster": 1, "same": 1}
     assert [change.pair.cell.mask for change in comparison.largest(2)] == ["shared_question", "causal"]
+
+
+def test_it_is_said_where_one_side_rested_and_the_other_did_not():
+    old, new = timed(1.0), timed(0.95)
+    assert new.samples is not None
+    rested = new.model_copy(update={"samples": new.samples.model_copy(update={"duty": 0.5})})
+    numbers = [compare_records([a], [b]).num_rested_on_one_side for a, b in ((old, rested), (rested, old), (old, new), (rested, rested))]
+    assert numbers == [1, 1, 0, 0]
+    sides = (Described("A", "old"), Described("B", "new"))
+    told, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
+    assert "in 1 pair calls of one side alone had rests" in told and "rests" not in silent
 
 
 def test_controls_tell_of_the_machine_and_are_no_finding():
