@@ -6,12 +6,13 @@ A point is one setting of one method, all seeds of its mask together. Only atten
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.claims.by_gpu import STUDY_GPU, short_name
 from longca.claims.contract import Gaps, Observation
 from longca.core.units import format_length
 from longca.store.table import RANKED_BY, is_ranked
@@ -27,7 +28,7 @@ DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask")  # t
 STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
 GQA, MHA = "64:8", "64:64"  # the study's heads
 LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
-STUDY_GPU, STUDY_PEAK = "H100", 989  # TFLOP/s, of config/hardware.yaml
+STUDY_PEAK = 989  # TFLOP/s, of config/hardware.yaml
 STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there, whatever the GPU here
 
 SAME = 0.025  # of 109 cells that two runs on H200 have in common, three quarters differ by less
@@ -71,7 +72,7 @@ class Point:
     direction: str
     cells: tuple[_Cell, ...]
     gpu: str = ""
-    """the short name of its device where the table has several devices: without it, two points of one setting read the same"""
+    """the short name of its device"""
 
     @property
     def heads(self) -> str:
@@ -118,7 +119,7 @@ class Point:
 
     @property
     def where(self) -> str:
-        """Its setting, in words: "full 8K fwd 64:8", "full 8K fwd 64:8 on H100" where other GPUs are there."""
+        """Its setting, in words: "full 8K fwd 64:8 on H100"."""
         told = [f"{key} {value}" for key, value in self.params.items() if key in ("block", "mean_block", "density")]
         told += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
         mask = f"{self.mask} ({', '.join(told)})" if told else self.mask
@@ -126,7 +127,7 @@ class Point:
 
     @property
     def size(self) -> str:
-        """Its setting without the mask: "8K fwd 64:8", "8K fwd 64:8 on 2 ranks of H100"."""
+        """Its setting without the mask: "8K fwd 64:8 on H100", "8K fwd 64:8 on 2 ranks of H100"."""
         ranks = plural(self.world, "rank") if self.kind == "cp" else ""
         machine = " of ".join(filter(None, (ranks, self.gpu)))
         return f"{format_length(self.seqlen)} {self.direction} {self.heads}{f' on {machine}' if machine else ''}"
@@ -187,8 +188,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     facts = zip(chosen.cell_id, chosen.seed, chosen.status, chosen.reason, numbers, strict=True)
     for identity, (cell_id, seed, status, reason, values) in zip(identities, facts, strict=True):
         groups[identity].append(_Cell(cell_id, seed, status, reason, dict(zip(_NUMBERS, values, strict=True))))
-    gpus = _short_names(table.device[table.device_type == "cuda"].unique())  # of all rows: each question to a table names its GPUs alike
-    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=gpus[identity[0]])
+    found = [Point(**dict(zip(_IDENTITY, identity, strict=True)), cells=tuple(cells), gpu=short_name(identity[0]))
              for identity, cells in groups.items()]
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
     return [point for point in found if (point.ok or not ok) and all(_fits(_of(point, name), wanted) for name, wanted in rest.items())]
@@ -291,14 +291,6 @@ def of(count: int, total: int, noun: str) -> str:
         return f"the one {noun}" if count else f"0 of {plural(total, noun)}"
     amount = "all" if count == total else "none of" if not count else f"{count} of"
     return f"{amount} {total} {noun}s"
-
-
-def _short_names(devices: Sequence[str]) -> dict[str, str]:
-    """Device → "H100" for "NVIDIA H100 80GB HBM3", or all of its name where that is not enough; "" where it is the only one."""
-    words = {device: device.removeprefix("NVIDIA ") for device in devices}
-    short = {device: name.split()[0] if any(map(str.isdigit, name.split(" ")[0])) else name for device, name in words.items()}
-    counts = Counter(short.values())
-    return {device: "" if len(words) == 1 else name if counts[name] == 1 else words[device] for device, name in short.items()}
 
 
 _FIELDS = {field.name for field in fields(Point)} | {"heads"}
