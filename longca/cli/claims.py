@@ -47,7 +47,7 @@ def command(
     asked = [claim for claim in claims if not wanted or claim.number in wanted]
     columns = dict.fromkeys((*COLUMNS, *(name for claim in asked for name in claim.columns)))
     table, problems = columns_of_runs(sources, results, tuple(columns))
-    verdicts = [(claim, judged(claim, table)) for claim in asked]
+    verdicts = list(zip(asked, judged(asked, table), strict=True))
     if as_json:
         print_json({"summary": summary(verdict for _, verdict in verdicts), "claims": [_facts(*both) for both in verdicts],
                     "problems": [vars(problem) for problem in problems]})

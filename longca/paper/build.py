@@ -158,7 +158,7 @@ def build_paper(records: Iterable[Record], problems: Sequence[UnusableFile], fol
     paper = _Paper(table, published_rates(table, hardware), tuple(sorted(methods)), [one.drawing for one in shown_masks.masks],
                    run_pages(folder, table.study), folder / DATA)
     shown = [_shown(exhibit, paper) for exhibit in exhibits()]
-    verdicts = [(claim, judged_by_gpu(claim, table)) for claim in all_claims()]
+    verdicts = list(zip(all_claims(), judged_by_gpu(all_claims(), table), strict=True))
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [Judged(claim, verdict, links(paper.pages, verdict.cell_ids), forecasts.get(claim.number, "")) for claim, verdict in verdicts]
     variables = {method: look.variable for method, look in looks(paper.methods).items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from longca.claims.by_gpu import STUDY_GPU, short_name
+from longca.claims.rows import STUDY_GPU, short_name
 from longca.core.cell import Cell
 from longca.core.plugin import Registry
 from longca.core.study import load_study

@@ -5,9 +5,10 @@ import re
 import pandas as pd
 import pytest
 
-from longca.claims.by_gpu import judged, short_name
+from longca.claims.by_gpu import judged
 from longca.claims.contract import STATUSES, Observation, Verdict, all_claims, decided, in_parts, summary
 from longca.claims.evidence import Pair, gpu_note, missing, pairs, points, rivals
+from longca.claims.rows import short_name
 from longca.store.columns import COLUMNS
 from longca.store.load import committed as committed_files
 from longca.store.load import load, load_columns
@@ -23,7 +24,7 @@ def committed():
     """The derived table that came with the project's records, and the verdicts over it. To derive it again takes seconds."""
     records = load_columns(committed_files(), [column.name for column in COLUMNS])[0]
     records = records.astype({column.name: FRAME_TYPES[column.type] for column in COLUMNS})
-    return records, {number: judged(claim, records) for number, claim in CLAIMS.items()}
+    return records, dict(zip(CLAIMS, judged(CLAIMS.values(), records), strict=True))
 
 
 @pytest.mark.slow
@@ -91,13 +92,14 @@ def test_each_gpu_is_judged_by_itself():
     large, small = ("block=128, density=0.5", "block=64, density=0.5")
     both = table(*(grid(rate, **blocks, **gpu, mask_params=params) for rate, params, gpu in (
         (500, large, h100), (400, small, h100), (500, large, h200), (250, small, h200))))
-    verdict = judged(CLAIMS[10], both)
+    (verdict,) = judged([CLAIMS[10]], both)
     (other,) = verdict.elsewhere
     assert (verdict.gpu, verdict.status, other.gpu, other.status) == ("H100", "contradicted", "H200", "holds")
     assert "1.25× the rate" in verdict.finding and other.finding.startswith("On H200: Blocks of 128 reach 2.00×")
     assert verdict.told_elsewhere == (other.finding.replace("On H200:", "On H200, holds:"),)
     crossed = table(grid(500, **blocks, **h100, mask_params=large), grid(250, **blocks, **h200, mask_params=small))
-    assert judged(CLAIMS[10], crossed).status == "open" and not judged(CLAIMS[10], crossed).cell_ids
+    (alone,) = judged([CLAIMS[10]], crossed)
+    assert alone.status == "open" and not alone.cell_ids
     assert [short_name(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-80GB", "NVIDIA H200")] == [
         "H100", "H100 NVL", "A100-SXM4-80GB", "H200"]
 
@@ -166,11 +168,30 @@ def test_pairs_are_of_the_seeds_that_both_have():
     assert not pairs(points(records, kernel="fa3"), points(records, kernel="fa2"), "direction")
 
 
-@pytest.mark.parametrize(("rate", "half", "order"), [(512, 0.001, "same"), (520, 0.001, "more"), (520, 0.04, "same"), (470, 0.001, "less")])
-def test_close_rates_and_overlapping_quartiles_are_the_same(rate, half, order):
-    wide = {"tflops_per_device_low": rate * (1 - half), "tflops_per_device_high": rate * (1 + half)}
-    records = table([row | wide for row in grid(rate, kernel="fa3")], grid(500, kernel="fa2"))
-    assert Pair(points(records, kernel="fa3")[0], points(records, kernel="fa2")[0]).order == order
+@pytest.mark.parametrize(("rate", "half", "order"), [(510, 0.005, "same"), (490, 0.005, "same"), (600, 0.005, "more"), (420, 0.005, "less"),
+                                                     (600, 0.3, "same")])
+def test_rates_within_the_resolution_or_their_own_samples_are_the_same(rate, half, order):
+    samples = [1e3 / rate * (1 + half * step) for step in (-1, -0.5, 0, 0.5, 1)]
+    records = table(grid(rate, kernel="fa3", samples_ms=tuple(samples)), grid(500, kernel="fa2"))
+    first, second = (points(records, kernel=name)[0] for name in ("fa3", "fa2"))
+    assert Pair(first, second).order == order and Pair(first, second).ratio == pytest.approx(rate / 500)
+    assert Pair(second, first).order == {"more": "less", "less": "more"}.get(order, "same")
+
+
+def test_several_masks_are_compared_by_all_seeds():
+    records = table(grid(500, kernel="fa3", mask="full", seed=0), *(grid(rate, kernel="fa3", mask="full_document", seed=seed)
+                                                                     for seed, rate in enumerate((100, 250, 300))))
+    (pair,) = pairs(points(records, mask="full_document"), points(records, mask="full"), "mask")
+    assert pair.ratio == pytest.approx(0.5) and pair.order == "less"
+
+
+def test_a_ratio_is_above_another_only_if_repeats_tell_them_apart():
+    def pair(backward):
+        both = points(table(grid(backward, kernel="fa3", direction="bwd"), grid(500, kernel="fa3")))
+        return pairs(both[:1], both[1:], "direction")[0]
+
+    assert pair(400).is_above(pair(300)) and not pair(300).is_above(pair(400))
+    assert not pair(400).is_above(pair(398)) and not pair(398).is_above(pair(400))
 
 
 def test_the_best_rival_is_the_fastest():
